@@ -1,0 +1,1 @@
+"""The words of kubemend as frozen values. No I/O, no clock, no third-party imports."""

@@ -1,0 +1,129 @@
+"""Devices: how they are named by the kernel, by the driver and by Kubernetes, and the node's inventory of them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NewType, Self
+
+GpuUuid = NewType("GpuUuid", str)
+"""An NVML UUID: ``GPU-…`` for a whole GPU, ``MIG-…`` for an instance."""
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class PciAddress:
+    """A PCI function. NVML writes 8 domain digits, the kernel 4, an Xid line leaves the function out (then 0)."""
+
+    domain: int
+    bus: int
+    device: int
+    function: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``0000:41:00.0``, ``00000000:41:00.0``, ``PCI:0000:41:00`` in either case.
+
+        Raises ValueError when the text is not a PCI address.
+        """
+        match = _PCI.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not a PCI address: {text!r}")
+        return cls(
+            domain=int(match["domain"], 16),
+            bus=int(match["bus"], 16),
+            device=int(match["device"], 16),
+            function=int(match["function"] or "0"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device of a GPU, by the ids that Xid events and log lines carry."""
+
+    uuid: GpuUuid
+    gpu_instance: int
+    compute_instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU that NVML has shown on this boot."""
+
+    uuid: GpuUuid
+    pci: PciAddress
+    index: int
+    minor: int | None = None
+    name: str = ""
+    mig: tuple[MigInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLocator:
+    """Where a finding happened, in the words of its source. ``None`` is "the source did not say"."""
+
+    pci: PciAddress | None = None
+    uuid: GpuUuid | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+    def __str__(self) -> str:
+        parts = [str(part) for part in (self.uuid, self.pci) if part is not None]
+        if self.gpu_instance is not None:
+            parts.append(f"GI {self.gpu_instance}")
+        if self.compute_instance is not None:
+            parts.append(f"CI {self.compute_instance}")
+        return " ".join(parts) or "unknown device"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The GPUs of the node. ``complete`` is False while NVML cannot be asked: absence then proves nothing."""
+
+    gpus: tuple[Gpu, ...] = ()
+    complete: bool = False
+    _by_pci: dict[PciAddress, Gpu] = field(init=False, repr=False, compare=False)
+    _by_uuid: dict[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_pci", {gpu.pci: gpu for gpu in self.gpus})
+        object.__setattr__(self, "_by_uuid", dict(self._uuids()))
+
+    def _uuids(self) -> Iterator[tuple[GpuUuid, Gpu]]:
+        for gpu in self.gpus:
+            yield gpu.uuid, gpu
+            yield from ((instance.uuid, gpu) for instance in gpu.mig)
+
+    def locate(self, where: DeviceLocator) -> Gpu | None:
+        """Return the GPU that a finding is about, or None when the inventory does not know it."""
+        if where.uuid is not None and (gpu := self._by_uuid.get(where.uuid)) is not None:
+            return gpu
+        return self._by_pci.get(where.pci) if where.pci is not None else None
+
+    def allocatable_ids(self, where: DeviceLocator) -> frozenset[GpuUuid]:
+        """Return every id under which a container may hold the located device.
+
+        A finding on a MIG instance concerns that instance alone; one on the whole GPU concerns the GPU and all
+        its instances (peers lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
+        """
+        gpu = self.locate(where)
+        if gpu is None:
+            return frozenset({where.uuid} if where.uuid is not None else ())
+        instances = [
+            instance
+            for instance in gpu.mig
+            if where.uuid == instance.uuid
+            or (
+                where.gpu_instance == instance.gpu_instance
+                and where.compute_instance in (None, instance.compute_instance)
+            )
+        ]
+        if instances:
+            return frozenset(instance.uuid for instance in instances)
+        return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.mig)))

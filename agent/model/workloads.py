@@ -1,0 +1,194 @@
+"""Pods and containers as the agent sees them: identities, the runtime's view and the API's view."""
+
+import enum
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from collections.abc import Mapping
+from typing import NewType
+
+from agent.model.devices import GpuUuid
+
+PodUid = NewType("PodUid", str)
+ContainerId = NewType("ContainerId", str)
+SandboxId = NewType("SandboxId", str)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class PodRef:
+    """A pod by name and identity. Two pods of the same name never share a UID."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ContainerRef:
+    """A container of a pod, by its name in the spec; it outlives every restart."""
+
+    pod: PodRef
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.pod}/{self.name}"
+
+
+class ContainerState(enum.Enum):
+    """CRI's container states (runtime/v1 ``ContainerState``)."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """One container as the runtime lists it. ``created_at`` is in nanoseconds, as CRI gives it.
+
+    ``restart_id`` is the id of the kubemend restart that created it, or None when kubelet did.
+    """
+
+    id: ContainerId
+    ref: ContainerRef
+    sandbox_id: SandboxId
+    attempt: int
+    state: ContainerState
+    created_at: int
+    restart_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """One pod sandbox as the runtime lists it. ``annotations`` are the pod's, as they were at its start."""
+
+    id: SandboxId
+    pod: PodRef
+    ready: bool
+    created_at: int
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class RestartPolicy(enum.Enum):
+    """A pod's ``spec.restartPolicy`` or a container's own ``restartPolicy`` (KEP-5307)."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+
+
+class ContainerRole(enum.Enum):
+    """How kubelet treats a container of the spec."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always (KEP-753)
+    MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecHook:
+    """``lifecycle.postStart.exec``."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpHook:
+    """``lifecycle.postStart.httpGet``. ``host`` None means the pod's IP; ``port`` is already resolved."""
+
+    port: int
+    path: str = "/"
+    scheme: str = "HTTP"
+    host: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SleepHook:
+    """``lifecycle.postStart.sleep`` (KEP-3960)."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedHook:
+    """A postStart handler that we cannot run as kubelet would; such a container is not restarted by swap."""
+
+    why: str
+
+
+Hook = ExecHook | HttpHook | SleepHook | UnsupportedHook
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What the pod's spec and status say about one container."""
+
+    name: str
+    role: ContainerRole
+    restart_policy: RestartPolicy | None = None  # None: the pod's holds
+    has_restart_rules: bool = False
+    post_start: Hook | None = None
+    container_id: ContainerId | None = None  # from status, without its runtime prefix
+    restart_count: int = 0
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRef:
+    """The pod's controller."""
+
+    api_group: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod as the API server last told it."""
+
+    ref: PodRef
+    phase: str
+    restart_policy: RestartPolicy
+    containers: tuple[ContainerSpec, ...]
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    owner: OwnerRef | None = None
+    deleting: bool = False
+    pod_ip: str | None = None
+    node_name: str = ""
+    resource_version: str = ""
+
+    def container(self, name: str) -> ContainerSpec | None:
+        """Return the container of that name, or None."""
+        return next((spec for spec in self.containers if spec.name == name), None)
+
+    def policy_of(self, name: str) -> RestartPolicy:
+        """Return the restart policy that kubelet applies to that container (its own, else the pod's)."""
+        spec = self.container(name)
+        return spec.restart_policy if spec is not None and spec.restart_policy is not None else self.restart_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Devices that one container holds, from kubelet's pod-resources API (which gives no pod UID)."""
+
+    namespace: str
+    pod_name: str
+    container: str
+    devices: frozenset[GpuUuid]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """Who holds which device. ``known`` False means that kubelet could not be asked: not "nobody holds any"."""
+
+    items: tuple[Allocation, ...] = ()
+    known: bool = False
+
+    def holders(self, devices: frozenset[GpuUuid]) -> tuple[Allocation, ...]:
+        """Return the allocations that hold any of the devices."""
+        return tuple(item for item in self.items if item.devices & devices)

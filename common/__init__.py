@@ -1,0 +1,1 @@
+"""Parts that the agent and the controller share; nothing here knows about either of them."""

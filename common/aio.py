@@ -1,0 +1,62 @@
+"""Supervised asyncio tasks: named, in one TaskGroup, and never allowed to disappear quietly."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class EternalTaskEndedError(RuntimeError):
+    """A task that should run as long as the agent has returned. That is an incident, never a clean exit."""
+
+
+async def eternal(work: Coroutine[Any, Any, object], *, name: str) -> None:
+    """Run work that must never return; raise EternalTaskEndedError when it does.
+
+    An exception of its own passes through, so the TaskGroup around it stops everything and the process exits:
+    a half-dead agent that still answers its probes would be a false green.
+    """
+    await work
+    raise EternalTaskEndedError(f"task {name!r} ended although it should run for as long as the agent")
+
+
+def spawn_eternal(group: asyncio.TaskGroup, work: Coroutine[Any, Any, object], *, name: str) -> asyncio.Task[None]:
+    """Start eternal work as a named task of the group."""
+    return group.create_task(eternal(work, name=name), name=name)
+
+
+class Backoff:
+    """Exponential waiting times with jitter, for loops that must try again for ever.
+
+    ``first`` and ``limit`` are seconds; each wait doubles and is spread by ±20 % so that a fleet does not
+    reconnect in step.
+    """
+
+    def __init__(self, *, first: float = 0.1, limit: float = 10.0) -> None:
+        self._first = first
+        self._limit = limit
+        self._next = first
+
+    def reset(self) -> None:
+        """Start over after a success."""
+        self._next = self._first
+
+    def next_wait(self) -> float:
+        """Return the next waiting time in seconds and move on."""
+        wait, self._next = self._next, min(self._next * 2, self._limit)
+        return wait * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
+
+    async def wait(self) -> None:
+        """Wait for the next waiting time."""
+        await asyncio.sleep(self.next_wait())
+
+
+async def ticks(*, period: float) -> AsyncIterator[None]:
+    """Yield at once and then every ``period`` seconds."""
+    while True:
+        yield
+        await asyncio.sleep(period)
