@@ -1,0 +1,1 @@
+"""Tools for building and trying kubemend; nothing in the product imports them."""

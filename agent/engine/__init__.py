@@ -1,0 +1,1 @@
+"""Brings it together: findings become verdicts, verdicts conditions, and app-class faults restarts."""

@@ -100,6 +100,10 @@ class Inventory:
             yield gpu.uuid, gpu
             yield from ((instance.uuid, gpu) for instance in gpu.mig)
 
+    def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
+        """Return the GPU of that UUID, or the one that a MIG UUID is an instance of."""
+        return self._by_uuid.get(uuid)
+
     def locate(self, where: DeviceLocator) -> Gpu | None:
         """Return the GPU that a finding is about, or None when the inventory does not know it."""
         if where.uuid is not None and (gpu := self._by_uuid.get(where.uuid)) is not None:

@@ -1,9 +1,9 @@
 """A finding: one fact that a source saw about a device or a container, with its time and its evidence."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from collections.abc import Mapping
 
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator
@@ -28,6 +28,8 @@ class FindingKind(enum.Enum):
     RECOVERY_ACTION = "RecoveryAction"
     DEVICE_LOST = "DeviceLost"
     DEVICE_BACK = "DeviceBack"
+    APP_GONE = "AppGone"
+    """The process that an app-class fault concerned has ended: the evidence that such a fault is over."""
 
 
 @dataclass(frozen=True, slots=True)

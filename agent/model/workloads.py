@@ -1,11 +1,12 @@
 """Pods and containers as the agent sees them: identities, the runtime's view and the API's view."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from collections.abc import Mapping
 from typing import NewType
 
+from agent.model.conditions import Condition
 from agent.model.devices import GpuUuid
 
 PodUid = NewType("PodUid", str)
@@ -161,6 +162,7 @@ class PodView:
     pod_ip: str | None = None
     node_name: str = ""
     resource_version: str = ""
+    conditions: tuple[Condition, ...] = ()  # ours alone (agent.model.conditions.PREFIX)
 
     def container(self, name: str) -> ContainerSpec | None:
         """Return the container of that name, or None."""
@@ -172,14 +174,37 @@ class PodView:
         return spec.restart_policy if spec is not None and spec.restart_policy is not None else self.restart_policy
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class ClaimDevice:
+    """A device held through a DRA ResourceClaim; driver, pool and device name it in the whole cluster (KEP-4381)."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class PluginDevice:
+    """A device held through a device plugin, by an id that only the plugin understands."""
+
+    resource: str
+    id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices that one container holds, from kubelet's pod-resources API (which gives no pod UID)."""
+    """Devices that one container holds, from kubelet's pod-resources API (which gives no pod UID).
+
+    ``devices`` are those known by UUID. ``claims`` and ``plugin_devices`` are those not matched with a GPU (yet):
+    never empty just because we could not tell.
+    """
 
     namespace: str
     pod_name: str
     container: str
     devices: frozenset[GpuUuid]
+    claims: frozenset[ClaimDevice] = frozenset()
+    plugin_devices: frozenset[PluginDevice] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,232 @@
+"""The agent process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from agent.app.cursor import StoredCursor
+from agent.app.parts import Parts
+from agent.app.runtime import RuntimePart
+from agent.app.web import WebServer
+from agent.engine.engine import Engine
+from agent.engine.faults import AppFaults
+from agent.engine.ledger import HealthLedger
+from agent.engine.metrics import Metrics
+from agent.engine.publishing import Publisher
+from agent.health import catalog_file
+from agent.health.catalog import Catalog, FaultKey
+from agent.history.store import Store
+from agent.model.actions import ActionClass
+from agent.model.findings import FindingKind
+from agent.podresources.client import AllocationCache, PodResourcesClient
+from agent.reporters.pod_conditions import PodConditionReporter
+from agent.settings import Settings
+from agent.sources.kernel_log import KernelLogSource
+from agent.sources.nvml.driver import Driver
+from agent.sources.nvml.source import NvmlSource, Periods
+from agent.sources.owners import OwnerLookup
+from agent.sources.pods import PodChange, PodChangeKind, PodWatch
+from agent.sources.processes import ProcFs
+from common import aio
+from common.kube import client as kube
+
+log = structlog.get_logger(__name__)
+
+
+class _Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
+    """Ends the agent's TaskGroup."""
+
+
+class _KernelLogMeter:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def read(self, count: int) -> None:
+        self._metrics.kernel_log_read.inc(count)
+
+    def lost(self, count: int) -> None:
+        self._metrics.kernel_log_lost.inc(count)
+
+    def malformed(self, count: int) -> None:
+        self._metrics.kernel_log_malformed.inc(count)
+
+
+async def run(settings: Settings) -> None:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
+    """
+    catalog = load_catalog(settings.catalog)
+    registry = _registry()
+    metrics = Metrics(registry)
+    parts = Parts(metrics=metrics)
+    async with (
+        _opened(settings.state_dir / "state.db") as store,
+        kube.connect(kubeconfig=settings.kubeconfig) as api,
+        WebServer(address=settings.listen(), parts=parts, registry=registry),
+        PodResourcesClient(settings.pod_resources_socket, report=parts.reporter("pod-resources")) as pod_resources,
+    ):
+        try:
+            await _run_parts(
+                settings,
+                catalog=catalog,
+                metrics=metrics,
+                parts=parts,
+                store=store,
+                api=api,
+                holders=AllocationCache(pod_resources.list),
+            )
+        except* _Stop:
+            log.info("agent.stopped")
+
+
+async def _run_parts(
+    settings: Settings,
+    *,
+    catalog: Catalog,
+    metrics: Metrics,
+    parts: Parts,
+    store: Store,
+    api: kube.KubeClient,
+    holders: AllocationCache,
+) -> None:
+    boot_id = _boot_id(settings.proc)
+    processes = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
+    ledger = HealthLedger(store=store, metrics=metrics, boot_id=boot_id)
+    await ledger.load()
+
+    def classify(kind: FindingKind, code: str) -> ActionClass:
+        return catalog.action(FaultKey(kind, code))
+
+    pods = PodWatch(api=api, node_name=settings.node_name, report=parts.reporter("kubernetes-api"))
+    reporter = PodConditionReporter(
+        api=api,
+        look_up=pods.pods().get,
+        on_outcome=lambda outcome: metrics.condition_patches.labels(outcome.value).inc(),
+    )
+    nvml = NvmlSource(
+        emit=lambda finding: engine.submit(finding),  # noqa: PLW0108 - the engine needs the driver: made after it
+        classify=classify,
+        report=parts.reporter("nvml", also=lambda _: publisher.holders_changed()),
+        periods=Periods(poll_period=settings.nvml_poll_period),
+    )
+    driver = Driver(nvml)
+    publisher = Publisher(ledger=ledger, pods=pods, devices=driver, holders=holders, reporter=reporter)
+    faults = AppFaults(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
+    engine = Engine(
+        ledger=ledger,
+        publisher=publisher,
+        faults=faults,
+        devices=driver,
+        processes=processes,
+        metrics=metrics,
+        classify=classify,
+    )
+    cursor = StoredCursor(store=store, may_forget=lambda: engine.idle)
+    kernel_log = KernelLogSource(
+        settings.kernel_log,
+        boot_id=boot_id,
+        catalog=catalog,
+        emit=engine.submit,
+        report=parts.reporter("kernel-log"),
+        cursors=cursor,
+        meter=_KernelLogMeter(metrics),
+    )
+    runtime = RuntimePart(
+        settings=settings,
+        store=store,
+        metrics=metrics,
+        faults=faults,
+        pods=pods,
+        driver=driver,
+        owners=OwnerLookup(api),
+        reporter=reporter,
+        processes=processes,
+        now=time.time,
+        report=parts.reporter("container-runtime"),
+    )
+
+    def on_pod(change: PodChange) -> None:
+        if change.kind is PodChangeKind.GONE:
+            reporter.forget(change.pod.ref.uid)
+        else:
+            reporter.observe(change.pod)
+        publisher.holders_changed()
+
+    pods.subscribe(on_pod)
+    async with asyncio.TaskGroup() as tasks:
+        eternal = {
+            "pod-watch": pods.run(),
+            "pod-conditions": reporter.run(),
+            "publisher": publisher.run(),
+            "engine": engine.run(),
+            "nvml": nvml.run(),
+            "kernel-log": kernel_log.run(),
+            "cursor": cursor.run(),
+            "container-runtime": runtime.run(),
+        }
+        for name, work in eternal.items():
+            aio.spawn_eternal(tasks, work, name=name)
+        log.info("agent.started", node=settings.node_name, catalog=catalog.version, boot_id=boot_id)
+        await _stop_signal()
+        await _wind_down(runtime, reporter=reporter, cursor=cursor, grace=settings.stop_grace)
+        raise _Stop
+
+
+async def _wind_down(
+    runtime: RuntimePart, *, reporter: PodConditionReporter, cursor: StoredCursor, grace: float
+) -> None:
+    """Let what is being done be done, say what is to be said, and remember where we were."""
+    log.info("agent.stopping")
+    with contextlib.suppress(TimeoutError):  # the journal finishes it at the next start
+        async with asyncio.timeout(grace):
+            await runtime.drained()
+    await reporter.flush(timeout=2.0)
+    await cursor.write()
+
+
+async def _stop_signal() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def _opened(path: Path) -> AsyncIterator[Store]:
+    store = await Store.open(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def load_catalog(overrides: Path | None) -> Catalog:
+    """Return the built-in catalog with the operator's changes. Raises CatalogError."""
+    catalog = catalog_file.builtin()
+    if overrides is None:
+        return catalog
+    try:
+        return catalog_file.merged(catalog, overrides.read_text())
+    except OSError as error:
+        raise catalog_file.CatalogError(f"cannot read the catalog file {overrides}: {error.strerror}") from error
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
+def _boot_id(proc: Path) -> str:
+    return (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()

@@ -1,0 +1,61 @@
+"""The kernel log's cursor on disk, never ahead of what has been acted on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+import structlog
+
+from agent.history.store import HistoryError, Store
+from agent.sources.kernel_log import Cursor
+from common import aio
+
+log = structlog.get_logger(__name__)
+
+_KEY = "kernel-log-cursor"
+
+
+class StoredCursor:
+    """Saves at most once a second, and only while nothing read so far is still in hand.
+
+    A record that is read twice is harmless (a container that began after it is never restarted for it); one that
+    is forgotten is a lost restart.
+    """
+
+    def __init__(self, *, store: Store, may_forget: Callable[[], bool]) -> None:
+        self._store = store
+        self._may_forget = may_forget
+        self._latest: Cursor | None = None
+        self._saved: Cursor | None = None
+
+    async def load(self) -> Cursor | None:
+        """Return the cursor that was saved last. An unreadable one counts as none: the log is read from its start."""
+        text = await self._store.load(_KEY)
+        if text is None:
+            return None
+        try:
+            return Cursor(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            log.warning("cursor.unreadable", error=repr(error))
+            return None
+
+    def save(self, cursor: Cursor) -> None:
+        """Note the cursor."""
+        self._latest = cursor
+
+    async def run(self) -> None:
+        """Write the cursor out for ever."""
+        async for _ in aio.ticks(period=1.0):
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the cursor out now, if it may be."""
+        cursor = self._latest
+        if cursor is None or cursor == self._saved or not self._may_forget():
+            return
+        try:
+            await self._store.save(_KEY, json.dumps(asdict(cursor)))
+        except HistoryError as error:
+            log.error("cursor.not_saved", error=str(error))
+        else:
+            self._saved = cursor

@@ -1,0 +1,79 @@
+"""What verdicts and restarts look like on a pod. Pure."""
+
+from collections.abc import Sequence
+
+from agent.actuator.outcomes import Outcome
+from agent.model import conditions
+from agent.model.actions import ActionClass
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.verdicts import Health, Verdict
+from agent.restart import admission, intents, verification
+
+_RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
+_MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
+
+
+def for_devices(verdicts: Sequence[Verdict]) -> tuple[Condition, Condition]:
+    """Return ``DevicesHealthy`` and ``DeviceFailure`` of a pod that holds these devices (at least one).
+
+    ``DeviceFailure`` is True only when no restart on this node can help: usable in a Job's podFailurePolicy.
+    """
+    worst = max(verdicts, key=lambda verdict: (verdict.action.severity, _RANK[verdict.health]))
+    status = {
+        Health.HEALTHY: ConditionStatus.TRUE,
+        Health.UNKNOWN: ConditionStatus.UNKNOWN,
+        Health.DEGRADED: ConditionStatus.FALSE,
+        Health.UNHEALTHY: ConditionStatus.FALSE,
+    }[worst.health]
+    message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
+    moves = worst.action in _MUST_MOVE
+    return (
+        Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
+        Condition(
+            conditions.DEVICE_FAILURE,
+            ConditionStatus.TRUE if moves else ConditionStatus.FALSE,
+            worst.reason if moves else "NoDeviceFailure",
+            f"{_about(worst)}; the pod cannot be mended in place" if moves else "",
+        ),
+    )
+
+
+def _about(verdict: Verdict) -> str:
+    return f"{verdict.device}: {verdict.message}; action {verdict.action.value}"
+
+
+def for_restart(
+    *,
+    intent: intents.Intent,
+    restart_count: int,
+    cause: admission.Cause,
+    outcome: Outcome,
+    checks: Sequence[verification.Check],
+) -> Condition:
+    """Return ``InPlaceRestart`` after a restart: the attempt, how, why, how long, and what was verified."""
+    failed = verification.failed(checks)
+    where = f"{intent.target.name} restart {restart_count} by {intent.strategy.value}"
+    phases = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in outcome.phases.items())
+    took = f"in {outcome.seconds * 1000:.0f} ms ({phases})"
+    if outcome.result.restarted and not failed:
+        unknown = [check.name for check in checks if check.state is verification.CheckState.UNKNOWN]
+        proof = f"; not verified: {', '.join(unknown)}" if unknown else "; verified"
+        return Condition(
+            conditions.IN_PLACE_RESTART,
+            ConditionStatus.TRUE,
+            outcome.result.value,
+            f"{where} {took} because {cause.message}{proof}",
+        )
+    why = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
+    reason = "VerificationFailed" if failed and outcome.result.restarted else outcome.result.value
+    return Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, reason, f"{where}: {why}")
+
+
+def for_refusal(*, container: str, cause: admission.Cause, decision: admission.Decision) -> Condition:
+    """Return ``InPlaceRestart`` when a restart was asked for and is not done (or not yet)."""
+    return Condition(
+        conditions.IN_PLACE_RESTART,
+        ConditionStatus.FALSE,
+        decision.reason.value,
+        f"{container} not restarted for {cause.message}: {decision.detail}",
+    )

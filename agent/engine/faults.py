@@ -1,0 +1,228 @@
+"""App-class faults: find whom they hit, restart it, and know when they are over."""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from agent.engine import endings, ports
+from agent.engine.ledger import HealthLedger
+from agent.engine.publishing import held_devices
+from agent.engine.restarts import Request, Restarts
+from agent.health import attribution
+from agent.health.attribution import Attribution, How, ProcessLookup
+from agent.model.actions import ActionClass
+from agent.model.devices import GpuUuid
+from agent.model.findings import Finding, FindingKind
+from agent.model.workloads import ContainerRef
+from agent.restart import admission
+from agent.sources.processes import ProcessFacts, ProcFs
+
+log = structlog.get_logger(__name__)
+
+# A process that began after the line was written is another one with the same pid. The kernel stamps log lines with
+# the monotonic clock and processes with the boot clock; they differ by suspends only, so a second is plenty.
+_PID_REUSE_SLACK = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds.
+
+    ``root_cause``: how long a graver finding may still come in before a restart is begun. ``twin``: how long a
+    finding without a pid waits for the kernel log to name the process. ``twin_window``: how far apart two reports
+    of one event may be. ``holders``: how long kubelet may take to say who holds the device.
+    """
+
+    root_cause: float = 0.05
+    twin: float = 0.25
+    twin_window: float = 2.0
+    holders: float = 600.0
+    ask_again: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A finding with the device it is about and what /proc said of its process when it came in."""
+
+    finding: Finding
+    device: str
+    process: ProcessFacts | None
+
+
+class AppFaults:
+    """Faults that a restart mends. Works once the runtime is plugged in; until then ``mend`` waits."""
+
+    def __init__(
+        self,
+        *,
+        ledger: HealthLedger,
+        pods: ports.Pods,
+        devices: ports.Devices,
+        holders: ports.Holders,
+        processes: ProcFs,
+        patience: Patience | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._devices = devices
+        self._holders = holders
+        self._processes = processes
+        self._patience = patience if patience is not None else Patience()
+        self._under_way: Counter[str] = Counter()
+        self._named: dict[tuple[str, FindingKind, str], float] = {}
+        self._named_one_more = asyncio.Condition()
+        self._runtime_found = asyncio.Event()
+        self._restarts: Restarts | None = None
+        self._events: ports.Events | None = None
+
+    def use_runtime(self, *, restarts: Restarts, events: ports.Events) -> None:
+        """Plug the container runtime in, once it has been found and the journal has been replayed."""
+        self._restarts, self._events = restarts, events
+        self._runtime_found.set()
+
+    def named_container(self, noted: Noted) -> ContainerRef | ProcessLookup:
+        """Return the container of the process that the finding names, or why there is none."""
+        finding, facts = noted.finding, noted.process
+        if finding.pid is None:
+            return ProcessLookup.NONE_NAMED
+        reused = (
+            facts is not None
+            and finding.boot_seconds is not None
+            and facts.started > finding.boot_seconds + _PID_REUSE_SLACK
+        )
+        if facts is None or reused:
+            return ProcessLookup.GONE
+        if facts.container is None:
+            return ProcessLookup.OUTSIDE_PODS
+        known = self._events.containers() if self._events is not None else ()
+        return next((view.ref for view in known if view.id == facts.container), ProcessLookup.NOT_LISTED)
+
+    async def mend(self, noted: Noted) -> Callable[[], Awaitable[None]]:
+        """Restart what the fault hit; return what waits until all that it hit has ended."""
+        self._under_way[noted.device] += 1
+        if await self._told_better(noted):
+            log.info("fault.told_twice", finding=noted.finding.title, device=noted.device)
+            return _at_once
+        await self._runtime_found.wait()
+        assert self._restarts is not None
+        assert self._events is not None
+        found = await self._attribute(noted)
+        log.info(
+            "fault.attributed",
+            finding=noted.finding.title,
+            device=noted.device,
+            how=found.how.value,
+            restart=[str(ref) for ref in found.restart],
+            concerned=[str(ref) for ref in found.concerned],
+        )
+        over = endings.of(
+            found,
+            noticed_at=noted.finding.observed_at,
+            pid=noted.finding.pid,
+            events=self._events,
+            processes=self._processes,
+            holders=functools.partial(self._holders_of, noted.device),
+        )
+        if found.restart:
+            await asyncio.sleep(self._patience.root_cause)
+        for target in found.restart:
+            await self._restarts.handle(await self._request(noted, target))
+        return over
+
+    def is_over(self, noted: Noted) -> bool:
+        """Call once when one fault's ending has come; True when it was the last one on its device."""
+        self._under_way[noted.device] -= 1
+        if self._under_way[noted.device] > 0:
+            return False
+        del self._under_way[noted.device]
+        return True
+
+    async def replaced(self, device: str, *, since: float) -> None:
+        """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
+        await self._runtime_found.wait()
+        assert self._events is not None
+        holders = functools.partial(self._holders_of, device)
+        await endings.older_than(since, holders=holders, events=self._events)
+
+    async def _told_better(self, noted: Noted) -> bool:
+        """Whether another report of the same event names the process, which this one does not.
+
+        NVML tells of an Xid without the process, the kernel log with it. Acting on the first alone would take the
+        GPU's holder for the culprit where a process outside all pods was.
+        """
+        finding = noted.finding
+        key = (noted.device, finding.kind, finding.code)
+        if finding.pid is not None:
+            async with self._named_one_more:
+                self._named[key] = finding.observed_at
+                self._named_one_more.notify_all()
+            return False
+
+        def named() -> bool:
+            return abs(self._named.get(key, float("-inf")) - finding.observed_at) <= self._patience.twin_window
+
+        try:
+            async with asyncio.timeout(self._patience.twin), self._named_one_more:
+                await self._named_one_more.wait_for(named)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _attribute(self, noted: Noted) -> Attribution:
+        """Attribute as soon as kubelet and the runtime say what it hangs on."""
+        deadline = asyncio.get_running_loop().time() + self._patience.holders
+        ids = self._devices.inventory.allocatable_ids(noted.finding.device)
+        looked_again = False
+        while True:
+            process = self.named_container(noted)
+            if process is ProcessLookup.NOT_LISTED and looked_again:
+                process = ProcessLookup.OUTSIDE_PODS  # some other container, not one of kubelet's
+            holders = await self._all_holders(ids)
+            found = attribution.attribute(noted.finding, process=process, holders=holders)
+            if found.how is not How.HOLDERS_UNKNOWN or asyncio.get_running_loop().time() >= deadline:
+                return found
+            looked_again = True
+            await asyncio.sleep(self._patience.ask_again)
+
+    async def _all_holders(self, ids: frozenset[GpuUuid]) -> list[ContainerRef] | None:
+        """Return the containers that hold any of the ids; None when kubelet or the API server leaves it open."""
+        allocations = await self._holders.current(max_age=1.0)
+        held = held_devices(allocations, pods=self._pods)
+        holders = [ref for ref, devices in held.items() if devices & ids]
+        unidentified = len(allocations.holders(ids)) > len(holders)
+        return holders if allocations.known and not unidentified else None
+
+    async def _holders_of(self, device: str) -> list[ContainerRef] | None:
+        return await self._all_holders(self._devices.inventory.allocatable_ids(ports.locator(device)))
+
+    async def _request(self, noted: Noted, target: ContainerRef) -> Request:
+        held = held_devices(await self._holders.current(max_age=1.0), pods=self._pods).get(target, frozenset())
+        finding = noted.finding
+
+        def cause() -> admission.Cause:
+            where = noted.device if finding.pid is None else f"{noted.device} pid {finding.pid}"
+            return admission.Cause(
+                code=f"{finding.kind.value}{finding.code}",
+                message=f"{finding.title} on {where}",
+                happened_at=finding.observed_at,
+                action=self._worst_action({noted.device, *self._gpus(held)}),
+            )
+
+        return Request(target=target, cause=cause, devices=held)
+
+    def _gpus(self, held: frozenset[GpuUuid]) -> set[str]:
+        inventory = self._devices.inventory
+        return {gpu.uuid if (gpu := inventory.by_uuid(uuid)) is not None else uuid for uuid in held}
+
+    def _worst_action(self, devices: set[str]) -> ActionClass:
+        inventory = self._devices.inventory
+        actions = [self._ledger.verdict(device, inventory=inventory).action for device in devices]
+        return max(actions, key=lambda action: action.severity)
+
+
+async def _at_once() -> None:
+    return

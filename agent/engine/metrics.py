@@ -1,0 +1,65 @@
+"""The agent's metrics, in one registry that the app serves. Names are part of the API (docs/operations.md)."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """One instance per process; counters count, gauges show now, nothing is sticky."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.findings = Counter(
+            "kubemend_findings", "Findings by source, kind and code.", ["source", "kind", "code"], registry=registry
+        )
+        self.findings_last_seen = Gauge(
+            "kubemend_finding_last_seen_seconds",
+            "Unix time of the last finding of that kind on that device.",
+            ["device", "kind", "code"],
+            registry=registry,
+        )
+        self.device_verdict = Gauge(
+            "kubemend_device_verdict",
+            "1 for the verdict that the device has now, 0 for the others.",
+            ["device", "verdict"],
+            registry=registry,
+        )
+        self.restarts = Counter(
+            "kubemend_restarts",
+            "Restarts that were begun, by strategy, cause and result.",
+            ["strategy", "reason", "result"],
+            registry=registry,
+        )
+        self.restart_phase = Histogram(
+            "kubemend_restart_phase_seconds",
+            "Duration of each phase of a restart; total is fault to verified.",
+            ["strategy", "phase"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.decisions = Counter(
+            "kubemend_restart_decisions",
+            "Decisions about restarts, by verb and reason.",
+            ["verb", "reason"],
+            registry=registry,
+        )
+        self.part_ready = Gauge(
+            "kubemend_part_ready", "1 while that part of the agent works.", ["part"], registry=registry
+        )
+        self.kernel_log_read = Counter(
+            "kubemend_kernel_log_records_read", "Kernel log records that were read.", registry=registry
+        )
+        self.kernel_log_lost = Counter(
+            "kubemend_kernel_log_records_lost",
+            "Kernel log records that were overwritten before they were read.",
+            registry=registry,
+        )
+        self.kernel_log_malformed = Counter(
+            "kubemend_kernel_log_records_malformed", "Kernel log records that could not be parsed.", registry=registry
+        )
+        self.findings_lost = Counter(
+            "kubemend_findings_lost", "Findings dropped because the engine could not keep up.", registry=registry
+        )
+        self.condition_patches = Counter(
+            "kubemend_condition_patches", "Patches of pod conditions, by result.", ["result"], registry=registry
+        )

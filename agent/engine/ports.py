@@ -1,0 +1,104 @@
+"""What the engine needs from the outside, as narrow protocols; ``agent.app`` plugs the real parts in."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agent.actuator import swap as swap_actuator
+from agent.cri.answers import ContainerInfo
+from agent.cri.events import ContainerEvent
+from agent.model.conditions import Condition
+from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
+from agent.model.workloads import (
+    Allocations,
+    ContainerId,
+    ContainerView,
+    PodRef,
+    PodUid,
+    PodView,
+    SandboxId,
+    SandboxView,
+)
+from agent.restart import admission
+from agent.sources.processes import ProcFs
+
+
+class Runtime(swap_actuator.Runtime, Protocol):
+    """The container runtime (``agent.cri.client.CriClient``). Every call raises CriError."""
+
+    async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
+    async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
+    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
+
+
+class Events(Protocol):
+    """Container events of one pod, or of all (``agent.sources.containers.ContainerWatch``)."""
+
+    def subscribe(
+        self, pod_uid: PodUid | None = None
+    ) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
+    def containers(self) -> tuple[ContainerView, ...]: ...
+
+
+class Pods(Protocol):
+    """The node's pods as the API server tells them (``agent.sources.pods.PodWatch``)."""
+
+    def pods(self) -> Mapping[PodUid, PodView]: ...
+    def by_name(self, namespace: str, name: str) -> PodView | None: ...
+    async def wait_for(
+        self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
+    ) -> PodView | None: ...
+
+
+class Devices(Protocol):
+    """The driver (``agent.sources.nvml``)."""
+
+    @property
+    def inventory(self) -> Inventory: ...
+    async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
+        """Return which of the devices answer now; None when the driver could not be asked in time."""
+
+    async def recovery_action(self, uuid: GpuUuid, *, timeout: float) -> int | None:
+        """Return the driver's own verdict (NVML field 230); None when it does not say."""
+
+
+class Holders(Protocol):
+    """Who holds which device (``agent.podresources``)."""
+
+    async def current(self, *, max_age: float) -> Allocations: ...
+
+
+class Owners(Protocol):
+    """What pods' owners make of restarts (``agent.sources.owners``)."""
+
+    async def facts(self, pod: PodView) -> admission.OwnerFacts | None: ...
+
+
+class Conditions(Protocol):
+    """Brings conditions to the API server, sooner or later (``agent.reporters.pod_conditions``)."""
+
+    def set(self, pod: PodRef, condition: Condition) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Everything outside that restarts need."""
+
+    runtime: Runtime
+    events: Events
+    pods: Pods
+    devices: Devices
+    owners: Owners
+    reporter: Conditions
+    processes: ProcFs
+    actuator: swap_actuator.SwapActuator
+
+
+def locator(device: str) -> DeviceLocator:
+    """Return where a device is, from the name under which its health is kept (``ledger.device_key``)."""
+    try:
+        return DeviceLocator(pci=PciAddress.parse(device))
+    except ValueError:
+        return DeviceLocator(uuid=GpuUuid(device))

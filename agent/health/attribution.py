@@ -1,0 +1,72 @@
+"""Which containers does a finding concern? Pure.
+
+Two different questions. *Concerned* are all who hold the device: their pods' conditions tell it. *To restart* is
+only who the evidence names: the process in the log line, or the one holder there is. A monitoring process on the
+host that faults must not cost the trainer on the same GPU its life.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model.actions import ActionClass
+from agent.model.findings import Finding
+from agent.model.workloads import ContainerRef
+
+
+class How(enum.Enum):
+    """How the containers to restart were found, or why there is none."""
+
+    PROCESS = "Process"
+    SOLE_HOLDER = "SoleHolder"
+    NOT_APP_CLASS = "NotAppClass"
+    PROCESS_OUTSIDE_PODS = "ProcessOutsidePods"
+    PROCESS_GONE = "ProcessGone"
+    SEVERAL_HOLDERS = "SeveralHolders"
+    NO_HOLDER = "NoHolder"
+    HOLDERS_UNKNOWN = "HoldersUnknown"
+
+
+class ProcessLookup(enum.Enum):
+    """What became of the pid in a finding, when it is not a container of a pod.
+
+    ``NOT_LISTED`` is a process in a container that the runtime does not list: one that just began, or not kubelet's.
+    """
+
+    NONE_NAMED = "none-named"
+    OUTSIDE_PODS = "outside-pods"
+    GONE = "gone"
+    NOT_LISTED = "not-listed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """``concerned`` hold the device or are the process; ``restart`` (a subset, at most one) is to be restarted."""
+
+    concerned: tuple[ContainerRef, ...]
+    restart: tuple[ContainerRef, ...]
+    how: How
+
+
+def attribute(
+    finding: Finding, *, process: ContainerRef | ProcessLookup, holders: Sequence[ContainerRef] | None
+) -> Attribution:
+    """Attribute a finding. ``holders`` None means that kubelet could not be asked who holds the device."""
+    known = tuple(holders or ())
+    if isinstance(process, ContainerRef):
+        concerned = (process, *(holder for holder in known if holder != process))
+        restart = (process,) if finding.action is ActionClass.RESTART_APP else ()
+        return Attribution(concerned, restart, How.PROCESS if restart else How.NOT_APP_CLASS)
+    if finding.action is not ActionClass.RESTART_APP:
+        return Attribution(known, (), How.NOT_APP_CLASS)
+    if process is ProcessLookup.OUTSIDE_PODS:
+        return Attribution(known, (), How.PROCESS_OUTSIDE_PODS)
+    if process is ProcessLookup.GONE:
+        return Attribution(known, (), How.PROCESS_GONE)
+    if holders is None or process is ProcessLookup.NOT_LISTED:
+        return Attribution(known, (), How.HOLDERS_UNKNOWN)
+    if not known:
+        return Attribution((), (), How.NO_HOLDER)
+    if len(known) > 1:
+        return Attribution(known, (), How.SEVERAL_HOLDERS)
+    return Attribution(known, known, How.SOLE_HOLDER)

@@ -1,0 +1,219 @@
+"""Read the catalog from YAML, with an operator's overrides on top. Any inconsistency stops the load, by line.
+
+A catalog that was half read would act on half of the faults: there is no lenient mode.
+"""
+
+import functools
+import importlib.resources
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from agent.health import fault_names
+from agent.health.catalog import AppCaused, Catalog, Entry, FaultKey
+from agent.model.actions import ActionClass
+from agent.model.findings import FindingKind
+
+SCHEMA = 1
+
+_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TOP = frozenset({"schema", "version", "does", "faults"})
+_TEXTS = ("name", "meaning", "does", "nvidia", "note")
+_LINKS = ("effect_of", "cancels")
+_FIELDS = frozenset({"kind", "codes", "class", "app_caused", "word_decides", *_TEXTS, *_LINKS})
+_REQUIRED = ("name", "class", "app_caused", "meaning")
+
+
+class CatalogError(ValueError):
+    """The catalog is inconsistent. The message says in which line, what, and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """One item under ``faults`` as written, with the line it begins in."""
+
+    line: int
+    keys: tuple[FaultKey, ...]
+    fields: Mapping[str, Any]
+
+
+@functools.cache
+def builtin() -> Catalog:
+    """Return the catalog that kubemend ships with."""
+    return parse(importlib.resources.files("agent.health").joinpath("catalog.yaml").read_text("utf-8"))
+
+
+def parse(text: str) -> Catalog:
+    """Read a whole catalog. Raises CatalogError."""
+    top = _read_top(text)
+    missing = _TOP - top.keys()
+    if missing:
+        raise CatalogError(f"catalog: {', '.join(sorted(missing))} missing at the top: add it")
+    does = _does(top["does"], required=True)
+    entries = _apply(_faults(top), onto={})
+    return Catalog(version=str(top["version"]), entries=MappingProxyType(entries), does=MappingProxyType(does))
+
+
+def merged(base: Catalog, overrides: str) -> Catalog:
+    """Return the catalog with an operator's overrides: the same format, only what differs, new codes in full.
+
+    Raises CatalogError; the base stays as it is.
+    """
+    top = _read_top(overrides)
+    does = {**base.does, **_does(top.get("does", {}), required=False)}
+    entries = _apply(_faults(top), onto=base.entries)
+    suffix = str(top.get("version", "site"))
+    return Catalog(version=f"{base.version}+{suffix}", entries=MappingProxyType(entries), does=MappingProxyType(does))
+
+
+def _read_top(text: str) -> dict[str, Any]:
+    """Return the top mapping; its ``faults`` stay YAML nodes, which know their lines."""
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            if not isinstance(root, yaml.MappingNode):
+                raise CatalogError("catalog: the file is not a mapping: begin it with 'schema: 1'")
+            top = {
+                name: node if name == "faults" else loader.construct_object(node, deep=True)
+                for name, node in _items(root)
+            }
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise CatalogError(f"catalog: not YAML: {' '.join(str(error).split())}: mend the syntax there") from error
+    for name in top.keys() - _TOP:
+        raise CatalogError(f"catalog: unknown key {name!r} at the top: use {', '.join(sorted(_TOP))}")
+    if top.get("schema") != SCHEMA:
+        raise CatalogError(f"catalog: schema is {top.get('schema')!r}: this kubemend reads 'schema: {SCHEMA}'")
+    return top
+
+
+def _items(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield a mapping's names and values; YAML itself would let a second value silently win."""
+    seen: set[str] = set()
+    for key, value in node.value:
+        name = str(key.value)
+        if name in seen:
+            raise _error(_line(key), f"{name!r} is given twice: keep one of them")
+        seen.add(name)
+        yield name, value
+
+
+def _faults(top: Mapping[str, Any]) -> Iterator[_Fault]:
+    node = top.get("faults")
+    if node is None:
+        return
+    if not isinstance(node, yaml.SequenceNode):
+        raise _error(_line(node), "'faults' is not a list: begin each fault with '- kind:'")
+    for item in node.value:
+        yield _fault(item)
+
+
+def _fault(node: yaml.Node) -> _Fault:
+    line = _line(node)
+    if not isinstance(node, yaml.MappingNode):
+        raise _error(line, "a fault is not a mapping: begin it with '- kind:'")
+    fields = {name: _plain(value) for name, value in _items(node)}
+    for name in fields.keys() - _FIELDS:
+        raise _error(line, f"unknown field {name!r}: use {', '.join(sorted(_FIELDS))}")
+    kind = _member(FindingKind, fields.get("kind"), line=line, name="kind")
+    codes = str(fields["codes"]) if "codes" in fields else ""
+    if bool(codes) == (kind in fault_names.CODELESS):
+        raise _error(line, f"{kind.value} {'has no codes: leave them out' if codes else 'lacks codes: add them'}")
+    try:
+        keys = tuple(FaultKey(kind, code) for code in fault_names.codes(codes)) if codes else (FaultKey(kind),)
+    except ValueError as error:
+        raise _error(line, f"codes: {error}") from error
+    return _Fault(line=line, keys=keys, fields=fields)
+
+
+def _plain(node: yaml.Node) -> Any:
+    """Return a scalar or a list of scalars as text: 031, 1_0 and no mean what is written, not what YAML makes of it."""
+    if isinstance(node, yaml.ScalarNode):
+        return " ".join(str(node.value).split())
+    if isinstance(node, yaml.SequenceNode):
+        return ", ".join(_plain(item) for item in node.value)
+    raise _error(_line(node), "a field is a mapping: write text or a list")
+
+
+def _apply(faults: Iterable[_Fault], *, onto: Mapping[FaultKey, Entry]) -> dict[FaultKey, Entry]:
+    entries, lines = dict(onto), dict[FaultKey, int]()
+    for fault in faults:
+        for key in fault.keys:
+            if key in lines:
+                raise _error(fault.line, f"{key} is already in line {lines[key]}: keep one of them")
+            lines[key] = fault.line
+            entries[key] = _entry(fault, key=key, old=onto.get(key))
+    for key, line in lines.items():
+        entry = entries[key]
+        for target in sorted((entry.effect_of | entry.cancels) - entries.keys(), key=str):
+            raise _error(line, f"{key} links to {target}, which is not in the catalog: add it or drop the link")
+        if key in entry.effect_of:
+            raise _error(line, f"{key} is named as its own cause: drop the link")
+    return entries
+
+
+def _entry(fault: _Fault, *, key: FaultKey, old: Entry | None) -> Entry:
+    given = {name: text for name, text in fault.fields.items() if text}
+    for name in _REQUIRED:
+        if old is None and name not in given:
+            raise _error(fault.line, f"{key} lacks {name!r}: a new fault needs {', '.join(_REQUIRED)}")
+    changes: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
+    for name in _LINKS:
+        if name in given:
+            changes[name] = frozenset(_links(given[name], kind=key.kind, line=fault.line))
+    if "app_caused" in given:
+        changes["app_caused"] = _member(AppCaused, given["app_caused"], line=fault.line, name="app_caused")
+    if "word_decides" in given:
+        changes["word_decides"] = _boolean(given["word_decides"], line=fault.line)
+    if "class" in given:
+        changes["action"] = _member(ActionClass, given["class"], line=fault.line, name="class")
+        changes.setdefault("does", "")  # what was said about the old class does not hold for the new one
+    return replace(old, **changes) if old is not None else Entry(key=key, **changes)
+
+
+def _links(text: str, *, kind: FindingKind, line: int) -> Iterator[FaultKey]:
+    """Read ``13, 144-150, FallenOffBus``: bare codes are of the fault's own kind."""
+    for part in text.split(","):
+        try:
+            yield from fault_names.keys(part, default=kind)
+        except ValueError as error:
+            raise _error(line, str(error)) from error
+
+
+def _does(given: object, *, required: bool) -> dict[ActionClass, str]:
+    if not isinstance(given, dict):
+        raise CatalogError("catalog: 'does' is not a mapping: give one text for each action class")
+    texts: dict[ActionClass, str] = {
+        _member(ActionClass, name, line=None, name="does"): " ".join(str(text).split()) for name, text in given.items()
+    }
+    for action in ActionClass:
+        if required and not texts.get(action):
+            raise CatalogError(f"catalog: 'does' lacks {action.value}: say what kubemend does about it")
+    return texts
+
+
+def _member(enum_type: type[Any], value: object, *, line: int | None, name: str) -> Any:
+    try:
+        return enum_type(value)
+    except ValueError as error:
+        known = ", ".join(str(member.value) for member in enum_type)
+        raise _error(line, f"{name} {value!r} is unknown: use one of {known}") from error
+
+
+def _boolean(text: str, *, line: int) -> bool:
+    if text not in ("true", "false"):
+        raise _error(line, f"word_decides {text!r} is unknown: use true or false")
+    return text == "true"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _error(line: int | None, what: str) -> CatalogError:
+    return CatalogError(f"catalog, line {line}: {what}" if line is not None else f"catalog: {what}")

@@ -1,0 +1,18 @@
+"""Read a container's id out of a process's cgroup path. Pure."""
+
+import re
+
+from agent.model.workloads import ContainerId
+
+# cgroupfs:  /kubepods/burstable/pod<uid>/<id>       systemd: …/kubepods-pod<uid>.slice/cri-containerd-<id>.scope
+# A container with its own cgroup namespace or nested cgroups appends further path segments.
+_CONTAINER = re.compile(r"(?:^|[/:-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
+
+
+def container_id(cgroup_file: str) -> ContainerId | None:
+    """Return the container that a process runs in, from the text of ``/proc/<pid>/cgroup``; None when in none.
+
+    Every line (one per hierarchy on cgroup v1) that names a container must name the same one.
+    """
+    found = {match["id"] for line in cgroup_file.splitlines() if (match := _CONTAINER.search(line)) is not None}
+    return ContainerId(found.pop()) if len(found) == 1 else None

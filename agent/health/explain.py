@@ -1,0 +1,119 @@
+"""What ``kubemend explain`` says: findings of a log as plain objects, and what a code means as text. Pure.
+
+Exit codes of the command, for whoever wires it:
+
+- ``explain CODE``: 0 when the catalog has the code, 1 when it has not (the text then says what is done about unknown
+  codes), 2 when CODE is no code at all (``ValueError``; its message is one line for people).
+- ``explain --log FILE``: 0 when the log was read to its end, with findings or without; 2 when it cannot be read.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from agent.health import fault_names, kernel_lines, log_line
+from agent.health.catalog import Catalog, Entry, FaultKey
+from agent.model.findings import Finding, FindingKind
+
+_WIDTH = 100
+_FIRST_SXID = 10000
+"""Xids are far below, SXids above: a bare number says which of the two it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a code means, for people. ``known`` is False when the catalog does not have it."""
+
+    text: str
+    known: bool
+
+
+def findings_from_lines(lines: Iterable[str], *, catalog: Catalog) -> Iterator[dict[str, object]]:
+    """Yield one JSON-ready object for each finding in lines of dmesg, journalctl, syslog, pstore or raw kmsg.
+
+    Lines that mean nothing give nothing. What a line does not say is None.
+    """
+    reader = kernel_lines.LineReader(catalog)
+    for line in lines:
+        if not any(word in line for word in kernel_lines.WORDS):
+            continue
+        parsed = log_line.parse(line)
+        seen = kernel_lines.Seen(observed_at=0.0, boot_seconds=parsed.boot_seconds)
+        if (finding := reader.read(parsed.text, seen=seen)) is not None:
+            yield _as_object(finding, catalog=catalog)
+
+
+def _as_object(finding: Finding, *, catalog: Catalog) -> dict[str, object]:
+    entry = catalog.find(FaultKey(finding.kind, finding.code))
+    return {
+        "source": finding.source.value,
+        "kind": finding.kind.value,
+        "code": int(finding.code) if finding.code else None,
+        "device": str(finding.device.pci) if finding.device.pci is not None else None,
+        "gpu_instance": finding.device.gpu_instance,
+        "compute_instance": finding.device.compute_instance,
+        "pid": finding.pid,
+        "name": finding.process_name,
+        "action": finding.action.value,
+        "text": finding.text,
+        "meaning": entry.name if entry is not None else None,
+        "boot_seconds": finding.boot_seconds,
+        "evidence": dict(finding.evidence),
+    }
+
+
+def explain_code(query: str, *, catalog: Catalog) -> Explanation:
+    """Say what ``79``, ``xid 79``, ``SXid 20034`` or ``FallenOffBus`` means and what will be done about it.
+
+    Raises ValueError with one line for people when the query names no single fault.
+    """
+    named = fault_names.keys(query, default=_default_kind(query))
+    if len(named) != 1:
+        raise ValueError(f"{query!r} names {len(named)} faults: ask for one at a time")
+    (key,) = named
+    entry = catalog.find(key)
+    if entry is None:
+        return Explanation(text=_unknown(key, catalog=catalog), known=False)
+    return Explanation(text=_known(entry, catalog=catalog), known=True)
+
+
+def _default_kind(query: str) -> FindingKind:
+    number = query.strip()
+    is_sxid = number.isascii() and number.isdigit() and int(number[:10]) >= _FIRST_SXID
+    return FindingKind.SXID if is_sxid else FindingKind.XID
+
+
+def _known(entry: Entry, *, catalog: Catalog) -> str:
+    rows = [
+        ("Means", entry.meaning),
+        ("Done", catalog.what_is_done(entry)),
+        ("Action class", entry.action.value),
+        ("Word in the line", "Non-fatal lowers it to None, Fatal raises it to AskDriver" if entry.word_decides else ""),
+        ("Caused by the app", entry.app_caused.value),
+        ("NVIDIA's advice", entry.nvidia),
+        ("Note", entry.note),
+        ("Effect of", _names(entry.effect_of)),
+        ("Brings about", _names(catalog.effects(entry.key))),
+        ("Takes back", _names(entry.cancels)),
+        ("Catalog", catalog.version),
+    ]
+    return "\n".join([f"{entry.key}: {entry.name}", *(_row(name, text) for name, text in rows if text)])
+
+
+def _unknown(key: FaultKey, *, catalog: Catalog) -> str:
+    action = catalog.action(key)
+    rows = [
+        ("Means", "Unknown: this code is not in the catalog. It can be added by an override file."),
+        ("Done", catalog.does[action]),
+        ("Action class", action.value),
+        ("Catalog", catalog.version),
+    ]
+    return "\n".join([f"{key}: unknown", *(_row(name, text) for name, text in rows)])
+
+
+def _row(name: str, text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=f"  {name:<18} ", subsequent_indent=" " * 21)
+
+
+def _names(keys: Iterable[FaultKey]) -> str:
+    return ", ".join(map(str, sorted(keys, key=lambda key: (key.kind.value, int(key.code or 0)))))

@@ -1,0 +1,178 @@
+"""Fold findings into one verdict per device. Pure: state and a finding in, the next state out.
+
+Invariant: a device's severity goes down only on evidence that belongs to what raised it (``_after_evidence``): the
+process ended, the driver said so, the device was reset, the node rebooted. Never by time, never because something
+milder happened later (peers let an Xid 45 overwrite the 48 that caused it).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from agent.model.actions import ActionClass
+from agent.model.findings import Finding, FindingKind
+from agent.model.verdicts import Health, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Latch:
+    """One fault that holds until its evidence is in. Times are Unix seconds."""
+
+    kind: FindingKind
+    code: str
+    action: ActionClass
+    first_seen: float
+    last_seen: float
+    text: str = ""
+    count: int = 1
+
+    @property
+    def reason(self) -> str:
+        """CamelCase, as Kubernetes conditions want it: ``Xid79``."""
+        return f"{self.kind.value}{self.code}"
+
+    @property
+    def title(self) -> str:
+        """For people: ``Xid 79``."""
+        return f"{self.kind.value} {self.code}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class HealthState:
+    """Every device's latches, keyed by device (GPU UUID, else PCI address), on one boot of the node."""
+
+    boot_id: str = ""
+    devices: Mapping[str, tuple[Latch, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def latches(self, device: str) -> tuple[Latch, ...]:
+        """Return what holds against a device."""
+        return self.devices.get(device, ())
+
+    def with_latches(self, device: str, latches: tuple[Latch, ...]) -> "HealthState":
+        """Return the state with exactly these latches for one device."""
+        devices = {key: value for key, value in self.devices.items() if key != device}
+        if latches:
+            devices[device] = latches
+        return replace(self, devices=MappingProxyType(devices))
+
+
+def fold(state: HealthState, finding: Finding, *, device: str) -> HealthState:
+    """Return the state after one finding about one device."""
+    held = tuple(kept for latch in state.latches(device) if (kept := _after_evidence(latch, finding)) is not None)
+    if _raises(finding):
+        held = _raised(held, finding)
+    return state.with_latches(device, held)
+
+
+def after_reboot(state: HealthState, *, boot_id: str) -> HealthState:
+    """Return the state on the given boot: a reboot is the evidence for everything but broken hardware."""
+    if state.boot_id in ("", boot_id):
+        return replace(state, boot_id=boot_id)
+    kept = {
+        device: broken
+        for device, latches in state.devices.items()
+        if (broken := tuple(latch for latch in latches if latch.action is ActionClass.REPLACE))
+    }
+    return HealthState(boot_id=boot_id, devices=MappingProxyType(kept))
+
+
+def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict:
+    """Return the verdict of one device.
+
+    ``answers`` says whether NVML shows the device now; None and False are "could not tell", which is not health.
+    """
+    latches = state.latches(device)
+    if not latches:
+        if answers:
+            return Verdict(device, Health.HEALTHY, ActionClass.NONE, "Healthy", "answers, no fault known")
+        return Verdict(device, Health.UNKNOWN, ActionClass.NONE, "NotProven", "the driver could not be asked")
+    worst = max(latches, key=lambda latch: (latch.action.severity, -latch.first_seen))
+    return Verdict(
+        device=device,
+        health=_HEALTH_BY_ACTION[worst.action],
+        action=worst.action,
+        reason=worst.reason,
+        message=_message(worst, others=len(latches) - 1),
+        since=worst.first_seen,
+    )
+
+
+_HEALTH_BY_ACTION = {
+    ActionClass.NONE: Health.HEALTHY,
+    ActionClass.RESTART_APP: Health.DEGRADED,
+    ActionClass.ASK_DRIVER: Health.UNKNOWN,
+    ActionClass.RESET_DEVICE: Health.UNHEALTHY,
+    ActionClass.REBOOT_NODE: Health.UNHEALTHY,
+    ActionClass.REPLACE: Health.UNHEALTHY,
+}
+
+_REMEDY = {
+    ActionClass.NONE: "nothing to do",
+    ActionClass.RESTART_APP: "the container must be restarted",
+    ActionClass.ASK_DRIVER: "only the driver can say what it needs",
+    ActionClass.RESET_DEVICE: "the device needs a reset",
+    ActionClass.REBOOT_NODE: "the node needs a reboot",
+    ActionClass.REPLACE: "the hardware needs inspection or replacement",
+}
+
+
+def _message(latch: Latch, *, others: int) -> str:
+    more = f" (and {others} more)" if others else ""
+    return f"{latch.title}: {_REMEDY[latch.action]}{more}"
+
+
+def is_driver_verdict(finding: Finding) -> bool:
+    """Whether the finding is the driver's own word on what the device needs (NVML field 230, or Xid 154)."""
+    return finding.kind is FindingKind.RECOVERY_ACTION or (
+        finding.kind is FindingKind.XID and finding.code == "154" and finding.action is not ActionClass.ASK_DRIVER
+    )
+
+
+def _raises(finding: Finding) -> bool:
+    harmless = finding.action is ActionClass.NONE
+    return not harmless and finding.kind not in (FindingKind.DEVICE_BACK, FindingKind.APP_GONE)
+
+
+def _raised(held: tuple[Latch, ...], finding: Finding) -> tuple[Latch, ...]:
+    kind, code = finding.kind, finding.code
+    if is_driver_verdict(finding):
+        # One latch for the driver's word, however it reached us: a later word replaces an earlier one.
+        kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
+    earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)
+    latch = Latch(
+        kind=kind,
+        code=code,
+        action=_worse(finding.action, earlier.action) if earlier is not None else finding.action,
+        first_seen=min(finding.observed_at, earlier.first_seen) if earlier is not None else finding.observed_at,
+        last_seen=max(finding.observed_at, earlier.last_seen) if earlier is not None else finding.observed_at,
+        text=finding.text,
+        count=earlier.count + 1 if earlier is not None else 1,
+    )
+    return (*(other for other in held if other is not earlier), latch)
+
+
+def _worse(one: ActionClass, other: ActionClass) -> ActionClass:
+    return max(one, other, key=lambda action: action.severity)
+
+
+def _after_evidence(latch: Latch, finding: Finding) -> Latch | None:
+    """Return what is left of a latch after a finding that may be the evidence against it."""
+    if finding.observed_at < latch.last_seen:
+        return latch
+    if finding.kind is FindingKind.APP_GONE:
+        return None if latch.action is ActionClass.RESTART_APP else latch
+    if finding.kind is FindingKind.DEVICE_BACK:
+        cleared = latch.action is ActionClass.RESET_DEVICE or latch.kind is FindingKind.DEVICE_LOST
+        return None if cleared else latch
+    if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
+        return _after_driver_says_none(latch)
+    return latch
+
+
+def _after_driver_says_none(latch: Latch) -> Latch | None:
+    """The driver's None is the licence to start a new process on the device now, and no more than that."""
+    if latch.action is ActionClass.ASK_DRIVER:
+        return replace(latch, action=ActionClass.RESTART_APP)
+    if latch.kind is FindingKind.RECOVERY_ACTION or latch.action is ActionClass.RESET_DEVICE:
+        return None
+    return latch

@@ -1,0 +1,237 @@
+"""Brings the conditions of pods in the API to what the agent last said about them, and keeps them there.
+
+Desired state, not a queue: the newest condition per pod and type is kept, so an outage of the API server costs
+nothing but time, and memory is bounded. A pod's first change goes out at once; those that follow within ``spacing``
+go out together. Writes are serial per pod and parallel across pods.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from agent.model import conditions
+from agent.model.conditions import Condition
+from agent.model.workloads import PodRef, PodUid, PodView
+from agent.reporters import condition_patch
+from common import aio
+from common.kube import client, errors, paths
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(enum.Enum):
+    """What became of an attempt to write, for metrics."""
+
+    WRITTEN = "written"
+    FAILED = "failed"  # and will be tried again
+    REFUSED = "refused"  # the server will never take it
+    POD_GONE = "pod-gone"
+    DROPPED = "dropped"  # more pods than ``max_pods`` had something unsaid
+
+
+@dataclass(eq=False, slots=True)
+class _Pod:
+    """One pod: what should be in the API, and what is there. ``known`` None means that nobody has looked yet."""
+
+    ref: PodRef
+    desired: dict[str, Condition] = field(default_factory=dict)
+    known: dict[str, Condition] | None = None
+    version: int = 0  # the resource version that ``known`` is from
+    written_at: float = float("-inf")  # loop time
+    active: bool = False
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether the API lacks something."""
+        known = self.known or {}
+        return any(known.get(condition.type) != condition for condition in self.desired.values())
+
+    def learn(self, found: tuple[Condition, ...], *, version: str) -> None:
+        """Take over what is in the API, unless it is older than what we know.
+
+        Resource versions can be compared as numbers (KEP-5504; in fact since etcd).
+        """
+        number = int(version) if version.isdecimal() else self.version
+        if number >= self.version:
+            self.version = number
+            self.known = {condition.type: condition for condition in found}
+
+
+class PodConditionReporter:
+    """The reporter. ``set`` says what should be, ``run`` brings it about."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        look_up: Callable[[PodUid], PodView | None],
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+        spacing: float = 0.05,
+        repair_after: float = 10.0,
+        parallel: int = 8,
+        max_pods: int = 1000,
+    ) -> None:
+        """Create it.
+
+        ``look_up`` gives the watched view of a pod (conditions of an earlier agent are adopted from it); ``clock``
+        gives Unix seconds. ``spacing`` and ``repair_after`` are in seconds: the latter is how long after a write of
+        ours another writer's change to the same condition stands, so that two agents never fight at full speed.
+        """
+        self._api = api
+        self._look_up = look_up
+        self._on_outcome = on_outcome
+        self._clock = clock
+        self._spacing = spacing
+        self._repair_after = repair_after
+        self._max_pods = max_pods
+        self._slots = asyncio.Semaphore(parallel)
+        self._pods: dict[PodUid, _Pod] = {}
+        self._queue: asyncio.Queue[_Pod] = asyncio.Queue()
+        self._all_said = asyncio.Event()
+        self._all_said.set()
+
+    def set(self, pod: PodRef, condition: Condition) -> None:
+        """Say what should be in the API; the newest of a type counts. Does not block."""
+        entry = self._pods.get(pod.uid) or self._adopt(pod)
+        if entry.desired.get(condition.type) == condition:
+            return
+        entry.desired[condition.type] = condition
+        self._wake(entry)
+
+    def observe(self, pod: PodView) -> None:
+        """Take note of how the API shows a pod; if another writer changed our conditions, they are set right."""
+        entry = self._pods.get(pod.ref.uid)
+        if entry is None:
+            return
+        entry.learn(pod.conditions, version=pod.resource_version)
+        if entry.unsaid and not entry.active:
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(loop.time(), entry.written_at + self._repair_after), self._wake, entry)
+        self._count()
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop everything about a pod that is gone."""
+        self._pods.pop(uid, None)
+        self._count()
+
+    def pending(self) -> int:
+        """Return how many pods have conditions that are not in the API yet."""
+        return sum(entry.unsaid for entry in self._pods.values())
+
+    async def flush(self, *, timeout: float) -> bool:
+        """Wait until all is in the API, at most ``timeout`` seconds; return whether it is. Needs ``run`` running."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._all_said.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Write for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                entry = await self._queue.get()
+                group.create_task(self._converge(entry), name=f"conditions {entry.ref}")
+
+    def _adopt(self, pod: PodRef) -> _Pod:
+        if len(self._pods) >= self._max_pods:
+            self._make_room()
+        entry = self._pods[pod.uid] = _Pod(pod)
+        if (view := self._look_up(pod.uid)) is not None:
+            entry.learn(view.conditions, version=view.resource_version)
+        return entry
+
+    def _make_room(self) -> None:
+        """Drop a pod about which all is said (it is read again when needed), else the one that waits longest."""
+        oldest = next(iter(self._pods.values()))
+        victim = next((entry for entry in self._pods.values() if not entry.unsaid), oldest)
+        if victim.unsaid:
+            log.warning("conditions.dropped", pod=str(victim.ref), limit=self._max_pods)
+            self._on_outcome(Outcome.DROPPED)
+        del self._pods[victim.ref.uid]
+
+    def _wake(self, entry: _Pod) -> None:
+        self._count()
+        if entry.unsaid and not entry.active:
+            entry.active = True
+            self._queue.put_nowait(entry)
+
+    def _count(self) -> None:
+        if self.pending():
+            self._all_said.clear()
+        else:
+            self._all_said.set()
+
+    async def _converge(self, entry: _Pod) -> None:
+        """Write until the API has all that was said about one pod, or the pod is gone."""
+        backoff = aio.Backoff(first=0.1, limit=5.0)
+        while entry.unsaid and self._pods.get(entry.ref.uid) is entry:
+            outcome = await self._attempt(entry)
+            self._on_outcome(outcome)
+            if outcome is Outcome.FAILED:
+                await backoff.wait()
+                continue
+            if outcome is Outcome.POD_GONE:
+                self.forget(entry.ref.uid)
+            backoff.reset()
+            self._count()
+            await asyncio.sleep(self._spacing)  # what is said meanwhile goes out together
+        entry.active = False
+        self._count()
+
+    async def _attempt(self, entry: _Pod) -> Outcome:
+        try:
+            async with self._slots:
+                return await self._write(entry)
+        except errors.NotFoundError:
+            return Outcome.POD_GONE
+        except (errors.ConflictError, errors.InvalidError) as error:
+            return await self._after_refusal(entry, error)
+        except errors.KubeError as error:
+            log.warning("conditions.not_written", pod=str(entry.ref), error=str(error))
+            return Outcome.FAILED
+
+    async def _after_refusal(self, entry: _Pod, error: errors.KubeError) -> Outcome:
+        """Find out why: a new pod of that name answers 422 (its UID is immutable), many writers at once 409."""
+        try:
+            if not await self._look(entry):
+                return Outcome.POD_GONE
+        except errors.NotFoundError:
+            return Outcome.POD_GONE
+        except errors.KubeError as later:
+            log.warning("conditions.not_written", pod=str(entry.ref), error=str(later))
+            return Outcome.FAILED
+        if isinstance(error, errors.ConflictError):
+            return Outcome.FAILED
+        log.warning("conditions.refused", pod=str(entry.ref), error=str(error))
+        entry.known = {**(entry.known or {}), **entry.desired}  # saying it again cannot help
+        return Outcome.REFUSED
+
+    async def _look(self, entry: _Pod) -> bool:
+        """Read what the API has; return whether it still is the same pod."""
+        found = await self._api.get(paths.pod(entry.ref.namespace, entry.ref.name))
+        metadata = found["metadata"]
+        if metadata["uid"] != entry.ref.uid:
+            return False
+        entry.version = 0
+        entry.learn(tuple(conditions.ours(found.get("status") or {})), version=metadata["resourceVersion"])
+        return True
+
+    async def _write(self, entry: _Pod) -> Outcome:
+        if entry.known is None and not await self._look(entry):
+            return Outcome.POD_GONE
+        desired, known = dict(entry.desired), entry.known or {}
+        patch = condition_patch.merge(desired=desired, known=known, uid=entry.ref.uid, now=self._clock())
+        if patch is not None:
+            written = await self._api.patch_status(paths.pod(entry.ref.namespace, entry.ref.name), patch)
+            entry.version = int(written["metadata"]["resourceVersion"])
+            entry.known = {**known, **desired}
+            entry.written_at = asyncio.get_running_loop().time()
+            log.info("conditions.written", pod=str(entry.ref), types=sorted(desired))
+        return Outcome.WRITTEN

@@ -1,0 +1,282 @@
+"""May this container be restarted in place, here and now? One pure function, one answer with a stable reason.
+
+The hard part is what a restart can break without failing itself: a ``Never`` pod that kubelet then fails for good,
+a Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group. Each is
+refused beforehand. What cannot be told is not done: it is held and asked again, or refused.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.model.actions import ActionClass
+from agent.model.workloads import (
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    PodView,
+    RestartPolicy,
+    UnsupportedHook,
+)
+from agent.restart import intents, options
+from agent.restart.budget import Budget
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
+LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
+UNLIMITED_BACKOFF = 2**31 - 1
+
+
+class Verb(enum.Enum):
+    """ACT now, HOLD and ask again (at ``retry_at``, or when what is missing turns up), or REFUSE for good."""
+
+    ACT = "act"
+    HOLD = "hold"
+    REFUSE = "refuse"
+
+
+class Reason(enum.Enum):
+    """Why. Stable: they appear in conditions, logs, metrics and docs/operations.md."""
+
+    ADMITTED = "Admitted"
+    NOT_OPTED_IN = "NotOptedIn"
+    BAD_ANNOTATION = "BadAnnotation"
+    POD_UNKNOWN = "PodUnknown"
+    POD_DELETING = "PodDeleting"
+    POD_NOT_RUNNING = "PodNotRunning"
+    STATIC_POD = "StaticPod"
+    OWN_POD = "OwnPod"
+    LEADER_WORKER_SET = "LeaderWorkerSetRecreatesGroup"
+    JOB_BACKOFF = "JobBackoffLimit"
+    OWNER_UNKNOWN = "OwnerUnknown"
+    CONTAINER_UNKNOWN = "ContainerUnknown"
+    INIT_CONTAINER = "InitContainer"
+    NOT_SELECTED = "ContainerNotSelected"
+    ALREADY_TERMINATED = "AlreadyTerminated"
+    ALREADY_REPLACED = "AlreadyReplaced"
+    COMPLETED = "Completed"
+    DEVICE_NOT_USABLE = "DeviceNotUsable"
+    DEVICE_NOT_PROVEN = "DeviceNotProven"
+    RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
+    STRATEGY_UNAVAILABLE = "StrategyUnavailable"
+    POST_START_UNSUPPORTED = "PostStartUnsupported"
+    SANDBOX_NOT_READY = "SandboxNotReady"
+    BUDGET_SPENT = "BudgetSpent"
+    RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
+    JOURNAL_UNAVAILABLE = "JournalUnavailable"
+    DRY_RUN = "DryRun"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFacts:
+    """What the pod's owner makes of restarts. A None inside means "does not apply".
+
+    ``job_restarts_left``: how many more restartCount increments the Job survives (``pkg/controller/job``: under
+    OnFailure the counts of all containers of its running and pending pods are held against backoffLimit).
+    ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
+    """
+
+    job_restarts_left: int | None = None
+    group_policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """What the runtime shows about the target: the newest container of the name, and whether it can be cloned.
+
+    ``started_at`` is Unix time in seconds, None when it never started.
+    """
+
+    state: ContainerState
+    exit_code: int | None
+    started_at: float | None
+    sandbox_ready: bool
+    gives_config: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a restart is asked for. ``happened_at`` is Unix time; ``action`` is the worst verdict of its devices.
+
+    ``code`` is short and stable, such as ``Xid31``; it ends in KUBEMEND_RESTART_REASON and in metrics.
+    """
+
+    code: str
+    message: str
+    happened_at: float
+    action: ActionClass = ActionClass.RESTART_APP
+    devices_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything the decision looks at. None is "could not tell"."""
+
+    target: ContainerRef
+    cause: Cause
+    pod: PodView | None
+    runtime: RuntimeFacts | None
+    owner: OwnerFacts | None
+    past_restarts: Sequence[float]
+    opted_in_namespaces: frozenset[str] = frozenset()
+    own_pod_uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer. ``order`` and ``grace_seconds`` are set for ACT, ``retry_at`` (Unix time) for a timed HOLD."""
+
+    verb: Verb
+    reason: Reason
+    detail: str = ""
+    order: intents.Order | None = None
+    grace_seconds: float = 0.0
+    retry_at: float | None = None
+
+
+def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decision:
+    """Return whether to restart the target, and why (not). ``now`` is Unix time in seconds."""
+    pod = facts.pod
+    if pod is None:
+        return _hold(Reason.POD_UNKNOWN, "the API server has not told us about this pod yet")
+    try:
+        wishes = options.parse(pod.annotations)
+    except options.BadAnnotationError as error:
+        return _refuse(Reason.BAD_ANNOTATION, str(error))
+    spec = pod.container(facts.target.name)
+    refusal = (
+        _refuse_by_opt_in(facts, pod=pod, wishes=wishes)
+        or _refuse_by_pod(facts, pod=pod)
+        or _refuse_by_container(facts, spec=spec, wishes=wishes)
+        or _refuse_by_owner(facts, pod=pod)
+        or _refuse_by_device(facts)
+        or _refuse_by_runtime(facts, pod=pod)
+    )
+    if refusal is not None:
+        return refusal
+    assert spec is not None
+    allowance = budget if budget is not None else wishes.budget()
+    if (reopens := allowance.reopens_at(facts.past_restarts, now=now)) is not None:
+        return Decision(
+            Verb.HOLD,
+            Reason.BUDGET_SPENT,
+            f"{len(facts.past_restarts)} restarts so far; the next is allowed in {reopens - now:.0f} s",
+            retry_at=reopens,
+        )
+    return Decision(
+        Verb.ACT,
+        Reason.ADMITTED,
+        order=_order(pod=pod, spec=spec, grace=wishes.grace_seconds),
+        grace_seconds=wishes.grace_seconds,
+    )
+
+
+def _order(*, pod: PodView, spec: ContainerSpec, grace: float) -> intents.Order:
+    if spec.has_restart_rules:
+        # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
+        return intents.Order.CREATE_FIRST
+    return intents.Order.of(policy=pod.policy_of(spec.name), grace_seconds=grace)
+
+
+def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
+    if facts.own_pod_uid is not None and pod.ref.uid == facts.own_pod_uid:
+        return _refuse(Reason.OWN_POD, "the agent does not restart itself")
+    if not wishes.opted_in and pod.ref.namespace not in facts.opted_in_namespaces:
+        return _refuse(Reason.NOT_OPTED_IN, f"no annotation {options.RESTART}: {options.IN_PLACE}")
+    if wishes.strategy not in (intents.Strategy.AUTO, intents.Strategy.SWAP):
+        return _refuse(Reason.STRATEGY_UNAVAILABLE, f"strategy {wishes.strategy.value!r} is not available yet")
+    return None
+
+
+def _refuse_by_pod(facts: Facts, *, pod: PodView) -> Decision | None:
+    if pod.ref.uid != facts.target.pod.uid:
+        return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
+    if pod.deleting:
+        return _refuse(Reason.POD_DELETING, "the pod is being deleted")
+    if MIRROR_ANNOTATION in pod.annotations or pod.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
+        return _refuse(Reason.STATIC_POD, "static pods belong to kubelet alone")
+    if pod.phase != "Running":
+        return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}")
+    return None
+
+
+def _refuse_by_container(facts: Facts, *, spec: ContainerSpec | None, wishes: options.Options) -> Decision | None:
+    if spec is None:
+        return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {facts.target.name!r}")
+    if spec.role is ContainerRole.INIT:
+        return _refuse(Reason.INIT_CONTAINER, "init containers are rerun with their pod, not swapped")
+    if wishes.containers and spec.name not in wishes.containers:
+        return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not name it")
+    if isinstance(spec.post_start, UnsupportedHook):
+        return _refuse(Reason.POST_START_UNSUPPORTED, spec.post_start.why)
+    return None
+
+
+def _refuse_by_owner(facts: Facts, *, pod: PodView) -> Decision | None:
+    counted_by_job = (
+        pod.owner is not None
+        and pod.owner.kind == "Job"
+        and pod.owner.api_group == "batch"
+        and pod.restart_policy is RestartPolicy.ON_FAILURE
+    )
+    in_group = LWS_NAME_LABEL in pod.labels
+    if not counted_by_job and not in_group:
+        return None
+    if facts.owner is None:
+        return _hold(Reason.OWNER_UNKNOWN, "the API server could not be asked about the pod's owner")
+    if in_group and facts.owner.group_policy != "None":
+        return _refuse(
+            Reason.LEADER_WORKER_SET,
+            f"LeaderWorkerSet restartPolicy {facts.owner.group_policy} recreates the group on any restart; set None",
+        )
+    left = facts.owner.job_restarts_left
+    if counted_by_job and (left is None or left < 1):
+        return _refuse(
+            Reason.JOB_BACKOFF,
+            "the Job would fail: restarts count against backoffLimit under OnFailure; "
+            f"set backoffLimit to {UNLIMITED_BACKOFF} or restartPolicy to Never",
+        )
+    return None
+
+
+def _refuse_by_device(facts: Facts) -> Decision | None:
+    cause = facts.cause
+    if not cause.devices_known:
+        return _hold(Reason.DEVICE_NOT_PROVEN, "the device's health could not be told")
+    if cause.action is ActionClass.ASK_DRIVER:
+        return _hold(Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
+    if not cause.action.leaves_device_usable:
+        return _refuse(
+            Reason.DEVICE_NOT_USABLE, f"a new process would fail on the device: it needs {cause.action.value}"
+        )
+    return None
+
+
+def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
+    runtime = facts.runtime
+    if runtime is None:
+        return _hold(Reason.CONTAINER_UNKNOWN, "the runtime does not show a container of that name")
+    if not runtime.sandbox_ready:
+        return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
+    if runtime.started_at is not None and runtime.started_at > facts.cause.happened_at:
+        return _refuse(Reason.ALREADY_REPLACED, "the container started after the fault")
+    if runtime.state is ContainerState.EXITED:
+        policy = pod.policy_of(facts.target.name)
+        if policy is RestartPolicy.NEVER:
+            return _refuse(Reason.ALREADY_TERMINATED, "it has exited and its restartPolicy is Never")
+        if policy is RestartPolicy.ON_FAILURE and runtime.exit_code == 0:
+            return _refuse(Reason.COMPLETED, "it has completed")
+    elif runtime.state is not ContainerState.RUNNING:
+        return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime says {runtime.state.value}")
+    if not runtime.gives_config:
+        return _refuse(Reason.RUNTIME_HIDES_CONFIG, "the runtime does not give the container's config back")
+    return None
+
+
+def _refuse(reason: Reason, detail: str) -> Decision:
+    return Decision(Verb.REFUSE, reason, detail)
+
+
+def _hold(reason: Reason, detail: str) -> Decision:
+    return Decision(Verb.HOLD, reason, detail)

@@ -1,0 +1,174 @@
+"""Make the successor's config from the old container's own. Pure.
+
+The runtime gives the config back as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's.
+Everything is carried over untouched except what a restart must move on; a field that our CRI definition does not
+know is a refusal, never dropped: a container that silently lost a mount or a device is worse than none restarted.
+"""
+
+import base64
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from google.protobuf import json_format
+
+from agent.restart import intents
+from common.pb.runtime.v1 import api_pb2
+
+RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go
+TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
+RESTART_ID_ANNOTATION = "kubemend.io/restart-id"
+RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
+RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
+
+
+class CloneRefusal(enum.Enum):
+    """Why a config cannot be cloned faithfully."""
+
+    NO_CONFIG = "RuntimeHidesConfig"
+    UNKNOWN_FIELD = "ConfigNotUnderstood"
+    ENV_AMBIGUOUS = "EnvironmentAmbiguous"
+    NO_RESTART_COUNT = "NotStartedByKubelet"
+
+
+class CloneRefusedError(Exception):
+    """The config cannot be cloned faithfully; ``reason`` is stable, the text is for people."""
+
+    def __init__(self, reason: CloneRefusal, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What the actuator needs to create container n+1 and to leave things as kubelet would.
+
+    ``log_path`` is relative to the sandbox's log directory, as CRI has it; ``termination_log`` is the host file
+    behind the container's termination message, or None when kubelet mounted none.
+    """
+
+    config: api_pb2.ContainerConfig
+    restart_count: int
+    log_path: str
+    termination_log: str | None
+
+
+def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig:
+    """Return the sandbox's config as the message that CreateContainer wants.
+
+    Raises CloneRefusedError when the runtime does not give it or it holds fields that we do not know.
+    """
+    if not config:
+        raise CloneRefusedError(CloneRefusal.NO_CONFIG, "PodSandboxStatus(verbose) carries no info.config")
+    return _parsed(config, api_pb2.PodSandboxConfig())
+
+
+def successor(
+    config: Mapping[str, Any] | None,
+    *,
+    intent: intents.Intent,
+    runtime_env: Iterable[str] | None,
+    live_cpuset: str | None = None,
+) -> Successor:
+    """Return the config of container n+1, made from container n's.
+
+    ``runtime_env`` are the ``K=V`` of ``runtimeSpec.process.env``: they tell plain env values from base64 ones.
+    ``live_cpuset`` is the old container's current ``cpuset.cpus``: kubelet's CPU manager may have moved the shared
+    pool since the container was created, and corrects a stale clone only when the pool changes again.
+
+    Raises CloneRefusedError.
+    """
+    if not config:
+        raise CloneRefusedError(CloneRefusal.NO_CONFIG, "ContainerStatus(verbose) carries no info.config")
+    rest = {key: value for key, value in config.items() if key != "envs"}
+    clone = _parsed(rest, api_pb2.ContainerConfig())
+    clone.envs.extend(_environment(config.get("envs") or [], runtime_env=runtime_env))
+    count = _restart_count(clone) + 1
+    clone.metadata.attempt = intent.old_attempt + 1
+    clone.annotations[RESTART_COUNT_ANNOTATION] = str(count)
+    clone.annotations[RESTART_ID_ANNOTATION] = intent.id
+    clone.log_path = str(PurePosixPath(clone.log_path).parent / f"{count}.log")
+    _set_env(clone, RESTART_COUNT_ENV, str(count))
+    _set_env(clone, RESTART_REASON_ENV, intent.reason)
+    if live_cpuset and clone.linux.resources.cpuset_cpus:
+        clone.linux.resources.cpuset_cpus = live_cpuset
+    return Successor(
+        config=clone,
+        restart_count=count,
+        log_path=clone.log_path,
+        termination_log=_termination_log(clone),
+    )
+
+
+_Config = TypeVar("_Config", api_pb2.ContainerConfig, api_pb2.PodSandboxConfig)
+
+
+def _parsed(config: Mapping[str, Any], message: _Config) -> _Config:
+    try:
+        json_format.ParseDict(dict(config), message)
+    except json_format.ParseError as error:
+        raise CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, str(error)) from error
+    return message
+
+
+def _restart_count(config: api_pb2.ContainerConfig) -> int:
+    text = config.annotations.get(RESTART_COUNT_ANNOTATION, "")
+    if not text.isdecimal():
+        raise CloneRefusedError(
+            CloneRefusal.NO_RESTART_COUNT, f"annotation {RESTART_COUNT_ANNOTATION} is {text!r}, not a number"
+        )
+    return int(text)
+
+
+def _environment(envs: Sequence[Mapping[str, str]], *, runtime_env: Iterable[str] | None) -> list[api_pb2.KeyValue]:
+    decode = _value_decoder(envs, runtime_env=runtime_env)
+    return [api_pb2.KeyValue(key=item.get("key", ""), value=decode(item.get("value") or "")) for item in envs]
+
+
+def _value_decoder(envs: Sequence[Mapping[str, str]], *, runtime_env: Iterable[str] | None) -> Callable[[str], bytes]:
+    """Tell whether the runtime wrote env values as they are or as base64, by what its OCI spec holds.
+
+    containerd 2.1 has ``string value`` in its own copy of the proto and writes them plain; a runtime built on the
+    CRI of Kubernetes 1.36 has ``bytes value`` and writes base64. One config is all of one kind.
+    """
+    last = {item.get("key", ""): item.get("value") or "" for item in envs}
+    if not any(last.values()):
+        return str.encode
+    if runtime_env is None:
+        raise CloneRefusedError(CloneRefusal.ENV_AMBIGUOUS, "the runtime does not show the process environment")
+    actual = set(runtime_env)
+    plain = sum(f"{key}={value}" in actual for key, value in last.items() if value)
+    encoded = sum(
+        decoded is not None and f"{key}={decoded}" in actual
+        for key, decoded in ((key, _base64_text(value)) for key, value in last.items() if value)
+    )
+    if plain and not encoded:
+        return str.encode
+    if encoded and not plain:
+        return base64.b64decode
+    raise CloneRefusedError(
+        CloneRefusal.ENV_AMBIGUOUS,
+        f"{plain} of {len(last)} values read as plain text and {encoded} as base64 match the process environment",
+    )
+
+
+def _base64_text(value: str) -> str | None:
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except ValueError:  # not base64, or not text
+        return None
+
+
+def _set_env(config: api_pb2.ContainerConfig, key: str, value: str) -> None:
+    for item in config.envs:
+        if item.key == key:
+            item.value = value.encode()
+            return
+    config.envs.append(api_pb2.KeyValue(key=key, value=value.encode()))
+
+
+def _termination_log(config: api_pb2.ContainerConfig) -> str | None:
+    inside = config.annotations.get(TERMINATION_PATH_ANNOTATION)
+    return next((mount.host_path for mount in config.mounts if mount.container_path == inside), None)

@@ -1,0 +1,65 @@
+"""What a restart sets out to do. Written to the journal before the first act, so that a crash never forgets it."""
+
+import enum
+from dataclasses import dataclass
+
+from agent.model.workloads import ContainerId, ContainerRef, RestartPolicy, SandboxId
+
+
+class Strategy(enum.Enum):
+    """How containers are restarted (docs/architecture.md, "Strategies")."""
+
+    AUTO = "auto"
+    SWAP = "swap"
+    RERUN = "rerun"
+    RESET = "reset"
+    RULES = "rules"
+
+
+class Order(enum.Enum):
+    """Which of the two dangerous gaps a swap leaves open.
+
+    ``STOP_FIRST``: no container of the name runs for a moment; if we die there, kubelet restarts it itself.
+    ``CREATE_FIRST``: the successor waits CREATED while the old one runs. An exit that kubelet sees would fail a
+    ``Never`` pod for good, so there the gap must not exist; but a CREATED successor that is left alone makes
+    kubelet start a third container beside the running one, so it is the first thing replayed after a crash.
+    """
+
+    STOP_FIRST = "stop-first"
+    CREATE_FIRST = "create-first"
+
+    @classmethod
+    def safest_for(cls, policy: RestartPolicy) -> "Order":
+        """Return the order that no relist of kubelet can turn into a failed or completed pod.
+
+        Only ``Always`` makes every exit restartable; ``OnFailure`` restarts a SIGKILLed container but would
+        complete one that answers SIGTERM with exit code 0, so it is stop-first for grace 0 only: see ``of``.
+        """
+        return cls.STOP_FIRST if policy is RestartPolicy.ALWAYS else cls.CREATE_FIRST
+
+    @classmethod
+    def of(cls, *, policy: RestartPolicy, grace_seconds: float) -> "Order":
+        """Return the order for a container under this policy when it is stopped with this grace period."""
+        if policy is RestartPolicy.ON_FAILURE and grace_seconds <= 0:
+            return cls.STOP_FIRST
+        return cls.safest_for(policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One container's restart: which container, replaced how, and why.
+
+    ``id`` marks the successor (annotation ``kubemend.io/restart-id``), so that it is recognised after a crash.
+    ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once.
+    """
+
+    id: str
+    target: ContainerRef
+    sandbox_id: SandboxId
+    old: ContainerId
+    old_attempt: int
+    order: Order
+    reason: str
+    created_at: float
+    grace_seconds: float = 0.0
+    strategy: Strategy = Strategy.SWAP

@@ -1,0 +1,163 @@
+"""The swap: stop container n, create n+1 from n's own config, start it. Pure: what is seen in, the next step out.
+
+Kubelet works on the same pod at the same time and may win any part of it. So a swap is not a list of steps but a
+rule from what the runtime shows to the one next step; the same rule carries on after a crash, after a lost answer
+and after a race. It ends when exactly one container newer than the old one lives and the old one does not run.
+
+Facts behind it (measured on kubelet 1.36, docs/architecture.md): kubelet only looks at the newest container of a
+name, never kills an older duplicate, adopts a successor that it did not create, and takes a newest container in
+CREATED for one that it should start itself.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from agent.restart import intents
+
+
+class StepKind(enum.Enum):
+    """What to do next."""
+
+    STOP = "stop"
+    CREATE = "create"
+    START = "start"
+    REMOVE = "remove"
+    WAIT = "wait"
+    DONE = "done"
+
+
+class Why(enum.Enum):
+    """Why this is the next step; for DONE, how it ended."""
+
+    OLD_RUNS = "OldRuns"
+    NO_SUCCESSOR = "NoSuccessor"
+    SUCCESSOR_READY = "SuccessorReady"
+    KUBELET_WON = "KubeletWon"
+    UNDOING = "Undoing"
+    KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
+    STATE_UNKNOWN = "StateUnknown"
+    SWAPPED = "Swapped"
+    ADOPTED = "Adopted"
+    SUCCESSOR_EXITED = "SuccessorExited"
+    UNDONE = "Undone"
+    NOTHING_TO_CLONE = "NothingToClone"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; ``container`` is what it acts on (None for CREATE and some ends)."""
+
+    kind: StepKind
+    why: Why
+    container: ContainerId | None = None
+
+
+class Resolution(enum.Enum):
+    """Whether to carry an intent through, or take it back as far as that is safe (too old, or it cannot succeed)."""
+
+    FINISH = "finish"
+    UNDO = "undo"
+
+
+_LIVE = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.UNKNOWN)
+
+
+def next_step(
+    intent: intents.Intent,
+    seen: Iterable[ContainerView],
+    *,
+    resolution: Resolution = Resolution.FINISH,
+    can_clone: bool = True,
+) -> Step:
+    """Return the one next step, given every container of the target's name that the runtime shows now.
+
+    ``can_clone`` is False when the old container's config is not at hand (removed before a replay).
+
+    Invariants (property-tested): a STOP only ever names the old container; a REMOVE only ever names a container
+    of this intent; START is never returned while the old one runs; CREATE is never returned while a newer
+    container exists.
+    """
+    containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
+    old = next((view for view in containers if view.id == intent.old), None)
+    newer = [view for view in containers if view.attempt > intent.old_attempt and view.id != intent.old]
+    live = [view for view in newer if view.state in _LIVE]
+    ours = [view for view in live if view.restart_id == intent.id]
+    others = [view for view in live if view.restart_id != intent.id]
+    old_runs = old is not None and old.state is ContainerState.RUNNING
+
+    if ours and others:
+        return Step(StepKind.REMOVE, Why.KUBELET_WON, ours[-1].id)
+    if resolution is Resolution.UNDO and old_runs and not others:
+        return Step(StepKind.REMOVE, Why.UNDOING, ours[-1].id) if ours else Step(StepKind.DONE, Why.UNDONE)
+    if live and old_runs:
+        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+    if others:
+        return _wait_for_kubelet(others)
+    if ours:
+        return _bring_up(ours[-1])
+    return _without_successor(intent, old=old, newer=newer, can_clone=can_clone)
+
+
+def _wait_for_kubelet(others: Sequence[ContainerView]) -> Step:
+    newest = others[-1]
+    if newest.state is ContainerState.RUNNING:
+        return Step(StepKind.DONE, Why.ADOPTED, newest.id)
+    return Step(StepKind.WAIT, Why.KUBELET_STARTS_ITS_OWN, newest.id)
+
+
+def _bring_up(successor: ContainerView) -> Step:
+    if successor.state is ContainerState.CREATED:
+        return Step(StepKind.START, Why.SUCCESSOR_READY, successor.id)
+    if successor.state is ContainerState.RUNNING:
+        return Step(StepKind.DONE, Why.SWAPPED, successor.id)
+    return Step(StepKind.WAIT, Why.STATE_UNKNOWN, successor.id)
+
+
+def _without_successor(
+    intent: intents.Intent, *, old: ContainerView | None, newer: Sequence[ContainerView], can_clone: bool
+) -> Step:
+    old_state = old.state if old is not None else ContainerState.EXITED
+    stop_now = old_state is ContainerState.RUNNING and (newer or intent.order is intents.Order.STOP_FIRST)
+    if stop_now:
+        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+    if newer:
+        # It ran and ended before we looked. What happens next is kubelet's to decide, by the pod's own policy.
+        return Step(StepKind.DONE, Why.SUCCESSOR_EXITED, newer[-1].id)
+    if old_state in (ContainerState.CREATED, ContainerState.UNKNOWN):
+        return Step(StepKind.WAIT, Why.STATE_UNKNOWN, intent.old)
+    if not can_clone:
+        return Step(StepKind.DONE, Why.NOTHING_TO_CLONE)
+    return Step(StepKind.CREATE, Why.NO_SUCCESSOR)
+
+
+def orphans(seen: Iterable[ContainerView], *, owned: frozenset[str], now: float) -> tuple[intents.Intent, ...]:
+    """Return intents that clear up successors whose own intent is lost (journal deleted, disk replaced).
+
+    Only CREATED ones need it: left alone beside a running container they make kubelet start a third. Carry these
+    intents out with ``Resolution.UNDO``: it removes the successor where the old container runs, and starts it
+    where nothing does. ``owned`` are the ids of intents that the journal still knows. ``now`` is Unix time.
+    """
+    views = list(seen)
+    found = []
+    for view in views:
+        if view.restart_id is None or view.restart_id in owned or view.state is not ContainerState.CREATED:
+            continue
+        older = [v for v in views if v.ref == view.ref and v.attempt < view.attempt]
+        if not older:
+            continue
+        old = max(older, key=lambda v: (v.created_at, v.attempt))
+        found.append(
+            intents.Intent(
+                id=view.restart_id,
+                target=view.ref,
+                sandbox_id=view.sandbox_id,
+                old=old.id,
+                old_attempt=old.attempt,
+                order=intents.Order.CREATE_FIRST,
+                reason="Orphan",
+                created_at=now,
+            )
+        )
+    return tuple(found)

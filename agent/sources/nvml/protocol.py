@@ -1,0 +1,196 @@
+"""What the NVML worker and the agent say to each other: one JSON object per line on the worker's stdin and stdout."""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+
+
+class Condition(enum.Enum):
+    """How a device answered. ``UNREADABLE`` is "could not tell", neither well nor lost."""
+
+    ANSWERS = "answers"
+    LOST = "lost"
+    RESET_REQUIRED = "reset-required"
+    UNREADABLE = "unreadable"
+
+
+class EndReason(enum.Enum):
+    """Why a worker ended by itself. One worker makes one successful nvmlInit; what needs another needs a new one."""
+
+    LIBRARY_NOT_FOUND = "library-not-found"
+    VERSION_MISMATCH = "version-mismatch"
+    INIT_FAILED = "init-failed"
+    NO_ANSWER = "no-answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The worker lives. ``call`` names an NVML call that has been in flight past the hang deadline."""
+
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAbsent:
+    """The library is there but no driver is loaded; the worker goes on looking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The worker's last word."""
+
+    reason: EndReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One NVML index as one poll found it.
+
+    ``gpu`` is None when the GPU could not be identified since nvmlInit. ``recovery_action`` (NVML field 230,
+    NVML_GPU_RECOVERY_ACTION_*) is None when it could not be read, and 0 where the driver does not have the field.
+    ``remap_pending`` and ``remap_failed`` are None where they could not be read.
+    """
+
+    index: int
+    condition: Condition
+    gpu: Gpu | None = None
+    recovery_action: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One poll of every GPU. ``taken_at`` is Unix time in seconds."""
+
+    taken_at: float
+    driver_version: str
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """An Xid that NVML announced on a GPU, or on one MIG instance of it. ``observed_at`` is Unix time in seconds."""
+
+    observed_at: float
+    code: int
+    uuid: GpuUuid
+    pci: PciAddress
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """A process with a compute context on the device; ``used`` in bytes, None where the driver does not say."""
+
+    pid: int
+    used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnswer:
+    """How one device answers right now. None is "could not be read": memory in bytes, processes, recovery action."""
+
+    uuid: GpuUuid
+    condition: Condition
+    memory_used: int | None = None
+    memory_total: int | None = None
+    processes: tuple[ProcessUse, ...] | None = None
+    recovery_action: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesAnswer:
+    """The answer to a query, in the order asked."""
+
+    devices: tuple[DeviceAnswer, ...]
+    request: int = 0
+
+    @property
+    def all_answer(self) -> bool:
+        """Whether every device asked about answers."""
+        return all(device.condition is Condition.ANSWERS for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The agent asks how these devices are, now."""
+
+    request: int
+    uuids: tuple[GpuUuid, ...]
+
+
+Message = Beat | DriverAbsent | Ended | Snapshot | XidEvent | DevicesAnswer | Query
+
+
+class ProtocolError(ValueError):
+    """A line that is none of our messages."""
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one line."""
+    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    return json.dumps(body, default=_enum_value, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Read one line. Raises ProtocolError when it is none of our messages."""
+    try:
+        body = json.loads(line)
+        return _DECODERS[body.pop("type")](body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not a message of the NVML worker: {line[:200]!r}") from error
+
+
+def _enum_value(value: object) -> object:
+    if isinstance(value, enum.Enum):
+        return value.value
+    raise TypeError(f"cannot be sent: {value!r}")
+
+
+def _gpu(body: Mapping[str, Any]) -> Gpu:
+    instances = tuple(MigInstance(**instance) for instance in body["mig"])
+    return Gpu(**{**body, "pci": PciAddress(**body["pci"]), "mig": instances})
+
+
+def _slot(body: Mapping[str, Any]) -> Slot:
+    gpu = _gpu(body["gpu"]) if body["gpu"] is not None else None
+    return Slot(**{**body, "condition": Condition(body["condition"]), "gpu": gpu})
+
+
+def _snapshot(body: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(**{**body, "slots": tuple(map(_slot, body["slots"]))})
+
+
+def _xid(body: Mapping[str, Any]) -> XidEvent:
+    return XidEvent(**{**body, "pci": PciAddress(**body["pci"])})
+
+
+def _device_answer(body: Mapping[str, Any]) -> DeviceAnswer:
+    processes = body["processes"]
+    uses = tuple(ProcessUse(**process) for process in processes) if processes is not None else None
+    return DeviceAnswer(**{**body, "condition": Condition(body["condition"]), "processes": uses})
+
+
+def _devices_answer(body: Mapping[str, Any]) -> DevicesAnswer:
+    return DevicesAnswer(**{**body, "devices": tuple(map(_device_answer, body["devices"]))})
+
+
+_DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
+    "Beat": lambda body: Beat(**body),
+    "DriverAbsent": lambda body: DriverAbsent(**body),
+    "Ended": lambda body: Ended(**{**body, "reason": EndReason(body["reason"])}),
+    "Snapshot": _snapshot,
+    "XidEvent": _xid,
+    "DevicesAnswer": _devices_answer,
+    "Query": lambda body: Query(request=body["request"], uuids=tuple(body["uuids"])),
+}

@@ -1,0 +1,220 @@
+"""Read NVML through pynvml: each call an outcome, each GPU by itself, so that one lost GPU hides no other.
+
+Runs in the worker process only. Index to GPU is fixed for the life of one nvmlInit, so identities are read once.
+"""
+
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NewType
+
+from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from agent.sources.nvml.calls import Calls
+from agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+from agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slot, Snapshot
+
+Handle = NewType("Handle", object)
+
+RECOVERY_ACTION_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+
+SUCCESS = 0
+NOT_SUPPORTED = 3
+NOT_FOUND = 6
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+UNKNOWN = 999
+
+
+class Reader:
+    """NVML of this process. ``pynvml`` is the module; ``calls`` keeps track of what is in flight."""
+
+    def __init__(self, *, pynvml: ModuleType, calls: Calls) -> None:
+        self._pynvml = pynvml
+        self._calls = calls
+        self._gpus: dict[int, Gpu] = {}  # by index, as they were when last identified
+        self._driver_version = ""
+
+    def ask(self, function: str, *args: object, wait: float = 0.0) -> Outcome[Any]:
+        """Call one NVML function; ``wait`` is how long its own arguments let it wait (seconds)."""
+        try:
+            with self._calls.during(function, wait=wait):
+                return Value(getattr(self._pynvml, function)(*args))
+        except self._pynvml.NVMLError as error:
+            return self._failure(error.value)
+
+    def init(self) -> Outcome[None]:
+        """Load the library and initialise NVML."""
+        outcome = self.ask("nvmlInit")
+        if isinstance(outcome, Value):
+            version = self.ask("nvmlSystemGetDriverVersion")
+            self._driver_version = version.value if isinstance(version, Value) else ""
+        return outcome
+
+    def snapshot(self) -> Outcome[Snapshot]:
+        """Poll every GPU. A failure means that not even their number could be had."""
+        count = self.ask("nvmlDeviceGetCount")
+        if not isinstance(count, Value):
+            return count
+        slots = tuple(self._slot(index) for index in range(count.value))
+        return Value(Snapshot(taken_at=time.time(), driver_version=self._driver_version, slots=slots))
+
+    def device(self, uuid: GpuUuid) -> DeviceAnswer:
+        """Say how one GPU or MIG instance answers right now."""
+        handle = self.ask("nvmlDeviceGetHandleByUUID", uuid)
+        if not isinstance(handle, Value):
+            return DeviceAnswer(uuid=uuid, condition=_condition(handle), error=_explain(handle))
+        memory = self.ask("nvmlDeviceGetMemoryInfo", handle.value)
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses", handle.value)
+        recovery = self.recovery_action(handle.value)
+        return DeviceAnswer(
+            uuid=uuid,
+            condition=_condition(memory, processes, recovery),
+            memory_used=int(memory.value.used) if isinstance(memory, Value) else None,
+            memory_total=int(memory.value.total) if isinstance(memory, Value) else None,
+            processes=_process_uses(processes.value) if isinstance(processes, Value) else None,
+            recovery_action=recovery.value if isinstance(recovery, Value) else None,
+            error=_explain(memory, processes, recovery),
+        )
+
+    def recovery_action(self, handle: Handle) -> Outcome[int]:
+        """Read the driver's recovery action. Each field value carries a result of its own, which counts."""
+        fields = self.ask("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
+        if not isinstance(fields, Value):
+            return fields
+        field = fields.value[0]
+        return Value(int(field.value.uiVal)) if field.nvmlReturn == SUCCESS else self._failure(field.nvmlReturn)
+
+    def _slot(self, index: int) -> Slot:
+        handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+        if not isinstance(handle, Value):
+            return self._unreachable(index, handle)
+        gpu = self._identify(index, handle.value)
+        if not isinstance(gpu, Value):
+            return self._unreachable(index, gpu)
+        recovery = self.recovery_action(handle.value)
+        rows = self.ask("nvmlDeviceGetRemappedRows", handle.value)
+        mig = self._mig(handle.value)
+        self._gpus[index] = _with_mig(gpu.value, mig)
+        return Slot(
+            index=index,
+            condition=_condition(recovery, rows, mig),
+            gpu=self._gpus[index],
+            recovery_action=_or_none(recovery, unsupported=0),
+            remap_pending=bool(rows.value[2]) if isinstance(rows, Value) else None,
+            remap_failed=bool(rows.value[3]) if isinstance(rows, Value) else None,
+            error=_explain(recovery, rows, mig),
+        )
+
+    def _unreachable(self, index: int, failure: Failure) -> Slot:
+        gpu = self._gpus.get(index)
+        condition = _condition(failure)
+        if gpu is None and isinstance(failure, ReadError) and failure.code == UNKNOWN:
+            condition = Condition.LOST  # how NVML shows a GPU that was off the bus already at nvmlInit
+        return Slot(index=index, condition=condition, gpu=gpu, error=_explain(failure))
+
+    def _identify(self, index: int, handle: Handle) -> Outcome[Gpu]:
+        if (known := self._gpus.get(index)) is not None:
+            return Value(known)
+        uuid = self.ask("nvmlDeviceGetUUID", handle)
+        if not isinstance(uuid, Value):
+            return uuid
+        pci = self.ask("nvmlDeviceGetPciInfo", handle)
+        if not isinstance(pci, Value):
+            return pci
+        minor = self.ask("nvmlDeviceGetMinorNumber", handle)
+        name = self.ask("nvmlDeviceGetName", handle)
+        return Value(
+            Gpu(
+                uuid=GpuUuid(uuid.value),
+                pci=PciAddress.parse(_text(pci.value.busId)),
+                index=index,
+                minor=_or_none(minor),
+                name=_or_none(name) or "",
+            )
+        )
+
+    def _mig(self, handle: Handle) -> Outcome[tuple[MigInstance, ...]]:
+        mode = self.ask("nvmlDeviceGetMigMode", handle)
+        if not isinstance(mode, Value):
+            return mode
+        if mode.value[0] == 0:
+            return Value(())
+        count = self.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+        if not isinstance(count, Value):
+            return count
+        instances = []
+        for index in range(count.value):
+            instance = self._mig_instance(handle, index)
+            if isinstance(instance, Value):
+                instances.append(instance.value)
+            elif not (isinstance(instance, ReadError) and instance.code == NOT_FOUND):  # NOT_FOUND: an empty place
+                return instance
+        return Value(tuple(instances))
+
+    def _mig_instance(self, handle: Handle, index: int) -> Outcome[MigInstance]:
+        mig = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        if not isinstance(mig, Value):
+            return mig
+        answers: list[Any] = []
+        for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"):
+            answer = self.ask(function, mig.value)
+            if not isinstance(answer, Value):
+                return answer
+            answers.append(answer.value)
+        uuid, gpu_instance, compute_instance = answers
+        return Value(MigInstance(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance))
+
+    def _failure(self, code: int) -> Failure:
+        if code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+            return Unsupported()
+        if code == GPU_IS_LOST:
+            return Lost()
+        if code == RESET_REQUIRED:
+            return ResetRequired()
+        return ReadError(code=code, text=f"{self._pynvml.NVMLError(code)} (NVML error {code})")
+
+
+def _condition(*outcomes: Outcome[Any]) -> Condition:
+    """Return how a device is after these calls: what any of them proves, else whether any of them could tell."""
+    if any(isinstance(outcome, Lost) for outcome in outcomes):
+        return Condition.LOST
+    if any(isinstance(outcome, ResetRequired) for outcome in outcomes):
+        return Condition.RESET_REQUIRED
+    if any(isinstance(outcome, Value) for outcome in outcomes):
+        return Condition.ANSWERS
+    return Condition.UNREADABLE if any(isinstance(outcome, ReadError) for outcome in outcomes) else Condition.ANSWERS
+
+
+def _explain(*outcomes: Outcome[Any]) -> str:
+    if any(isinstance(outcome, Lost) for outcome in outcomes):
+        return "GPU is lost"
+    if any(isinstance(outcome, ResetRequired) for outcome in outcomes):
+        return "GPU requires reset"
+    return next((outcome.text for outcome in outcomes if isinstance(outcome, ReadError)), "")
+
+
+def _or_none(outcome: Outcome[Any], *, unsupported: Any = None) -> Any:
+    if isinstance(outcome, Value):
+        return outcome.value
+    return unsupported if isinstance(outcome, Unsupported) else None
+
+
+def _with_mig(gpu: Gpu, mig: Outcome[tuple[MigInstance, ...]]) -> Gpu:
+    """Return the GPU with its instances as they are now; as they last were where that cannot be told."""
+    instances = _or_none(mig, unsupported=())
+    if instances is None or instances == gpu.mig:
+        return gpu
+    return Gpu(uuid=gpu.uuid, pci=gpu.pci, index=gpu.index, minor=gpu.minor, name=gpu.name, mig=instances)
+
+
+def _process_uses(processes: Sequence[Any]) -> tuple[ProcessUse, ...]:
+    return tuple(ProcessUse(pid=process.pid, used=process.usedGpuMemory) for process in processes)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

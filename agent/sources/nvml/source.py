@@ -1,0 +1,320 @@
+"""NVML for the agent: supervises the one worker process, turns what it says into findings, and asks it questions.
+
+Everything here waits on events of the worker's pipes; no NVML call is ever made in the agent's own process.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+import structlog
+
+from agent.model.actions import ActionClass
+from agent.model.devices import GpuUuid, Inventory
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.parts import PartState, PartStatus
+from agent.sources.nvml import changes, protocol, statuses, worker
+from agent.sources.nvml.child import Child
+from agent.sources.nvml.protocol import DevicesAnswer, EndReason
+from common import aio
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """All in seconds.
+
+    ``poll_period``: between polls of every GPU. ``recheck_period``: between looks for a driver or library that is
+    not there. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it stays lost; it doubles.
+    ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging (nvmlInit takes seconds on
+    a node without persistence mode). ``stop_deadline``: how long the agent waits for its worker when it ends.
+    """
+
+    poll_period: float = 5.0
+    recheck_period: float = 10.0
+    reinit_period: float = 60.0
+    hang_deadline: float = 10.0
+    stop_deadline: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """NVML could not be asked. Says nothing about any device."""
+
+    reason: str
+
+
+class NvmlSource:
+    """NVML events and polls of this node as findings.
+
+    ``emit`` gets every finding, ``classify`` gives the action class of a (kind, code), ``report`` gets the part's
+    condition whenever it changes. ``env`` is the worker's environment (None: the agent's own).
+    """
+
+    def __init__(
+        self,
+        *,
+        emit: Callable[[Finding], None],
+        classify: Callable[[FindingKind, str], ActionClass],
+        report: Callable[[PartStatus], None],
+        periods: Periods | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._emit = emit
+        self._classify = classify
+        self._report = report
+        self._periods = periods if periods is not None else Periods()
+        self._env = dict(env if env is not None else os.environ)
+        self._view = changes.View()
+        self._status = PartStatus(PartState.STARTING)
+        self._child: Child | None = None
+        self._fresh = False  # a snapshot has come since the worker started or last hung
+        self._stuck = False
+        self._reinit_at: float | None = None  # loop time; None while no GPU is lost
+        self._reinit_backoff = aio.Backoff(first=self._periods.reinit_period, limit=16 * self._periods.reinit_period)
+        self._renewing = False  # the worker has been told to end because another nvmlInit is due
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._gone = asyncio.Event()  # no worker runs
+        self._gone.set()
+        self._requests = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[DevicesAnswer | Unknown]] = {}
+        self._serials = itertools.count(1)
+        self._key_prefix = f"nvml:{time.time_ns():x}"  # no two agents of one boot share it
+
+    @property
+    def inventory(self) -> Inventory:
+        """Every GPU that NVML has shown since the agent started; complete only while NVML answers for all of them."""
+        gpus = tuple(state.gpu for state in self._view.gpus.values())
+        return Inventory(gpus=gpus, complete=self._ready and self._view.complete)
+
+    @property
+    def states(self) -> Mapping[GpuUuid, changes.GpuState]:
+        """What was last known of each GPU: lost, recovery action, row remapping."""
+        return MappingProxyType(dict(self._view.gpus))
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process id, or None while none runs."""
+        return self._child.pid if self._child is not None else None
+
+    async def run(self) -> None:
+        """Supervise the worker for ever: one at a time, a new one only when the last has ended."""
+        backoff = aio.Backoff(first=0.2, limit=30.0)
+        while True:
+            await self._wanted.wait()
+            reason = await self._run_worker()
+            if self._fresh:
+                backoff.reset()
+            self._fresh = self._stuck = False
+            if not self._wanted.is_set():
+                self._set_status(statuses.RELEASED)
+            elif reason is EndReason.LIBRARY_NOT_FOUND:
+                await asyncio.sleep(self._periods.recheck_period)
+            else:
+                await backoff.wait()
+
+    async def query(self, uuids: Sequence[GpuUuid], *, timeout: float) -> DevicesAnswer | Unknown:
+        """Ask how these GPUs or MIG instances answer now; Unknown when NVML does not say in ``timeout`` seconds."""
+        if self._child is None or not self._ready:
+            return Unknown(self._status.message or "NVML has not answered yet")
+        request = next(self._requests)
+        future: asyncio.Future[DevicesAnswer | Unknown] = asyncio.get_running_loop().create_future()
+        self._answers[request] = future
+        try:
+            self._child.send(protocol.encode(protocol.Query(request=request, uuids=tuple(uuids))))
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            return Unknown(f"NVML did not answer within {timeout:g} s")
+        finally:
+            del self._answers[request]
+
+    async def release(self, *, timeout: float) -> bool:
+        """Let go of every NVML handle, as a GPU reset needs; False when the worker has not ended within ``timeout``.
+
+        No worker is started until ``resume``, also when the answer is False.
+        """
+        self._wanted.clear()
+        if self._child is not None:
+            self._child.close_stdin()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Take NVML up again after ``release``, with a new nvmlInit."""
+        self._wanted.set()
+
+    @property
+    def _ready(self) -> bool:
+        return self._fresh and not self._stuck
+
+    async def _run_worker(self) -> EndReason | None:
+        """Run one worker to its end and return the reason that it gave."""
+        try:
+            child = Child(self._argv(), env=self._env)
+        except OSError as error:
+            self._set_status(statuses.not_started(error))
+            return None
+        self._child = child
+        self._gone.clear()
+        try:
+            await child.connect()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_log_lines(child), name="nvml-worker-stderr")
+                reason = await self._listen(child)
+            status = await child.ended()
+        finally:
+            await self._part_with(child)
+        renewed, self._renewing = self._renewing, False
+        if reason is None and self._wanted.is_set() and not renewed:
+            log.warning("nvml.worker_ended", status=status)
+            self._set_status(statuses.crashed(status))
+        return reason
+
+    def _argv(self) -> list[str]:
+        given = {option.name: getattr(self._periods, option.name) for option in fields(worker.Options)}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        return [sys.executable, "-m", "agent.sources.nvml.worker", *flags]
+
+    async def _listen(self, child: Child) -> EndReason | None:
+        """Take in the worker's messages until it ends."""
+        reason: EndReason | None = None
+        async for message in self._messages(child):
+            match message:
+                case protocol.Beat(call=call):
+                    self._on_beat(call)
+                case protocol.Snapshot():
+                    self._on_snapshot(message)
+                case protocol.XidEvent(observed_at=observed_at):
+                    self._hand_on(changes.of_xid(message), observed_at=observed_at)
+                case protocol.DevicesAnswer(request=request):
+                    self._answer(request, message)
+                case protocol.DriverAbsent():
+                    self._set_status(statuses.no_driver(seen_gpus=bool(self._view.gpus)))
+                case protocol.Ended():
+                    reason = message.reason
+                    self._on_ended(message)
+                case protocol.Query():
+                    raise protocol.ProtocolError("the NVML worker sent a query")
+        return reason
+
+    async def _messages(self, child: Child) -> AsyncIterator[protocol.Message]:
+        """Yield messages up to the end of the worker's stdout. Silence past the hang deadline is a stuck worker."""
+        while True:
+            try:
+                async with asyncio.timeout(None if self._stuck else self._periods.hang_deadline):
+                    line = await child.stdout.readline()
+            except TimeoutError:
+                self._on_stuck("the whole NVML worker")
+                continue
+            if not line.endswith(b"\n"):  # the end, or a line that a crash cut short
+                return
+            yield protocol.decode(line)
+
+    def _on_beat(self, call: str | None) -> None:
+        if call is not None:
+            self._on_stuck(call)
+        elif self._stuck:
+            self._stuck = False
+            log.info("nvml.driver_moves_again")
+            if self._fresh:  # polls went on while the wait for events hung
+                self._set_status(statuses.ready(self._view))
+
+    def _on_stuck(self, call: str) -> None:
+        if self._stuck:
+            return
+        self._stuck, self._fresh = True, False
+        log.warning("nvml.driver_hangs", call=call, pid=self.worker_pid)
+        self._set_status(statuses.unresponsive(call=call, seconds=self._periods.hang_deadline))
+        self._fail_queries("the NVIDIA driver does not answer")
+
+    def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
+        self._fresh = True
+        self._view, changed = changes.fold(self._view, snapshot)
+        for change in changed:
+            self._hand_on(change, observed_at=snapshot.taken_at)
+        if not self._stuck:
+            self._set_status(statuses.ready(self._view))
+        self._plan_reinit()
+
+    def _plan_reinit(self) -> None:
+        """While a GPU is lost, end the worker now and then: only the nvmlInit of the next one can show it again."""
+        now = asyncio.get_running_loop().time()
+        if not self._view.wants_reinit:
+            self._reinit_at = None
+            self._reinit_backoff.reset()
+        elif self._reinit_at is None:
+            self._reinit_at = now + self._reinit_backoff.next_wait()
+        elif now >= self._reinit_at and self._child is not None:
+            self._reinit_at, self._renewing = None, True
+            log.info("nvml.reinit", lost=[uuid for uuid, state in self._view.gpus.items() if state.lost])
+            self._child.close_stdin()
+
+    def _hand_on(self, change: changes.Change, *, observed_at: float) -> None:
+        finding = Finding(
+            source=Source.NVML,
+            kind=change.kind,
+            code=change.code,
+            device=change.device,
+            action=self._classify(change.kind, change.code),
+            observed_at=observed_at,
+            text=change.text,
+            key=f"{self._key_prefix}:{next(self._serials)}",
+            evidence=change.evidence,
+        )
+        log.info(
+            "nvml.finding", kind=finding.kind.value, code=finding.code, device=str(finding.device), key=finding.key
+        )
+        self._emit(finding)
+
+    def _on_ended(self, ended: protocol.Ended) -> None:
+        log.info("nvml.worker_ends", reason=ended.reason.value, detail=ended.detail)
+        if ended.reason is EndReason.LIBRARY_NOT_FOUND:
+            self._set_status(statuses.no_library(seen_gpus=bool(self._view.gpus)))
+        elif ended.reason is not EndReason.NO_ANSWER or not self._fresh:
+            self._set_status(statuses.not_initialised(ended.detail))
+
+    def _answer(self, request: int, answer: DevicesAnswer | Unknown) -> None:
+        future = self._answers.get(request)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _fail_queries(self, reason: str) -> None:
+        for request in self._answers:
+            self._answer(request, Unknown(reason))
+
+    async def _part_with(self, child: Child) -> None:
+        """Stop the worker and wait a while. One that hangs is left behind: killing it could wedge its GPU."""
+        self._child = None
+        self._fail_queries("the NVML worker has ended")
+        child.close_stdin()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._periods.stop_deadline):
+                await child.ended()
+        if child.alive:
+            log.warning("nvml.worker_left_behind", pid=child.pid)
+        else:
+            self._gone.set()
+        child.let_go()
+
+    def _set_status(self, status: PartStatus) -> None:
+        if status != self._status:
+            self._status = status
+            self._report(status)
+
+
+async def _log_lines(child: Child) -> None:
+    while line := await child.stderr.readline():
+        log.warning("nvml.worker_stderr", line=line.decode(errors="replace").rstrip())

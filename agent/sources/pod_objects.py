@@ -1,0 +1,128 @@
+"""From a pod object of the API to a ``PodView``. Pure; fields that are missing mean what the API says they mean."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from agent.model import conditions
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRole,
+    ContainerSpec,
+    ExecHook,
+    Hook,
+    HttpHook,
+    OwnerRef,
+    PodRef,
+    PodUid,
+    PodView,
+    RestartPolicy,
+    SleepHook,
+    UnsupportedHook,
+)
+
+Object = Mapping[str, Any]
+
+_BULKY: Final = "kubectl.kubernetes.io/last-applied-configuration"  # a copy of the whole pod, of no use to us
+
+
+def pod_view(obj: Object) -> PodView:
+    """Return the view of a v1 Pod. Raises KeyError or ValueError when it is none (no name, no UID, a foreign enum)."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _BULKY}
+    return PodView(
+        ref=PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"])),
+        phase=status.get("phase", "Pending"),
+        restart_policy=RestartPolicy(spec.get("restartPolicy", "Always")),
+        containers=tuple(_containers(spec, status)),
+        annotations=MappingProxyType(annotations),
+        labels=MappingProxyType(dict(metadata.get("labels") or {})),
+        owner=_owner(metadata),
+        deleting="deletionTimestamp" in metadata,
+        pod_ip=status.get("podIP") or None,
+        node_name=spec.get("nodeName", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        conditions=tuple(conditions.ours(status)),
+    )
+
+
+def _containers(spec: Object, status: Object) -> Iterator[ContainerSpec]:
+    for container in spec.get("initContainers") or ():
+        # KEP-753: an init container that is always restarted is a sidecar.
+        sidecar = container.get("restartPolicy") == RestartPolicy.ALWAYS.value
+        yield _container(container, ContainerRole.SIDECAR if sidecar else ContainerRole.INIT, _statuses(status, "init"))
+    for container in spec.get("containers") or ():
+        yield _container(container, ContainerRole.MAIN, _statuses(status, "main"))
+
+
+def _statuses(status: Object, kind: str) -> Mapping[str, Object]:
+    field = "initContainerStatuses" if kind == "init" else "containerStatuses"
+    return {item["name"]: item for item in status.get(field) or ()}
+
+
+def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Object]) -> ContainerSpec:
+    status = statuses.get(container["name"], {})
+    policy = container.get("restartPolicy")
+    return ContainerSpec(
+        name=container["name"],
+        role=role,
+        restart_policy=RestartPolicy(policy) if policy else None,
+        has_restart_rules=bool(container.get("restartPolicyRules")),
+        post_start=_post_start(container),
+        container_id=_container_id(status.get("containerID")),
+        restart_count=int(status.get("restartCount", 0)),
+        running="running" in (status.get("state") or {}),
+    )
+
+
+def _container_id(text: str | None) -> ContainerId | None:
+    """Strip the runtime's name: ``containerd://0123…``."""
+    return ContainerId(text.rpartition("://")[2]) if text else None
+
+
+def _post_start(container: Object) -> Hook | None:
+    """Return the postStart handler, as kubelet would run it (``pkg/kubelet/lifecycle/handlers.go``)."""
+    match (container.get("lifecycle") or {}).get("postStart"):
+        case None:
+            return None
+        case {"exec": {"command": [*command]}}:
+            return ExecHook(command=tuple(command))
+        case {"httpGet": dict(action)}:
+            return _http_hook(action, container)
+        case {"sleep": {"seconds": seconds}}:
+            return SleepHook(seconds=int(seconds))
+        case {"tcpSocket": _}:
+            return UnsupportedHook("postStart tcpSocket is not supported by kubelet either: it always fails")
+        case handler:
+            return UnsupportedHook(f"postStart handler of unknown form: {', '.join(handler) or 'empty'}")
+
+
+def _http_hook(action: Object, container: Object) -> Hook:
+    port = _port(action.get("port"), container)
+    if port is None:
+        return UnsupportedHook(f"postStart httpGet names port {action.get('port')!r}, which the container has not")
+    return HttpHook(
+        port=port,
+        path=action.get("path") or "/",
+        scheme=action.get("scheme") or "HTTP",
+        host=action.get("host") or None,
+        headers=tuple((header["name"], header.get("value", "")) for header in action.get("httpHeaders") or ()),
+    )
+
+
+def _port(port: int | str | None, container: Object) -> int | None:
+    """Resolve a port by name among the container's own, else as a number (``probe.ResolveContainerPort``)."""
+    if isinstance(port, str):
+        for declared in container.get("ports") or ():
+            if declared.get("name") == port:
+                return int(declared["containerPort"])
+        return int(port) if port.isdecimal() else None
+    return port
+
+
+def _owner(metadata: Object) -> OwnerRef | None:
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            group, slash, _ = reference["apiVersion"].partition("/")
+            return OwnerRef(api_group=group if slash else "", kind=reference["kind"], name=reference["name"])
+    return None

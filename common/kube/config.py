@@ -1,0 +1,88 @@
+"""From a kubeconfig or a service account to a transport that is ready to be used.
+
+The rules are client-go's: an explicit kubeconfig, else the service account of the pod, else ``$KUBECONFIG`` or
+``~/.kube/config``. Loading may start a credential plugin (``exec``), so it has a deadline.
+"""
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import yaml
+from kubernetes.aio import client as aio_client
+from kubernetes.aio import config as loaders
+
+from common.kube import errors
+
+LOAD_TIMEOUT = 15.0
+"""Seconds that reading the configuration may take, a credential plugin included."""
+
+
+async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> aio_client.ApiClient:
+    """Return a transport for the API server. Raises NotConfiguredError with the mend."""
+    configuration = aio_client.Configuration()
+    configuration.retries = None  # retries happen in one place, common.kube.client
+    source = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "the service account"
+    try:
+        async with asyncio.timeout(LOAD_TIMEOUT):
+            if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in environ:
+                loaders.load_incluster_config(client_configuration=configuration)
+            else:
+                path = kubeconfig or default_kubeconfig(environ)
+                source = f"kubeconfig {path}"
+                await _load_file(path, configuration)
+        if urlsplit(configuration.host).scheme not in ("http", "https"):
+            raise _refused(source, f"server {configuration.host!r} is not a URL")
+        return _transport(configuration)
+    except TimeoutError as error:
+        raise _refused(source, f"its credential plugin gave nothing within {LOAD_TIMEOUT:.0f} s") from error
+    except (loaders.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise _refused(source, " ".join(str(error).split())) from error
+
+
+def default_kubeconfig(environ: Mapping[str, str]) -> Path:
+    """Return the kubeconfig that ``kubectl`` would read first; raises NotConfiguredError when there is none."""
+    candidates = [Path(item) for item in environ.get("KUBECONFIG", "").split(os.pathsep) if item]
+    if not candidates and "HOME" in environ:
+        candidates.append(Path(environ["HOME"]) / ".kube" / "config")
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise errors.NotConfiguredError(
+        "no way to the API server: not in a pod, and no kubeconfig",
+        mend="run in a pod with a service account, or name a kubeconfig",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server URL points at this machine: such requests never go through a proxy, as in Go's client."""
+    name = urlsplit(host).hostname or ""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def _load_file(path: Path, configuration: aio_client.Configuration) -> None:
+    with path.open("rb"):  # the loader takes a missing file for an empty one
+        pass
+    await loaders.load_kube_config(config_file=str(path), client_configuration=configuration, persist_config=False)
+
+
+def _transport(configuration: aio_client.Configuration) -> aio_client.ApiClient:
+    configuration.client_session_kwargs = {
+        "trust_env": not is_loopback(configuration.host),
+        "read_bufsize": 2**16,  # watches are read in chunks, so no line has to fit
+        "timeout": aiohttp.ClientTimeout(total=60),
+    }
+    return aio_client.ApiClient(configuration=configuration)
+
+
+def _refused(source: str, why: str) -> errors.NotConfiguredError:
+    return errors.NotConfiguredError(f"{source} cannot be used: {why}", mend="mend it, it is read again each time")

@@ -1,0 +1,115 @@
+"""One request to the API server and its answer; configuration and credentials are loaded when they are needed."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from common.kube import config, errors, paths
+
+Json = dict[str, Any]
+Body = Json | list[Json]
+
+REACH = "is the API server up, and reachable from here?"
+"""The mend for every kind of silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to send. ``params`` may hold booleans and integers; they are written as the API expects them."""
+
+    method: str
+    path: str
+    params: dict[str, str | int | bool] = field(default_factory=dict)
+    body: Body | None = None
+    content_type: str = "application/json"
+    watch: bool = False
+
+    @property
+    def target(self) -> paths.Target:
+        """What the request is about, for people."""
+        return paths.describe(self.method, self.path, watch=self.watch)
+
+
+class Transport:
+    """Sends requests. After a 401 the configuration is loaded again, once: tokens and certificates rotate."""
+
+    def __init__(self, *, kubeconfig: Path | None, connect_timeout: float) -> None:
+        self._kubeconfig = kubeconfig
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._client: Any = None  # aio_client.ApiClient | None; kubernetes has no types
+        self._loading = asyncio.Lock()
+
+    @property
+    def server(self) -> str:
+        """The server's URL, as far as it is known."""
+        return str(self._client.configuration.host) if self._client is not None else "the API server"
+
+    async def send(self, request: Request) -> aiohttp.ClientResponse:
+        """Send a request and return the answer, its body unread. The caller sets the deadline.
+
+        Raises the error that ``common.kube.errors`` gives to an answer that is not a success.
+        """
+        client = await self._ready()
+        response = await self._send_once(client, request)
+        if response.status == 401:
+            response.release()
+            await self._drop(client)
+            response = await self._send_once(await self._ready(), request)
+        if not response.ok:
+            raise await self._failure(response, request.target)
+        return response
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._drop(self._client)
+
+    def unreachable(self, target: paths.Target, error: Exception) -> errors.ApiUnavailableError:
+        """Return the error for an answer that did not come, or not whole."""
+        why = " ".join(str(error).split()) or type(error).__name__
+        return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {why}", mend=REACH)
+
+    async def _send_once(self, client: Any, request: Request) -> aiohttp.ClientResponse:
+        try:
+            parts = await client.param_serialize(
+                request.method,
+                request.path,
+                query_params=list(request.params.items()),
+                header_params={"Accept": "application/json", "Content-Type": request.content_type},
+                body=request.body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await client.call_api(*parts, _request_timeout=self._timeout)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.unreachable(request.target, error) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    async def _failure(self, response: aiohttp.ClientResponse, target: paths.Target) -> errors.KubeError:
+        try:
+            body = await response.text()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return self.unreachable(target, error)
+        return errors.from_response(
+            target,
+            server=self.server,
+            status=response.status,
+            body=body,
+            retry_after=response.headers.get("Retry-After"),
+        )
+
+    async def _ready(self) -> Any:
+        async with self._loading:
+            if self._client is None:
+                self._client = await config.load(kubeconfig=self._kubeconfig)
+                self._client.user_agent = "kubemend"
+            return self._client
+
+    async def _drop(self, stale: Any) -> None:
+        """Close a client that is no longer good; another task may have replaced it already."""
+        if self._client is stale:
+            self._client = None
+            await stale.close()

@@ -1,0 +1,228 @@
+"""A private containerd: started, broken on purpose, and removed without a trace."""
+
+import asyncio
+import contextlib
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import types
+from collections.abc import AsyncIterator, Iterator
+from typing import Self
+
+import grpc.aio
+import structlog
+
+from common import grpcio
+from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from hack.devnode import claims, images, layout, leftovers, network, packages, processes, runtime_config
+
+log = structlog.get_logger(__name__)
+
+_PART = "containerd"
+_LOG_LINES = 15
+_STOP_SECONDS = 5.0
+_CALL_SECONDS = 5.0
+_POLL_SECONDS = 0.01
+
+
+class ContainerdError(RuntimeError):
+    """containerd did not come up. The message ends with the last lines of its log."""
+
+
+class Containerd:
+    """containerd and its CRI, under the root of one dev node.
+
+    ``async with Containerd(node, binaries):`` has it run for the length of the block. Leaving it removes all pods,
+    processes, mounts, links and files of the node's runtime: the whole root directory. One program at a time may
+    run a node (``claims.NodeInUseError``); what a crashed one left is removed first.
+    """
+
+    def __init__(
+        self, node: layout.NodeLayout, binaries: packages.Binaries, *, dies_with_us: bool = True, deadline: float = 30.0
+    ) -> None:
+        """``deadline`` (seconds) bounds each start; ``dies_with_us`` is as in ``processes.Child.start``."""
+        self.node = node
+        self.binaries = binaries
+        self._claim = claims.Claim(node)
+        self._dies_with_us = dies_with_us
+        self._deadline = deadline
+        self._child: processes.Child | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id. Raises ContainerdError while it does not run."""
+        if self._child is None:
+            raise ContainerdError(f"containerd of dev node {self.node.name} is not running; start it first")
+        return self._child.pid
+
+    async def start(self) -> None:
+        """Set up the node's root and start containerd; it answers CRI and has our images when this returns.
+
+        Raises ContainerdError, claims.NodeInUseError, network.NetworkError or images.ImagesError.
+        """
+        self._claim.take()
+        try:
+            await leftovers.reap(self.node)
+            await asyncio.to_thread(self._prepare)
+            await self._launch()
+            await asyncio.to_thread(self._import_images)
+            await self._images_known()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Remove the pods, end containerd and remove everything it had. Stopping twice is fine."""
+        try:
+            if self._child is not None and self._child.returncode is None:
+                self.resume()
+                await self._remove_pods()
+                await self._child.stop(grace=_STOP_SECONDS)
+            self._child = None
+            await leftovers.reap(self.node)
+        finally:
+            self._claim.give_back()
+
+    async def restart(self) -> None:
+        """End containerd by SIGTERM and start it again. Containers run on, as in an upgrade on a real node."""
+        if self._child is not None:
+            await self._child.stop(grace=_STOP_SECONDS)
+        await self._launch()
+
+    async def kill(self) -> None:
+        """SIGKILL containerd and leave it dead. Containers and their shims run on."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
+            await self._child.wait(timeout=_STOP_SECONDS)
+
+    def pause(self) -> None:
+        """SIGSTOP containerd: its socket still accepts connections, but nobody answers."""
+        if self._child is not None:
+            self._child.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT containerd."""
+        if self._child is not None:
+            self._child.signal(signal.SIGCONT)
+
+    @contextlib.asynccontextmanager
+    async def runtime(self) -> "AsyncIterator[api_pb2_grpc.RuntimeServiceAsyncStub]":
+        """Open a channel to CRI's RuntimeService for the length of the block."""
+        async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel:
+            yield api_pb2_grpc.RuntimeServiceStub(channel)
+
+    def _prepare(self) -> None:
+        node = self.node
+        for folder in (node.cni_conf_dir, node.cdi_dir, node.pod_logs, node.container_log_links, node.kubelet_root):
+            folder.mkdir(parents=True, exist_ok=True)
+        config = runtime_config.containerd_config(node, binaries=self.binaries, snapshotter=_snapshotter(node.root))
+        node.containerd_config.write_text(config, encoding="utf-8")
+        (node.cni_conf_dir / "10-pods.conflist").write_text(runtime_config.network_config(node), encoding="utf-8")
+        network.ensure_bridge(node)
+
+    async def _launch(self) -> None:
+        """Start the daemon and wait for its word that it is ready (sd_notify(3)), then for CRI's answer."""
+        with _notify_socket(self.node.notify_socket) as notified:
+            self._child = processes.Child.start(
+                (str(self.binaries.containerd), "--config", str(self.node.containerd_config)),
+                name="containerd",
+                log=self.node.containerd_log,
+                pid_file=self.node.pid_file(_PART),
+                environment={"PATH": self.binaries.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
+                dies_with_us=self._dies_with_us,
+            )
+            ready = asyncio.create_task(_ready(notified), name="containerd-ready")
+            ended = asyncio.create_task(self._child.wait(timeout=self._deadline), name="containerd-ended")
+            try:
+                await asyncio.wait((ready, ended), timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
+                if not ready.done():
+                    raise ContainerdError(self._why_not())
+            finally:
+                for task in (ready, ended):
+                    task.cancel()
+                await asyncio.gather(ready, ended, return_exceptions=True)
+        async with self.runtime() as cri:
+            try:
+                await cri.Version(api_pb2.VersionRequest(), timeout=_CALL_SECONDS, wait_for_ready=True)
+            except grpc.aio.AioRpcError as error:
+                raise ContainerdError(self._with_log(f"does not answer CRI ({error.details()})")) from error
+
+    def _why_not(self) -> str:
+        status = self._child.returncode if self._child is not None else None
+        what = f"ended with status {status}" if status is not None else f"is not ready after {self._deadline:g} s"
+        return self._with_log(what)
+
+    def _with_log(self, what: str) -> str:
+        lines = self.node.containerd_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join((f"containerd {what}; the end of {self.node.containerd_log}:", *lines[-_LOG_LINES:]))
+
+    def _import_images(self) -> None:
+        images.build(self.binaries, self.node.images_archive)
+        images.load(self.binaries, archive=self.node.images_archive, socket=self.node.containerd_socket)
+
+    async def _images_known(self) -> None:
+        """Wait until CRI lists our images: it learns of an import by an event inside containerd, and tells nobody."""
+        async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel, asyncio.timeout(self._deadline):
+            service: api_pb2_grpc.ImageServiceAsyncStub = api_pb2_grpc.ImageServiceStub(channel)
+            for name in (images.BUSYBOX, images.PAUSE):
+                request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=name))
+                while not (await service.ImageStatus(request, timeout=_CALL_SECONDS)).HasField("image"):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_SECONDS)
+
+    async def _remove_pods(self) -> None:
+        """Remove all sandboxes in the runtime's own way; what it cannot remove is left to ``leftovers``."""
+        async with self.runtime() as cri:
+            try:
+                listed = await cri.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_CALL_SECONDS)
+                await asyncio.gather(*(_remove_pod(cri, sandbox.id) for sandbox in listed.items))
+            except grpc.aio.AioRpcError as error:
+                log.warning("devnode.pods_not_removed", node=self.node.name, error=error.details())
+
+
+async def _remove_pod(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", sandbox_id: str) -> None:
+    await cri.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS)
+    await cri.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS)
+
+
+@contextlib.contextmanager
+def _notify_socket(path: pathlib.Path) -> Iterator[socket.socket]:
+    """Listen where systemd would, for as long as the daemon starts."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.settimeout(0)
+        listener.bind(str(path))
+        yield listener
+    path.unlink()
+
+
+async def _ready(notified: socket.socket) -> None:
+    """Return once the daemon has said READY=1; other messages (status, reloading) are not that."""
+    loop = asyncio.get_running_loop()
+    while b"READY=1" not in (await loop.sock_recv(notified, 4096)).splitlines():
+        pass
+
+
+def _snapshotter(root: pathlib.Path) -> str:
+    """Return ``overlayfs`` where an overlay can be mounted under the root, else ``native`` (copies, slower)."""
+    with tempfile.TemporaryDirectory(dir=root) as name:
+        folders = {part: pathlib.Path(name, part) for part in ("lower", "upper", "work", "merged")}
+        for folder in folders.values():
+            folder.mkdir()
+        options = f"lowerdir={folders['lower']},upperdir={folders['upper']},workdir={folders['work']}"
+        mount = ("mount", "-t", "overlay", "overlay", "-o", options, str(folders["merged"]))
+        if subprocess.run(mount, capture_output=True, timeout=_CALL_SECONDS, check=False).returncode != 0:
+            log.info("devnode.no_overlayfs", root=str(root), using="native")
+            return "native"
+        subprocess.run(("umount", str(folders["merged"])), timeout=_CALL_SECONDS, check=True)
+        return "overlayfs"

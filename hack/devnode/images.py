@@ -1,0 +1,153 @@
+"""The two images of the dev node, built from busybox and imported: nothing is ever pulled.
+
+The archive is an OCI image layout (image-spec, image-layout.md) in a tar. The same busybox always gives the same
+bytes, and so the same image ids.
+"""
+
+import hashlib
+import io
+import json
+import pathlib
+import platform
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hack.devnode import packages
+
+BUSYBOX = "localhost/kubemend/busybox:dev"
+"""All of busybox, ``/bin/sh`` included."""
+
+PAUSE = "localhost/kubemend/pause:dev"
+"""What holds a pod's namespaces."""
+
+# Process 1 of a namespace gets only the signals that it handles: the trap has SIGTERM end it at once. While it
+# waits, the shell also reaps the orphans of a pod that shares its process namespace.
+_PAUSE_SCRIPT = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
+_FOLDERS = ("bin", "etc", "root", "tmp", "var", "var/run")
+_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_IMPORT_SECONDS = 60.0
+
+
+class ImagesError(RuntimeError):
+    """The images cannot be built or imported. The message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    name: str
+    command: tuple[str, ...]
+
+
+_IMAGES = (
+    _Image(name=BUSYBOX, command=("/bin/sh",)),
+    _Image(name=PAUSE, command=("/bin/sh", "-c", _PAUSE_SCRIPT)),
+)
+
+
+def build(binaries: packages.Binaries, archive: pathlib.Path) -> None:
+    """Write both images into one OCI archive. Raises ImagesError when busybox does not run."""
+    layer = _layer(binaries.busybox)
+    blobs = _Blobs()
+    layer_descriptor = blobs.add(layer, media_type="application/vnd.oci.image.layer.v1.tar")
+    manifests = [_manifest(image, layer=layer_descriptor, blobs=blobs) for image in _IMAGES]
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}
+    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index), **blobs.files}
+    archive.write_bytes(_tar(files))
+
+
+def load(binaries: packages.Binaries, *, archive: pathlib.Path, socket: pathlib.Path) -> None:
+    """Import the archive into a running containerd, for CRI, and keep both images from image collection.
+
+    Raises ImagesError. CRI learns of imported images by an event: ask it for them before using them.
+    """
+    client = (str(binaries.ctr), "--address", str(socket), "--namespace", "k8s.io", "images")
+    _run((*client, "import", str(archive)))
+    for image in _IMAGES:
+        _run((*client, "label", image.name, "io.cri-containerd.pinned=pinned"))
+
+
+class _Blobs:
+    """Content by digest."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def add(self, content: bytes, *, media_type: str) -> dict[str, object]:
+        """Keep a blob and return its descriptor."""
+        digest = hashlib.sha256(content).hexdigest()
+        self.files[f"blobs/sha256/{digest}"] = content
+        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+
+
+def _manifest(image: _Image, *, layer: Mapping[str, object], blobs: _Blobs) -> dict[str, object]:
+    """Add an image's config and manifest; return the index's entry, whose annotation names the image for ctr."""
+    config = {
+        "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin"], "Cmd": list(image.command), "WorkingDir": "/"},
+        # The layer is not compressed: its digest is that of its content.
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blobs.add(_json(config), media_type="application/vnd.oci.image.config.v1+json"),
+        "layers": [layer],
+    }
+    descriptor = blobs.add(_json(manifest), media_type="application/vnd.oci.image.manifest.v1+json")
+    return {**descriptor, "annotations": {"io.containerd.image.name": image.name}}
+
+
+def _layer(busybox: pathlib.Path) -> bytes:
+    applets = sorted(set(_run((str(busybox), "--list")).split()) - {"busybox"})
+    links = {f"bin/{applet}": "busybox" for applet in applets}
+    files = {"bin/busybox": busybox.read_bytes(), **{path: text.encode() for path, text in _FILES.items()}}
+    return _tar(files, folders=_FOLDERS, links=links, executable=frozenset({"bin/busybox"}))
+
+
+def _tar(
+    files: Mapping[str, bytes],
+    *,
+    folders: tuple[str, ...] = (),
+    links: Mapping[str, str] | None = None,
+    executable: frozenset[str] = frozenset(),
+) -> bytes:
+    """Return a tar of the given content: root's, from 1970, in a fixed order."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path in folders:
+            tar.addfile(_entry(path, kind=tarfile.DIRTYPE, mode=0o1777 if path == "tmp" else 0o755))
+        for path, content in sorted(files.items()):
+            entry = _entry(path, kind=tarfile.REGTYPE, mode=0o755 if path in executable else 0o644)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        for path, target in sorted((links or {}).items()):
+            entry = _entry(path, kind=tarfile.SYMTYPE, mode=0o777)
+            entry.linkname = target
+            tar.addfile(entry)
+    return buffer.getvalue()
+
+
+def _entry(path: str, *, kind: bytes, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(path)
+    entry.type, entry.mode = kind, mode
+    return entry
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _run(command: tuple[str, ...]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise ImagesError(f"{' '.join(command[:1])} failed: {error.stderr.strip()[-300:]}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ImagesError(f"{command[0]}: {error}") from error

@@ -1,0 +1,133 @@
+"""Finds and removes what a dev node leaves on the machine, be it at its end or after a crash.
+
+Everything of a node carries its mark: programs have its root among their arguments, containers run in its cgroup or
+in one named after a container of its bundles, mounts lie under its root, the bridge's name is made from it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import structlog
+
+from hack.devnode import layout, network, processes
+
+log = structlog.get_logger(__name__)
+
+_CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
+_CNI_RESULTS = pathlib.Path("/var/lib/cni/results")  # libcni's cache; containerd has no setting for it
+_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc"})
+_TASKS = "io.containerd.runtime.v2.task"
+_SECONDS = 10.0
+
+
+async def reap(node: layout.NodeLayout) -> None:
+    """Remove everything of a node: processes, mounts, network, cgroups, files. A node that is not there is fine.
+
+    The agent's and kubelet's processes are their starters' to end; those of containerd and of the containers go
+    here. Raises processes.ProcessError or network.NetworkError when something resists.
+    """
+    containers = _container_ids(node)
+    shim_sockets = list(_shim_sockets(node))
+    # containerd and the shims first: they would only try to clean up after the containers.
+    await processes.terminate(list(_programs(node)), grace=0)
+    members = list(_container_processes(node, containers))
+    _thaw(node)
+    await processes.terminate(members, grace=0)
+    await asyncio.to_thread(_remove, node, containers, shim_sockets)
+
+
+def find(node: layout.NodeLayout) -> list[str]:
+    """Describe all that is there of a node, one line each; empty when it left nothing behind."""
+    containers = _container_ids(node)
+    found = [f"process {it.pid} {' '.join(processes.command_line(it.pid))}" for it in _programs(node)]
+    found += [f"container process {it.pid}" for it in _container_processes(node, containers)]
+    found += [f"mount {path}" for path in _mounts(node)]
+    found += [f"cgroup {path}" for path in _cgroups(node)]
+    found += [f"bridge {node.bridge}"] if network.bridge_exists(node) else []
+    found += [f"CNI result {path}" for path in _cni_results(node, containers)]
+    found += [f"directory {node.root}"] if node.root.exists() else []
+    return found
+
+
+def _remove(node: layout.NodeLayout, containers: frozenset[str], shim_sockets: list[pathlib.Path]) -> None:
+    for point in reversed(list(_mounts(node))):
+        # Lazily: what is busy for a moment longer (an exiting process) goes once it is not.
+        subprocess.run(("umount", "--lazy", point), capture_output=True, timeout=_SECONDS, check=False)
+    network.delete_bridge(node)
+    for cgroup in _cgroups(node):
+        for folder, _, _ in os.walk(cgroup, topdown=False):
+            pathlib.Path(folder).rmdir()
+    for path in (*shim_sockets, *_cni_results(node, containers)):
+        path.unlink(missing_ok=True)
+    if node.root.exists():
+        shutil.rmtree(node.root)
+        log.debug("devnode.removed", root=str(node.root))
+
+
+def _programs(node: layout.NodeLayout) -> Iterator[processes.ProcessId]:
+    for process in processes.running():
+        arguments = processes.command_line(process.pid)
+        named = bool(arguments) and pathlib.Path(arguments[0]).name in _PROGRAMS
+        if named and any(argument.startswith(f"{node.root}/") for argument in arguments[1:]):
+            yield process
+
+
+def _container_processes(node: layout.NodeLayout, containers: frozenset[str]) -> Iterator[processes.ProcessId]:
+    for process in processes.running():
+        for path in processes.cgroups(process.pid):
+            if path.startswith(f"{node.cgroup_parent}/") or containers.intersection(path.split("/")):
+                yield process
+                break
+
+
+def _container_ids(node: layout.NodeLayout) -> frozenset[str]:
+    return frozenset(bundle.name for bundle in _bundles(node))
+
+
+def _bundles(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
+    """Yield the directories that containerd keeps for running containers and sandboxes."""
+    yield from (node.containerd_state / _TASKS).glob("*/*")
+
+
+def _shim_sockets(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
+    """Yield the sockets of the shims; they lie in containerd's default state directory, wherever ours is."""
+    for bundle in _bundles(node):
+        address = ""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            address = json.loads((bundle / "bootstrap.json").read_text(encoding="utf-8"))["address"]  # 2.x
+        with contextlib.suppress(FileNotFoundError):
+            address = address or (bundle / "address").read_text(encoding="utf-8")  # 1.x
+        if address.startswith("unix://"):
+            yield pathlib.Path(address.removeprefix("unix://").strip())
+
+
+def _mounts(node: layout.NodeLayout) -> Iterator[str]:
+    """Yield the mount points under the root, outer ones first (proc(5), mountinfo: field 5)."""
+    for line in pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        point = line.split()[4]
+        if point.startswith(f"{node.root}/"):
+            yield point
+
+
+def _cgroups(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
+    """Yield the node's cgroup in each hierarchy: cgroup v2 has one, v1 one per controller."""
+    name = node.cgroup_parent.removeprefix("/")
+    yield from (path for path in (_CGROUP_ROOT / name, *_CGROUP_ROOT.glob(f"*/{name}")) if path.is_dir())
+
+
+def _thaw(node: layout.NodeLayout) -> None:
+    """Unfreeze cgroup v1 freezers: unlike v2's, they keep even SIGKILL waiting."""
+    for path in _cgroups(node):
+        for state in path.glob("**/freezer.state"):
+            state.write_text("THAWED", encoding="ascii")
+
+
+def _cni_results(node: layout.NodeLayout, containers: frozenset[str]) -> list[pathlib.Path]:
+    marks = (f"{node.network_name}-", *containers)
+    return [path for path in _CNI_RESULTS.glob("*") if any(mark in path.name for mark in marks)]

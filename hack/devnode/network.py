@@ -1,0 +1,46 @@
+"""The dev node's bridge."""
+
+import json
+import subprocess
+
+from hack.devnode import layout
+
+_SECONDS = 10.0
+
+
+class NetworkError(RuntimeError):
+    """iproute2 refused. The message is one line for people."""
+
+
+def ensure_bridge(node: layout.NodeLayout) -> None:
+    """Create the node's bridge with this machine's address on it. Raises NetworkError (as non-root, say)."""
+    if not bridge_exists(node):
+        _ip("link", "add", node.bridge, "type", "bridge")
+    prefix = node.subnet.rpartition("/")[2]
+    _ip("address", "replace", f"{node.gateway}/{prefix}", "dev", node.bridge)
+    _ip("link", "set", node.bridge, "up")
+
+
+def delete_bridge(node: layout.NodeLayout) -> None:
+    """Delete the bridge and the host's ends of what is plugged into it; nothing happens when there is none."""
+    if not bridge_exists(node):
+        return
+    for port in json.loads(_ip("-json", "link", "show", "master", node.bridge) or "[]"):
+        _ip("link", "delete", port["ifname"])
+    _ip("link", "delete", node.bridge)
+
+
+def bridge_exists(node: layout.NodeLayout) -> bool:
+    """Tell whether the node's bridge is there."""
+    return any(link.get("ifname") == node.bridge for link in json.loads(_ip("-json", "link", "show", "type", "bridge")))
+
+
+def _ip(*arguments: str) -> str:
+    try:
+        return subprocess.run(("ip", *arguments), capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
+    except FileNotFoundError:
+        raise NetworkError("no program 'ip'; apt-get install iproute2") from None
+    except subprocess.CalledProcessError as error:
+        raise NetworkError(f"ip {' '.join(arguments)}: {error.stderr.strip()}; the dev node needs root") from error
+    except subprocess.TimeoutExpired:
+        raise NetworkError(f"ip {' '.join(arguments)} did not end within {_SECONDS:g} s") from None

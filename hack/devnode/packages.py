@@ -1,0 +1,187 @@
+"""The container runtime's programs, taken from Debian's own packages and unpacked beside the checkout.
+
+Nothing is installed: containerd, runc, the CNI plugins and busybox are unpacked below a cache directory and run from
+there. apt fetches them from the mirror that this machine is set up for, with private lists and caches, and checks
+their signatures against Debian's keyring as always. Once unpacked they are used as they are; delete the cache to get
+newer ones.
+
+containerd comes from the newest suite whose build runs here: 2.x has what the agent builds on (an event stream),
+while bookworm's 1.6 does not and is fetched only to test that lack (``legacy=True``).
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from hack.devnode import apt
+
+log = structlog.get_logger(__name__)
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+DEFAULT_CACHE = CHECKOUT / ".dev" / "packages"
+
+_TOOLS = ("runc", "containernetworking-plugins", "busybox-static")
+_NEWEST_SUITES = ("unstable", "testing", "stable")
+_LEGACY_SUITE = "bookworm"
+
+
+class PackagesError(RuntimeError):
+    """The programs cannot be had. The message is one line: what is missing, and the mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The unpacked programs. ``version`` is containerd's, such as ``(2, 1, 9)``."""
+
+    containerd_dir: pathlib.Path
+    tools_dir: pathlib.Path
+    version: tuple[int, ...]
+
+    @property
+    def containerd(self) -> pathlib.Path:
+        """The daemon."""
+        return self.containerd_dir / "usr/bin/containerd"
+
+    @property
+    def ctr(self) -> pathlib.Path:
+        """containerd's own client."""
+        return self.containerd_dir / "usr/bin/ctr"
+
+    @property
+    def runc(self) -> pathlib.Path:
+        """The OCI runtime."""
+        return self.tools_dir / "usr/sbin/runc"
+
+    @property
+    def cni_dir(self) -> pathlib.Path:
+        """The CNI plugins."""
+        return self.tools_dir / "usr/lib/cni"
+
+    @property
+    def busybox(self) -> pathlib.Path:
+        """A static busybox, for images."""
+        return self.tools_dir / "bin/busybox"
+
+    @property
+    def search_path(self) -> str:
+        """``PATH`` for containerd: it looks up its shim there, and the shim runc."""
+        own = (self.containerd.parent, self.runc.parent)
+        return ":".join((*(str(path) for path in own), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+
+
+def ensure_packages(cache: pathlib.Path = DEFAULT_CACHE, *, legacy: bool = False) -> Binaries:
+    """Return the programs, fetching what is not unpacked yet; any number of callers may do so at once.
+
+    ``legacy`` asks for containerd 1.6 in place of the newest. Raises PackagesError.
+    """
+    home = cache / platform.machine()
+    containerd, tools = home / ("containerd-1.6" if legacy else "containerd"), home / "tools"
+    if not (containerd.is_dir() and tools.is_dir()):
+        with _lock(home):
+            _fetch_missing(containerd=containerd, tools=tools, legacy=legacy)
+    version = _containerd_version(containerd)
+    if version is None:
+        raise PackagesError(f"{containerd}/usr/bin/containerd does not run here; delete {containerd} and try again")
+    return Binaries(containerd_dir=containerd, tools_dir=tools, version=version)
+
+
+def ensure_host_packages(names: Sequence[str]) -> None:
+    """Install the Debian packages that are missing (``gcc``, ``libc6-dev``, ``iproute2``, …) on this machine.
+
+    Raises PackagesError when something is missing and cannot be installed.
+    """
+    missing = [name for name in names if not _installed(name)]
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise PackagesError(f"{', '.join(missing)} not installed; run as root: apt-get install {' '.join(missing)}")
+    log.info("devnode.packages.installing", packages=missing)
+    try:
+        apt.install(missing)
+    except apt.AptError as error:
+        raise PackagesError(str(error)) from error
+
+
+def _fetch_missing(*, containerd: pathlib.Path, tools: pathlib.Path, legacy: bool) -> None:
+    try:
+        machine = apt.this_machine()
+        if not tools.is_dir():
+            with _staging(tools) as folder:
+                apt.unpack(machine, suite=machine.codename, packages=_TOOLS, into=folder)
+        if not containerd.is_dir():
+            suites = (_LEGACY_SUITE,) if legacy else (*_NEWEST_SUITES, machine.codename)
+            _fetch_containerd(machine, suites=suites, target=containerd)
+    except apt.AptError as error:
+        raise PackagesError(str(error)) from error
+
+
+def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pathlib.Path) -> None:
+    """Unpack containerd from the first suite that has one which runs here."""
+    reasons = []
+    for suite in suites:
+        try:
+            with _staging(target) as folder:
+                apt.unpack(machine, suite=suite, packages=("containerd",), into=folder)
+                _check_runs(folder, what=f"containerd of {suite}")
+        except apt.AptError as error:
+            reasons.append(str(error))
+            continue
+        if reasons:
+            log.warning("devnode.packages.older_containerd", suite=suite, because=reasons)
+        return
+    raise PackagesError(f"no containerd from any of {', '.join(suites)}: {'; '.join(reasons)}")
+
+
+def _check_runs(folder: pathlib.Path, *, what: str) -> None:
+    if _containerd_version(folder) is None:
+        raise apt.AptError(f"{what} does not run on this machine")
+
+
+def _containerd_version(folder: pathlib.Path) -> tuple[int, ...] | None:
+    """Return the version of an unpacked containerd, or None when it does not run (a newer libc than ours, say)."""
+    try:
+        command = (str(folder / "usr/bin/containerd"), "--version")
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r" v?(\d+)\.(\d+)\.(\d+)", answer)
+    return tuple(int(number) for number in found.groups()) if found else None
+
+
+def _installed(package: str) -> bool:
+    query = ("dpkg-query", "--show", "--showformat=${db:Status-Status}", package)
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=30, check=False).stdout == "installed"
+    except FileNotFoundError:
+        raise PackagesError(f"the dev node needs Debian's {package}, and this is not a Debian: no dpkg-query") from None
+
+
+@contextlib.contextmanager
+def _lock(folder: pathlib.Path) -> Iterator[None]:
+    """Let one process at a time fetch. The lock goes with its holder, and all that a holder does has a deadline."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _staging(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a folder that becomes ``target`` in one step when all went well, and is removed otherwise."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        folder.rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

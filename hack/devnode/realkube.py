@@ -1,0 +1,191 @@
+"""A real etcd and kube-apiserver from ``$KUBEBUILDER_ASSETS`` (envtest's convention), on loopback, in a directory.
+
+No controller manager runs: namespaces beyond the built-in ones get no service account, so that admission plugin is off.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from hack.devnode import processes
+from hack.devnode.api import kubeconfig as kubeconfigs
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+def missing(environ: Mapping[str, str] = os.environ) -> str:
+    """Return why there is no real API server on this machine, or "" when there is one."""
+    assets = environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        return "KUBEBUILDER_ASSETS is not set: no real kube-apiserver"
+    lacking = [name for name in ("etcd", "kube-apiserver") if not (Path(assets) / name).is_file()]
+    return f"$KUBEBUILDER_ASSETS lacks {' and '.join(lacking)}" if lacking else ""
+
+
+class RealKube:
+    """etcd and kube-apiserver as processes; an ``ApiServer``. ``stop`` takes only the API server away.
+
+    ``assets`` holds the binaries, ``directory`` is for everything that they write. Raises processes.ProcessError when
+    one of them does not come up; its log says why.
+    """
+
+    def __init__(self, directory: Path, *, assets: Path, kubeconfig: Path | None = None, port: int = 0) -> None:
+        self._directory = directory
+        self._assets = assets
+        self._kubeconfig = kubeconfig or directory / "kubeconfig"
+        self._token = secrets.token_urlsafe(16)
+        self._etcd: processes.Child | None = None
+        self._server: processes.Child | None = None
+        self._etcd_port, self._etcd_peer_port = _free_port(), _free_port()
+        self.port = port or _free_port()
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The file with which clients get in as administrator."""
+        return self._kubeconfig
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def start(self) -> None:
+        """Start what does not run, and return when the API server says that it is ready."""
+        if self._etcd is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            await self._write_secrets()
+            self._etcd = self._spawn("etcd", self._etcd_command())
+        self._server = self._spawn("kube-apiserver", self._server_command())
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._ready()
+        except TimeoutError as error:
+            log = self._log("kube-apiserver")
+            raise processes.ProcessError(
+                f"kube-apiserver is not ready after {_START_SECONDS:g} s; see {log}"
+            ) from error
+        kubeconfigs.write(
+            self._kubeconfig,
+            server=f"https://127.0.0.1:{self.port}",
+            token=self._token,
+            certificate_authority=self._certificate,
+        )
+
+    async def stop(self) -> None:
+        """Stop the API server; etcd keeps everything."""
+        if self._server is not None:
+            await self._server.stop(grace=_STOP_SECONDS)
+            self._server = None
+
+    async def forget_history(self) -> None:
+        """Start the API server anew: its watch cache then begins at the present."""
+        await self.stop()
+        await self.start()
+
+    async def _end(self) -> None:
+        await self.stop()
+        if self._etcd is not None:
+            await self._etcd.stop(grace=_STOP_SECONDS)
+            self._etcd = None
+
+    @property
+    def _certificate(self) -> Path:
+        """The certificate that kube-apiserver signs for itself; it is its own authority."""
+        return self._directory / "certs" / "apiserver.crt"
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def _spawn(self, name: str, arguments: list[str]) -> processes.Child:
+        return processes.Child.start(
+            [str(self._assets / name), *arguments],
+            name=name,
+            log=self._log(name),
+            pid_file=self._directory / f"{name}.pid",
+        )
+
+    async def _write_secrets(self) -> None:
+        tokens = self._directory / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f'{self._token},admin,admin,"system:masters"\n')
+        key = str(self._directory / "service-accounts.key")
+        openssl = await asyncio.create_subprocess_exec(
+            "openssl", "genrsa", "-out", key, "2048", stderr=asyncio.subprocess.DEVNULL
+        )
+        if await openssl.wait() != 0:
+            raise processes.ProcessError(f"openssl could not write {key}; is it installed?")
+
+    def _etcd_command(self) -> list[str]:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._etcd_peer_port}"
+        return [
+            f"--data-dir={self._directory / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",  # the data lives as long as the test
+            "--log-level=warn",
+        ]
+
+    def _server_command(self) -> list[str]:
+        key = self._directory / "service-accounts.key"
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--secure-port={self.port}",
+            f"--cert-dir={self._directory / 'certs'}",
+            f"--token-auth-file={self._directory / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://devnode.invalid",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged=true",
+            "--shutdown-delay-duration=0s",
+        ]
+
+    async def _ready(self) -> None:
+        """Ask /readyz until it says yes. There is no event to wait for: the port opens long before."""
+        url = f"https://127.0.0.1:{self.port}/readyz"
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            while True:
+                self._check_alive()
+                with contextlib.suppress(aiohttp.ClientError, OSError):
+                    context = ssl.create_default_context(cafile=self._certificate)
+                    async with session.get(url, ssl=context) as response:
+                        if response.ok:
+                            return
+                await asyncio.sleep(0.1)
+
+    def _check_alive(self) -> None:
+        for child in (self._etcd, self._server):
+            if child is not None and child.returncode is not None:
+                raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {self._log(child.name)}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,320 @@
+"""Drive the fake NVML from outside: build it, describe its GPUs, break and mend them while a client runs.
+
+The state is one memory-mapped file that any number of client processes read. Every change is made under a file
+lock, then published by a futex wake, so a client that waits for events or hangs sees it at once.
+"""
+
+import contextlib
+import ctypes
+import enum
+import fcntl
+import mmap
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from hack.fakenvml import layout
+from hack.fakenvml.layout import Driver, Fault, Group
+
+LIBRARY = "libnvidia-ml.so.1"
+STATE_VARIABLE = "KUBEMEND_FAKENVML_STATE"
+
+RECOVERY_ACTION_FIELD = 230
+PCIE_FIELDS = range(173, 184)
+EVENT_XID = 0x8
+EVENT_GPU_UNAVAILABLE = 0x4000
+EVENT_RECOVERY_ACTION = 0x8000
+ALL_EVENTS = 0xFF9F
+NO_INSTANCE = 0xFFFFFFFF
+GIB = 1 << 30
+
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAKE = 1
+_EVERYONE = 0x7FFFFFFF
+
+
+class RecoveryAction(enum.IntEnum):
+    """Values of NVML field 230 (``NVML_GPU_RECOVERY_ACTION_*``)."""
+
+    NONE = 0
+    GPU_RESET = 1
+    NODE_REBOOT = 2
+    DRAIN_P2P = 3
+    DRAIN_AND_RESET = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MigSpec:
+    """A MIG device to put on a GPU."""
+
+    gpu_instance: int
+    compute_instance: int = 0
+    memory_total: int = 10 * GIB
+
+
+def build(directory: Path) -> Path:
+    """Compile the library with ``cc`` into ``directory`` and return its path.
+
+    Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / LIBRARY
+    fresh = directory / f".{LIBRARY}.{os.getpid()}"
+    source = Path(__file__).with_name("fakenvml.c")
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    subprocess.run(["cc", *flags, f"-Wl,-soname,{LIBRARY}", str(source), "-o", str(fresh)], check=True)
+    return fresh.replace(target)
+
+
+def gpu_uuid(gpu: int) -> str:
+    """Return the UUID of the fake GPU with that number."""
+    return f"GPU-fa4e0000-0000-4000-8000-{gpu:012x}"
+
+
+def mig_uuid(gpu: int, slot: int) -> str:
+    """Return the UUID of a MIG device of a fake GPU."""
+    return f"MIG-fa4e0000-0000-4000-8{slot:03x}-{gpu:012x}"
+
+
+class FakeNvml:
+    """The fake NVML behind one state file; creates the file (8 H100s, all well) when there is none.
+
+    ``lib_dir`` is where ``build`` put the library. GPUs are numbered as in the file, from 0 to 15; clients see
+    the present ones in that order. Use it as a context manager, or call ``close``.
+    """
+
+    def __init__(self, state_path: Path, lib_dir: Path, *, gpus: int = 8) -> None:
+        self.state_path = state_path
+        self.lib_dir = lib_dir
+        self._fd = os.open(state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fresh = os.fstat(self._fd).st_size == 0
+        if fresh:
+            os.ftruncate(self._fd, ctypes.sizeof(layout.State))
+        self._map = mmap.mmap(self._fd, 0)
+        if len(self._map) != ctypes.sizeof(layout.State):
+            raise ValueError(f"{state_path} is not a state file of this version; remove it")
+        self._state = layout.State.from_buffer(self._map)
+        if fresh:
+            self.reset(gpus=gpus)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. Clients keep what they have mapped."""
+        del self._state
+        self._map.close()
+        os.close(self._fd)
+
+    def env(self) -> dict[str, str]:
+        """Return the environment that makes a child process load this NVML."""
+        path = os.environ.get("LD_LIBRARY_PATH")
+        return {
+            "LD_LIBRARY_PATH": f"{self.lib_dir}:{path}" if path else str(self.lib_dir),
+            STATE_VARIABLE: str(self.state_path),
+        }
+
+    def reset(self, *, gpus: int = 8) -> None:
+        """Make everything well again: ``gpus`` GPUs, no faults, nothing hangs. Queued events stay queued."""
+        with self._change() as state:
+            state.magic, state.version, state.size = layout.MAGIC, layout.VERSION, ctypes.sizeof(layout.State)
+            state.driver, state.hang_groups, state.slow_groups, state.slow_ms = Driver.LOADED, 0, 0, 0
+            state.driver_version, state.cuda_version = b"595.71.05", 13010
+            for number in range(layout.GPUS):
+                state.gpus[number] = _healthy_gpu(number, present=number < gpus)
+
+    # ---- the node ----
+
+    def driver(self, driver: Driver) -> None:
+        """Load or unload the driver, or upgrade it under the running clients (MISMATCH)."""
+        with self._change() as state:
+            state.driver = driver
+
+    def hang(self, groups: Group = Group.ALL, *, gpu: int | None = None) -> None:
+        """Make every call of these groups block until ``resume``: on the whole node, or on one GPU."""
+        with self._change() as state:
+            target = state if gpu is None else state.gpus[gpu]
+            target.hang_groups |= groups
+
+    def resume(self) -> None:
+        """Let all hanging calls go on."""
+        with self._change() as state:
+            state.hang_groups = 0
+            for gpu in state.gpus:
+                gpu.hang_groups = 0
+
+    def slow(self, groups: Group, *, milliseconds: int) -> None:
+        """Make every call of these groups take so long; 0 ms ends it."""
+        with self._change() as state:
+            state.slow_groups, state.slow_ms = (groups if milliseconds else 0), milliseconds
+
+    # ---- one GPU ----
+
+    def fault(self, fault: Fault, *, gpu: int) -> None:
+        """Set what the getters of this GPU answer."""
+        with self._change() as state:
+            state.gpus[gpu].fault = fault
+
+    def lost(self, *, gpu: int) -> None:
+        """Make the GPU answer GPU_IS_LOST, also in nvmlEventSetWait."""
+        self.fault(Fault.LOST, gpu=gpu)
+
+    def healthy(self, *, gpu: int) -> None:
+        """Mend the GPU; clients that saw it lost see it again after their next nvmlInit."""
+        self.fault(Fault.NONE, gpu=gpu)
+
+    def remove(self, *, gpu: int) -> None:
+        """Take the GPU off the bus."""
+        with self._change() as state:
+            state.gpus[gpu].present = 0
+
+    def add(self, *, gpu: int) -> None:
+        """Put the GPU back on the bus; clients list it after their next nvmlInit."""
+        with self._change() as state:
+            state.gpus[gpu].present = 1
+
+    def recovery(self, action: int, *, gpu: int, event: bool = True) -> None:
+        """Set field 230 of the GPU, and announce it by an event unless told not to."""
+        self.field(RECOVERY_ACTION_FIELD, gpu=gpu, value=action)
+        if event:
+            self.event(EVENT_RECOVERY_ACTION, gpu=gpu)
+
+    def field(self, field_id: int, *, gpu: int, value: int = 0, result: int = 0) -> None:
+        """Set one field value and its own nvmlReturn."""
+        with self._change() as state:
+            fields = state.gpus[gpu].fields
+            slot = next(entry for wanted in (field_id, 0) for entry in fields if entry.id == wanted)
+            slot.id, slot.value, slot.result = field_id, value, result
+
+    def remapped_rows(self, *, gpu: int, uncorrectable: int = 1, pending: bool = False, failure: bool = False) -> None:
+        """Set the row-remapper's answer."""
+        with self._change() as state:
+            state.gpus[gpu].remapped[:] = (0, uncorrectable, int(pending), int(failure))
+
+    def processes(self, used_by_pid: Mapping[int, int], *, gpu: int, gpu_instance: int = NO_INSTANCE) -> None:
+        """Set the compute processes (pid: bytes used); the GPU's used memory follows."""
+        with self._change() as state:
+            target = state.gpus[gpu]
+            target.process_count = len(used_by_pid)
+            target.memory_used = sum(used_by_pid.values())
+            for slot, (pid, used) in enumerate(used_by_pid.items()):
+                target.processes[slot] = layout.Process(
+                    used=used, pid=pid, gpu_instance=gpu_instance, compute_instance=NO_INSTANCE
+                )
+
+    def mig(self, *instances: MigSpec, gpu: int) -> None:
+        """Turn MIG mode on with these instances, or off with none."""
+        with self._change() as state:
+            target = state.gpus[gpu]
+            target.mig_mode = int(bool(instances))
+            for slot in range(layout.MIGS):
+                target.migs[slot] = layout.Mig()
+            for slot, spec in enumerate(instances):
+                target.migs[slot] = layout.Mig(
+                    uuid=mig_uuid(gpu, slot).encode(),
+                    memory_total=spec.memory_total,
+                    present=1,
+                    gpu_instance=spec.gpu_instance,
+                    compute_instance=spec.compute_instance,
+                )
+
+    def supported_events(self, mask: int, *, gpu: int) -> None:
+        """Set what nvmlDeviceGetSupportedEventTypes answers."""
+        with self._change() as state:
+            state.gpus[gpu].supported_events = mask
+
+    # ---- events ----
+
+    def xid(self, *, gpu: int, code: int, gpu_instance: int = NO_INSTANCE, compute_instance: int = NO_INSTANCE) -> None:
+        """Queue an Xid event."""
+        self.event(EVENT_XID, gpu=gpu, data=code, gpu_instance=gpu_instance, compute_instance=compute_instance)
+
+    def event(
+        self,
+        event_type: int,
+        *,
+        gpu: int,
+        data: int = 0,
+        gpu_instance: int = NO_INSTANCE,
+        compute_instance: int = NO_INSTANCE,
+    ) -> None:
+        """Queue any event for every event set that asked for it on this GPU."""
+        with self._change() as state:
+            state.events[state.event_head % layout.EVENTS] = layout.Event(
+                type=event_type,
+                data=data,
+                gpu=gpu,
+                gpu_instance=gpu_instance,
+                compute_instance=compute_instance,
+            )
+            state.event_head += 1
+
+    def status(self) -> dict[str, object]:
+        """Return the state in words, for people and for the ``status`` command."""
+        state = self._state
+        return {
+            "driver": Driver(state.driver).name.lower(),
+            "hang": _group_names(state.hang_groups),
+            "events": state.event_head,
+            "gpus": [_describe(number, gpu) for number, gpu in enumerate(state.gpus) if gpu.uuid],
+        }
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[layout.State]:
+        """Lock out other writers, hand out the state, then wake every reader."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield self._state
+            self._state.generation += 1
+            self._wake()
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _wake(self) -> None:
+        word = ctypes.addressof(self._state) + layout.State.generation.offset
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.syscall(ctypes.c_long(_SYS_FUTEX[platform.machine()]), ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYONE)
+
+
+def _healthy_gpu(number: int, *, present: bool) -> layout.Gpu:
+    gpu = layout.Gpu(
+        name=b"NVIDIA H100 80GB HBM3",
+        uuid=gpu_uuid(number).encode(),
+        serial=f"16539230{number:05d}".encode(),
+        memory_total=80 * GIB,
+        memory_used=0,
+        supported_events=ALL_EVENTS,
+        clocks_event_reasons=1,  # GpuIdle
+        present=int(present),
+        bus=0x10 + 0x0D * number,
+        minor=number,
+        persistence=1,
+        temperature=32 + number,
+        power_mw=70_000,
+    )
+    for slot, field_id in enumerate((RECOVERY_ACTION_FIELD, *PCIE_FIELDS)):
+        gpu.fields[slot] = layout.Field(id=field_id)
+    return gpu
+
+
+def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
+    return {
+        "gpu": number,
+        "uuid": gpu.uuid.decode(),
+        "present": bool(gpu.present),
+        "fault": Fault(gpu.fault).name.lower(),
+        "hang": _group_names(gpu.hang_groups),
+        "recovery": next(field.value for field in gpu.fields if field.id == RECOVERY_ACTION_FIELD),
+        "mig": [mig.uuid.decode() for mig in gpu.migs if mig.present],
+    }
+
+
+def _group_names(groups: int) -> list[str]:
+    return [str(group.name).lower() for group in Group if group & groups]

@@ -1,0 +1,103 @@
+/*
+ * The state of the fake NVML, shared through one memory-mapped file.
+ *
+ * hack/fakenvml/control.py mirrors these structures and writes them; the library only reads. All fields are
+ * naturally aligned, so the layout is the same in C and in ctypes; `size` is checked when the file is mapped.
+ */
+#ifndef KUBEMEND_FAKENVML_H
+#define KUBEMEND_FAKENVML_H
+
+#include <stdint.h>
+
+#define FAKE_MAGIC 0x4c4d564eu /* "NVML" */
+#define FAKE_VERSION 1u
+#define FAKE_GPUS 16
+#define FAKE_MIGS 8
+#define FAKE_PROCESSES 16
+#define FAKE_FIELDS 16
+#define FAKE_EVENTS 256
+#define FAKE_TEXT 96
+
+enum fake_driver { DRIVER_LOADED, DRIVER_ABSENT, DRIVER_MISMATCH };
+
+enum fake_fault { FAULT_NONE, FAULT_LOST, FAULT_RESET_REQUIRED, FAULT_UNKNOWN };
+
+/* Functions that hang or are slow together. */
+enum fake_group { GROUP_INIT = 1, GROUP_HANDLES = 2, GROUP_GETTERS = 4, GROUP_EVENTS = 8 };
+
+struct fake_event {
+	uint64_t type;
+	uint64_t data;
+	uint32_t gpu;
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint32_t reserved;
+};
+
+struct fake_field { /* `result` is the nvmlReturn of this field alone; id 0 is an empty slot */
+	uint64_t value;
+	uint32_t id;
+	uint32_t result;
+};
+
+struct fake_process {
+	uint64_t used;
+	uint32_t pid;
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint32_t reserved;
+};
+
+struct fake_mig {
+	char uuid[FAKE_TEXT];
+	uint64_t memory_total;
+	uint32_t present;
+	uint32_t gpu_instance;
+	uint32_t compute_instance;
+	uint32_t reserved;
+};
+
+struct fake_gpu {
+	char name[FAKE_TEXT];
+	char uuid[FAKE_TEXT];
+	char serial[FAKE_TEXT];
+	uint64_t memory_total;
+	uint64_t memory_used;
+	uint64_t supported_events;
+	uint64_t clocks_event_reasons;
+	uint64_t ecc[2][2]; /* [corrected, uncorrected][volatile, aggregate] */
+	uint32_t present;
+	uint32_t fault;
+	uint32_t hang_groups;
+	uint32_t domain;
+	uint32_t bus;
+	uint32_t device;
+	uint32_t minor;
+	uint32_t remapped[4]; /* correctable, uncorrectable, pending, failure */
+	uint32_t mig_mode;
+	uint32_t persistence;
+	uint32_t temperature;
+	uint32_t power_mw;
+	uint32_t process_count;
+	struct fake_field fields[FAKE_FIELDS];
+	struct fake_process processes[FAKE_PROCESSES];
+	struct fake_mig migs[FAKE_MIGS];
+};
+
+struct fake_state {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t size;
+	uint32_t generation; /* futex word: bumped after every change */
+	uint32_t driver;
+	uint32_t hang_groups;
+	uint32_t slow_groups;
+	uint32_t slow_ms;
+	uint32_t event_head; /* events ever queued; the ring holds the last FAKE_EVENTS */
+	uint32_t cuda_version;
+	char driver_version[FAKE_TEXT];
+	struct fake_event events[FAKE_EVENTS];
+	struct fake_gpu gpus[FAKE_GPUS];
+};
+
+#endif

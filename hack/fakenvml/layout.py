@@ -1,0 +1,135 @@
+"""The fake NVML's shared state as ctypes structures: the mirror of ``fakenvml.h``."""
+
+import ctypes
+import enum
+
+MAGIC = 0x4C4D564E
+VERSION = 1
+GPUS = 16
+MIGS = 8
+PROCESSES = 16
+FIELDS = 16
+EVENTS = 256
+TEXT = 96
+
+
+class Driver(enum.IntEnum):
+    """What nvmlInit meets."""
+
+    LOADED = 0
+    ABSENT = 1
+    MISMATCH = 2
+
+
+class Fault(enum.IntEnum):
+    """What every getter of a GPU answers: nothing special, GPU_IS_LOST, RESET_REQUIRED or UNKNOWN."""
+
+    NONE = 0
+    LOST = 1
+    RESET_REQUIRED = 2
+    UNKNOWN = 3
+
+
+class Group(enum.IntFlag):
+    """Functions that hang or are slow together."""
+
+    INIT = 1
+    HANDLES = 2
+    GETTERS = 4
+    EVENTS = 8
+    ALL = 15
+
+
+class Event(ctypes.Structure):
+    """One queued NVML event."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint64),
+        ("data", ctypes.c_uint64),
+        ("gpu", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Field(ctypes.Structure):
+    """One value of nvmlDeviceGetFieldValues, with an nvmlReturn of its own."""
+
+    _fields_ = (("value", ctypes.c_uint64), ("id", ctypes.c_uint32), ("result", ctypes.c_uint32))
+
+
+class Process(ctypes.Structure):
+    """One compute process; ``used`` in bytes."""
+
+    _fields_ = (
+        ("used", ctypes.c_uint64),
+        ("pid", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Mig(ctypes.Structure):
+    """One MIG device of a GPU."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * TEXT),
+        ("memory_total", ctypes.c_uint64),
+        ("present", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Gpu(ctypes.Structure):
+    """One GPU. Memory in bytes, ``remapped``: correctable, uncorrectable, pending, failure."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * TEXT),
+        ("uuid", ctypes.c_char * TEXT),
+        ("serial", ctypes.c_char * TEXT),
+        ("memory_total", ctypes.c_uint64),
+        ("memory_used", ctypes.c_uint64),
+        ("supported_events", ctypes.c_uint64),
+        ("clocks_event_reasons", ctypes.c_uint64),
+        ("ecc", ctypes.c_uint64 * 2 * 2),
+        ("present", ctypes.c_uint32),
+        ("fault", ctypes.c_uint32),
+        ("hang_groups", ctypes.c_uint32),
+        ("domain", ctypes.c_uint32),
+        ("bus", ctypes.c_uint32),
+        ("device", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("remapped", ctypes.c_uint32 * 4),
+        ("mig_mode", ctypes.c_uint32),
+        ("persistence", ctypes.c_uint32),
+        ("temperature", ctypes.c_uint32),
+        ("power_mw", ctypes.c_uint32),
+        ("process_count", ctypes.c_uint32),
+        ("fields", Field * FIELDS),
+        ("processes", Process * PROCESSES),
+        ("migs", Mig * MIGS),
+    )
+
+
+class State(ctypes.Structure):
+    """The whole file."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("generation", ctypes.c_uint32),
+        ("driver", ctypes.c_uint32),
+        ("hang_groups", ctypes.c_uint32),
+        ("slow_groups", ctypes.c_uint32),
+        ("slow_ms", ctypes.c_uint32),
+        ("event_head", ctypes.c_uint32),
+        ("cuda_version", ctypes.c_uint32),
+        ("driver_version", ctypes.c_char * TEXT),
+        ("events", Event * EVENTS),
+        ("gpus", Gpu * GPUS),
+    )

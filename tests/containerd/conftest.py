@@ -1,0 +1,90 @@
+"""A real containerd for the tests that need one: started once per worker, shared by all that do not break it.
+
+Only root can run containers. Where that cannot be had, ``KUBEMEND_TEST_SKIP_CONTAINERD=1`` skips these tests;
+without it they fail, because a restart agent that was not tried on a runtime was not tried.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from common.pb.runtime.v1 import api_pb2_grpc
+from hack.devnode import claims, leftovers, packages
+from hack.devnode.containerd import Containerd
+from hack.devnode.layout import NodeLayout
+from hack.devnode.pods import Pods
+
+_MOST_RUNS_AT_ONCE = 8  # of these tests on one machine, by all its users
+
+
+@pytest.fixture(scope="session")
+def binaries() -> packages.Binaries:
+    """The newest containerd with its tools."""
+    return _binaries(legacy=False)
+
+
+@pytest.fixture(scope="session")
+def legacy_binaries() -> packages.Binaries:
+    """containerd 1.6, which has no event stream."""
+    return _binaries(legacy=True)
+
+
+@pytest.fixture(scope="session")
+def containerd(binaries: packages.Binaries, worker: str) -> Iterator[Containerd]:
+    """The shared containerd. A test that stops, kills or pauses it makes one of its own on ``node``."""
+    runtime = asyncio.run(_start_shared(binaries, worker=worker))
+    yield runtime
+    asyncio.run(runtime.stop())
+    assert leftovers.find(runtime.node) == []
+
+
+@pytest.fixture
+async def node(worker: str) -> AsyncIterator[NodeLayout]:
+    """The layout of a node of the test's own, by a name that no other has; what is left of it is removed."""
+    layout = NodeLayout.named(f"own-{worker}-{os.getpid()}")
+    yield layout
+    await leftovers.reap(layout)
+    layout.root.with_name(f".{layout.root.name}.lock").unlink(missing_ok=True)
+
+
+@pytest.fixture
+async def cri(containerd: Containerd) -> "AsyncIterator[api_pb2_grpc.RuntimeServiceAsyncStub]":
+    """CRI's RuntimeService of the shared containerd."""
+    async with containerd.runtime() as stub:
+        yield stub
+
+
+@pytest.fixture
+async def pods(containerd: Containerd) -> AsyncIterator[Pods]:
+    """Makes pods in the shared containerd; they are removed after the test."""
+    async with Pods.on(containerd.node) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def worker() -> str:
+    """The name of this pytest-xdist worker; ``main`` without xdist."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+def _binaries(*, legacy: bool) -> packages.Binaries:
+    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
+        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    if os.geteuid() != 0:
+        pytest.fail("containerd needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    packages.ensure_host_packages(["iproute2", "libseccomp2"])
+    return packages.ensure_packages(legacy=legacy)
+
+
+async def _start_shared(binaries: packages.Binaries, *, worker: str) -> Containerd:
+    """Start containerd on the first node of ours that no other run is using."""
+    for number in range(_MOST_RUNS_AT_ONCE):
+        runtime = Containerd(NodeLayout.named(f"test-{worker}-{number}"), binaries)
+        try:
+            await runtime.start()
+        except claims.NodeInUseError:
+            continue
+        return runtime
+    raise claims.NodeInUseError(f"{_MOST_RUNS_AT_ONCE} runs of these tests are using containerd; wait for one to end")

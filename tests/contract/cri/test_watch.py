@@ -1,0 +1,48 @@
+"""The container watch on the stand-in's and on the real runtime's event stream."""
+
+import asyncio
+
+from agent.cri.events import ContainerEvent, EventKind
+from agent.model.parts import PartState, PartStatus
+from agent.model.workloads import ContainerId
+from agent.sources.containers import ContainerWatch
+from tests.contract.cri.node import Node
+
+
+async def _until(queue: "asyncio.Queue[ContainerEvent]", kind: EventKind) -> list[ContainerEvent]:
+    told: list[ContainerEvent] = []
+    async with asyncio.timeout(20):
+        while not told or told[-1].kind is not kind:
+            told.append(await queue.get())
+    return told
+
+
+async def test_a_containers_life_is_told_once_and_in_order(node: Node) -> None:
+    ready = asyncio.Event()
+
+    def report(status: PartStatus) -> None:
+        if status.state is PartState.READY:
+            ready.set()
+
+    watch = ContainerWatch(node.cri, report=report)
+    task = asyncio.create_task(watch.run())
+    try:
+        await ready.wait()
+        pod, other = await node.pod(), await node.pod()
+        async with watch.subscribe(pod.uid) as queue:
+            await other.run()
+            container_id: ContainerId = await pod.run()
+            told = await _until(queue, EventKind.STARTED)
+            await node.cri.stop_container(container_id, grace=0)
+            told += await _until(queue, EventKind.STOPPED)
+            await node.cri.remove_container(container_id)
+            told += await _until(queue, EventKind.DELETED)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+    assert [step.kind for step in told] == list(EventKind)
+    assert {step.inferred for step in told} == {not node.has_events}
+    assert {step.container_id for step in told} == {container_id}
+    assert {step.sandbox_id for step in told} == {pod.sandbox_id}
+    assert {step.pod.uid for step in told} == {pod.uid}

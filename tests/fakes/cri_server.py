@@ -1,0 +1,160 @@
+"""The stand-in runtime on a unix socket: CRI v1 over gRPC, with scripted failures, delays and a call log."""
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from common.pb.runtime.v1 import api_pb2
+from tests.fakes.cri_runtime import Behaviour, RefusedError, Runtime
+
+_SERVICE = api_pb2.DESCRIPTOR.services_by_name["RuntimeService"]
+_EVENTS = "GetContainerEvents"
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that came in."""
+
+    method: str
+    request: Message
+
+
+@dataclass(slots=True)
+class _Failure:
+    code: grpc.StatusCode
+    details: str
+    times: int
+
+
+class CriServer:
+    """Serves a Runtime. ``async with CriServer(path)``; ``stop`` and ``start`` in between keep the containers.
+
+    Like containerd it keeps events while nobody reads them, and gives them to the next reader first.
+    """
+
+    def __init__(self, socket: str, *, behaviour: Behaviour | None = None) -> None:
+        self.endpoint = socket
+        self.runtime = Runtime(on_event=self._on_event, behaviour=behaviour if behaviour is not None else Behaviour())
+        self.calls: list[Call] = []
+        self._failures: dict[str, _Failure] = {}
+        self._delays: dict[str, float] = {}
+        self._unread: collections.deque[api_pb2.ContainerEventResponse] = collections.deque(maxlen=1000)
+        self._readers: set[asyncio.Queue[api_pb2.ContainerEventResponse]] = set()
+        self._reader_came = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Serve on the socket."""
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server.add_insecure_port(f"unix://{self.endpoint}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection at once, as a runtime that dies does."""
+        if self._server is not None:
+            await self._server.stop(grace=None)
+            self._server = None
+
+    def fail(self, method: str, code: grpc.StatusCode, *, details: str = "scripted", times: int = 1) -> None:
+        """Let the next ``times`` calls of a method fail before they do anything."""
+        self._failures[method] = _Failure(code=code, details=details, times=times)
+
+    def delay(self, method: str, seconds: float) -> None:
+        """Let every call of a method take that much longer; 0 ends it."""
+        self._delays[method] = seconds
+
+    def called(self) -> list[str]:
+        """Return the methods called so far, in order."""
+        return [call.method for call in self.calls]
+
+    async def reader_present(self) -> None:
+        """Wait until somebody reads the event stream."""
+        await self._reader_came.wait()
+
+    def _on_event(self, event: api_pb2.ContainerEventResponse) -> None:
+        for queue in self._readers:
+            queue.put_nowait(event)
+        if not self._readers:
+            self._unread.append(event)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        runtime = self.runtime
+        plain: dict[str, Callable[[Any], Message]] = {
+            "Version": runtime.version,
+            "RunPodSandbox": runtime.run_pod_sandbox,
+            "StopPodSandbox": runtime.stop_pod_sandbox,
+            "RemovePodSandbox": runtime.remove_pod_sandbox,
+            "ListPodSandbox": runtime.list_pod_sandbox,
+            "PodSandboxStatus": runtime.pod_sandbox_status,
+            "CreateContainer": runtime.create_container,
+            "StartContainer": runtime.start_container,
+            "StopContainer": runtime.stop_container,
+            "RemoveContainer": runtime.remove_container,
+            "ListContainers": runtime.list_containers,
+            "ContainerStatus": runtime.container_status,
+            "ExecSync": runtime.exec_sync,
+        }
+        handlers = {name: self._unary(name, answer) for name, answer in plain.items()}
+        if runtime.behaviour.has_events:
+            handlers[_EVENTS] = grpc.unary_stream_rpc_method_handler(cast("Any", self._events), **_serializers(_EVENTS))
+        return grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
+
+    def _unary(self, method: str, answer: Callable[[Any], Message]) -> "grpc.RpcMethodHandler[Any, Any]":
+        async def handle(request: Message, context: _Context) -> Message:
+            await self._enter(method, request, context)
+            try:
+                return answer(request)
+            except RefusedError as refusal:
+                await context.abort(refusal.code, refusal.details)
+
+        return grpc.unary_unary_rpc_method_handler(cast("Any", handle), **_serializers(method))
+
+    async def _events(self, request: Message, context: _Context) -> AsyncIterator[api_pb2.ContainerEventResponse]:
+        await self._enter(_EVENTS, request, context)
+        queue: asyncio.Queue[api_pb2.ContainerEventResponse] = asyncio.Queue()
+        while self._unread:
+            queue.put_nowait(self._unread.popleft())
+        self._readers.add(queue)
+        self._reader_came.set()
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._readers.discard(queue)
+            if not self._readers:
+                self._reader_came.clear()
+
+    async def _enter(self, method: str, request: Message, context: _Context) -> None:
+        self.calls.append(Call(method=method, request=request))
+        if seconds := self._delays.get(method):
+            await asyncio.sleep(seconds)
+        failure = self._failures.get(method)
+        if failure is not None and failure.times > 0:
+            failure.times -= 1
+            await context.abort(failure.code, failure.details)
+
+
+def _serializers(method: str) -> dict[str, Any]:
+    descriptor = _SERVICE.methods_by_name[method]
+    request = message_factory.GetMessageClass(descriptor.input_type)
+    return {
+        "request_deserializer": request.FromString,
+        "response_serializer": lambda message: message.SerializeToString(),
+    }

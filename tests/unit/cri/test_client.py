@@ -1,0 +1,224 @@
+"""The client on a runtime that misbehaves, differs from containerd, or is not there."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cri import answers, errors
+from agent.cri.client import CriClient, Deadlines
+from common import aio
+from common.pb.runtime.v1 import api_pb2
+from tests.fakes.cri_runtime import Behaviour
+from tests.fakes.cri_server import CriServer
+from tests.unit.cri.conftest import create, start
+
+Answer = Callable[[socket.socket], None]
+NOBODY = 65534
+
+_ANYTHING = st.none() | st.integers() | st.text() | st.lists(st.text())
+_SPEC = st.dictionaries(st.sampled_from(["process", "linux", "env", "cgroupsPath"]), _ANYTHING)
+_VERBOSE = _ANYTHING | st.dictionaries(
+    st.sampled_from(["sandboxID", "pid", "config", "runtimeSpec"]),
+    _ANYTHING | _SPEC | st.dictionaries(st.sampled_from(["process", "linux"]), _SPEC),
+)
+
+
+async def test_a_call_that_hangs_ends_at_its_deadline(server: CriServer) -> None:
+    server.delay("ListContainers", 60)
+
+    async with CriClient(server.endpoint, deadlines=Deadlines(read=0.1)) as cri:
+        with pytest.raises(errors.DeadlineExceeded, match="ListContainers"):
+            await cri.list_containers()
+
+
+async def test_a_stop_may_take_its_grace_but_not_much_more(server: CriServer, cri: CriClient) -> None:
+    container_id = create(server)
+    server.delay("StopContainer", 0.5)
+
+    await cri.stop_container(container_id, grace=0.4)
+    with pytest.raises(errors.DeadlineExceeded):
+        await cri.stop_container(container_id, grace=0)
+
+    requests = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
+    assert [request.timeout for request in requests] == [1, 0]
+
+
+async def test_stop_and_remove_take_not_found_for_done(server: CriServer, cri: CriClient) -> None:
+    container_id = create(server)
+    server.fail("StopContainer", grpc.StatusCode.NOT_FOUND)
+    server.fail("RemoveContainer", grpc.StatusCode.NOT_FOUND)
+
+    await cri.stop_container(container_id, grace=0)
+    await cri.remove_container(container_id)
+
+
+async def test_a_scripted_failure_is_told_in_the_runtimes_own_words(server: CriServer, cri: CriClient) -> None:
+    container_id = create(server)
+    server.fail("StartContainer", grpc.StatusCode.UNKNOWN, details="no space left on device")
+
+    with pytest.raises(errors.CallFailed, match="no space left on device") as caught:
+        await cri.start_container(container_id)
+    await cri.start_container(container_id)
+
+    assert isinstance(caught.value.__cause__, grpc.aio.AioRpcError)
+
+
+async def test_probe_cannot_tell_about_config_before_a_container_was_seen(cri: CriClient) -> None:
+    assert (await cri.probe()).gives_config is None
+
+
+@pytest.mark.parametrize("gives_config", [True, False])
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_probe_tells_runtimes_apart(tmp_path: pathlib.Path, *, gives_config: bool, has_events: bool) -> None:
+    behaviour = Behaviour(gives_config=gives_config, has_events=has_events)
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=behaviour) as server:
+        start(server, create(server))
+        async with CriClient(server.endpoint, deadlines=Deadlines(silence=0.2)) as cri:
+            capabilities = await cri.probe()
+
+    assert (capabilities.gives_config, capabilities.has_events) == (gives_config, has_events)
+
+
+async def test_a_runtime_that_hides_its_config_gives_the_rest(tmp_path: pathlib.Path) -> None:
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(gives_config=False)) as server:
+        container_id = create(server)
+        async with CriClient(server.endpoint) as cri:
+            info = await cri.container_info(container_id)
+            config = await cri.sandbox_config(info.sandbox_id) if info.sandbox_id is not None else {}
+
+    assert info.config is None
+    assert config is None
+    assert info.ref.name == "trainer"
+
+
+async def test_a_runtime_that_comes_back_is_found_again(server: CriServer, cri: CriClient) -> None:
+    container_id = create(server)
+    await server.stop()
+    with pytest.raises(errors.RuntimeUnavailable):
+        await cri.list_containers()
+    await server.start()
+
+    async with asyncio.timeout(10):
+        async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
+            with contextlib.suppress(errors.RuntimeUnavailable):
+                found = await cri.list_containers()
+                break
+    assert [item.id for item in found] == [container_id]
+
+
+async def test_a_missing_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
+    async with CriClient(str(tmp_path / "none.sock")) as cri:
+        with pytest.raises(errors.RuntimeUnavailable, match="No such file or directory"):
+            await cri.version()
+
+
+async def test_a_stale_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "stale.sock"))
+    async with CriClient(str(tmp_path / "stale.sock")) as cri:
+        with pytest.raises(errors.RuntimeUnavailable, match="Connection refused"):
+            await cri.version()
+
+
+@contextlib.contextmanager
+def _listener(path: pathlib.Path, answer: Answer) -> Iterator[None]:
+    """Serve in threads: they end when the client hangs up, and leaving waits for them."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):
+                answer(self.request)
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _http1(connection: socket.socket) -> None:
+    connection.recv(10)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+def _banner(connection: socket.socket) -> None:
+    connection.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+    _silent(connection)
+
+
+def _silent(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+@pytest.mark.parametrize("answer", [_http1, _banner, _silent])
+async def test_a_socket_that_speaks_no_grpc_is_not_cri(tmp_path: pathlib.Path, answer: Answer) -> None:
+    path = tmp_path / "other.sock"
+    with _listener(path, answer):
+        async with CriClient(str(path)) as cri:
+            with pytest.raises(errors.NotCri, match="set the endpoint"):
+                await cri.version()
+
+
+async def test_a_grpc_service_that_is_not_a_runtime_is_not_cri(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "grpc.sock"
+    server = grpc.aio.server()
+    server.add_insecure_port(f"unix://{path}")
+    await server.start()
+    try:
+        async with CriClient(str(path)) as cri:
+            with pytest.raises(errors.NotCri, match="not CRI v1"):
+                await cri.version()
+    finally:
+        await server.stop(grace=None)
+
+
+@contextlib.contextmanager
+def _as_nobody() -> Iterator[None]:
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without permission")
+async def test_a_socket_without_permission_says_so(server: CriServer) -> None:
+    os.chmod(server.endpoint, 0o600)  # noqa: PTH101 - one call, on a socket
+    async with CriClient(server.endpoint) as cri:
+        with _as_nobody(), pytest.raises(errors.PermissionDenied, match="run as root"):
+            await cri.version()
+
+
+async def test_a_verbose_answer_that_is_not_json_is_invalid() -> None:
+    with pytest.raises(errors.InvalidAnswer, match="not JSON"):
+        answers.verbose_info({"info": "{"}, endpoint="/run/x.sock")
+
+
+@given(text=st.text() | _VERBOSE.map(json.dumps))
+def test_a_verbose_answer_of_any_shape_is_understood_or_invalid(text: str) -> None:
+    labels = {
+        "io.kubernetes.pod.name": "p",
+        "io.kubernetes.pod.namespace": "default",
+        "io.kubernetes.pod.uid": "u",
+        "io.kubernetes.container.name": "a",
+    }
+    answer = api_pb2.ContainerStatusResponse(status=api_pb2.ContainerStatus(labels=labels), info={"info": text})
+
+    with contextlib.suppress(errors.InvalidAnswer):
+        assert answers.container_info(answer, endpoint="/run/x.sock").ref.name == "a"

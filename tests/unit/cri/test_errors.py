@@ -1,0 +1,94 @@
+"""What runtimes' errors mean. The details are as gRPC core, containerd and CRI-O word them."""
+
+import grpc
+import grpc.aio
+import pytest
+
+from agent.cri import errors
+from agent.model.workloads import ContainerId
+
+Code = grpc.StatusCode
+CONNECT = "failed to connect to all addresses; last error: "
+
+
+def mapped(code: grpc.StatusCode, details: str | None, *, call: str = "CreateContainer") -> errors.CriError:
+    rpc = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+    return errors.from_rpc(rpc, call=call, endpoint="/run/x.sock")
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (
+            Code.UNAVAILABLE,
+            CONNECT + "FAILED_PRECONDITION: unix:/run/x.sock: connect failed: addr: unix:/run/x.sock "
+            "error: No such file or directory",
+            errors.RuntimeUnavailable,
+        ),
+        (Code.UNAVAILABLE, "Socket closed", errors.RuntimeUnavailable),
+        (Code.UNAVAILABLE, None, errors.RuntimeUnavailable),
+        (
+            Code.UNAVAILABLE,
+            CONNECT + "FAILED_PRECONDITION: unix:/run/x.sock: connect failed: addr: unix:/run/x.sock "
+            "error: Permission denied",
+            errors.PermissionDenied,
+        ),
+        (
+            Code.UNAVAILABLE,
+            CONNECT + "INTERNAL: unix:/run/x.sock: Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame, "
+            "got frame type 80) (Trying to connect an http1.x server (HTTP status 400))",
+            errors.NotCri,
+        ),
+        (
+            Code.UNAVAILABLE,
+            CONNECT + "UNKNOWN: unix:/run/x.sock: connection attempt timed out before receiving SETTINGS frame",
+            errors.NotCri,
+        ),
+        (Code.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService", errors.NotCri),
+        (Code.UNIMPLEMENTED, "unknown method CheckpointContainer", errors.Unsupported),
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", errors.DeadlineExceeded),
+        (Code.NOT_FOUND, 'failed to find sandbox id "x": not found', errors.NotFound),
+        (Code.UNKNOWN, "failed to create containerd task: no space left on device", errors.CallFailed),
+        (Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max", errors.CallFailed),
+    ],
+)
+def test_a_failed_call_says_what_it_means(
+    code: grpc.StatusCode, details: str | None, kind: type[errors.CriError]
+) -> None:
+    error = mapped(code, details)
+
+    assert type(error) is kind
+    assert "/run/x.sock" in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_service_without_version_is_not_cri() -> None:
+    assert isinstance(mapped(Code.UNIMPLEMENTED, "Method not found!", call="Version"), errors.NotCri)
+
+
+@pytest.mark.parametrize("code", [Code.FAILED_PRECONDITION, Code.UNKNOWN, Code.ALREADY_EXISTS])
+def test_containerd_names_the_holder_of_a_reserved_name(code: grpc.StatusCode) -> None:
+    error = mapped(
+        code,
+        'failed to reserve container name "m_p_default_u1_0"; check if another CreateContainer request is in progress: '
+        'name "m_p_default_u1_0" is reserved for "2b49ff4c"',
+    )
+
+    assert isinstance(error, errors.NameReserved)
+    assert error.holder == ContainerId("2b49ff4c")
+
+
+def test_crio_gives_the_refused_ones_id_which_is_not_the_holder() -> None:
+    error = mapped(Code.UNKNOWN, "error reserving ctr name k8s_m_p_default_u1_0 for id 77aa: name is reserved")
+
+    assert isinstance(error, errors.NameReserved)
+    assert error.holder is None
+
+
+def test_a_missing_socket_is_one_line_with_the_cause_and_the_mend() -> None:
+    details = CONNECT + "FAILED_PRECONDITION: unix:/run/x.sock: connect failed: error: No such file or directory"
+
+    assert str(mapped(Code.UNAVAILABLE, details, call="Version")) == (
+        "Version: No such file or directory at /run/x.sock; start the container runtime, or set the endpoint to its "
+        "CRI socket"
+    )

@@ -1,0 +1,219 @@
+"""Steps of containers' lives, from two listings and from a stream."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cri import events
+from agent.cri.events import EventKind
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerView,
+    PodRef,
+    PodUid,
+    SandboxId,
+)
+from common.pb.runtime.v1 import api_pb2
+
+POD = PodRef(namespace="default", name="p", uid=PodUid("u"))
+KINDS = list(EventKind)
+STATES = [ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED]
+
+
+def view(name: str, state: ContainerState) -> ContainerView:
+    return ContainerView(
+        id=ContainerId(name),
+        ref=ContainerRef(pod=POD, name=name),
+        sandbox_id=SandboxId("s"),
+        attempt=0,
+        state=state,
+        created_at=1,
+    )
+
+
+listings = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(list(ContainerState))).map(
+    lambda states: tuple(view(name, state) for name, state in states.items())
+)
+histories = st.lists(listings, min_size=1, max_size=6)
+
+
+def of(steps: Iterable[events.ContainerEvent], name: str) -> list[EventKind]:
+    return [step.kind for step in steps if step.container_id == name]
+
+
+@given(listing=listings)
+def test_nothing_happened_between_equal_listings(listing: tuple[ContainerView, ...]) -> None:
+    assert events.diff(listing, listing, at=1) == ()
+
+
+@given(before=listings, after=listings)
+def test_a_diff_tells_each_containers_steps_in_order_and_ends_where_it_is(
+    before: tuple[ContainerView, ...], after: tuple[ContainerView, ...]
+) -> None:
+    steps = events.diff(before, after, at=7)
+    present = {item.id for item in after}
+
+    for name in {step.container_id for step in steps}:
+        kinds = of(steps, name)
+        assert kinds == sorted(set(kinds), key=KINDS.index)
+        assert (kinds[-1] is EventKind.DELETED) == (name not in present)
+    assert {step.created_at for step in steps} <= {7}
+    assert all(step.inferred for step in steps)
+
+
+@given(history=histories)
+def test_over_any_history_of_listings_no_step_is_told_twice(history: list[tuple[ContainerView, ...]]) -> None:
+    ledger = events.Ledger()
+    told: dict[str, list[EventKind]] = {}
+    for at, listing in enumerate(history):
+        for step in ledger.reconcile(listing, at=at):
+            told.setdefault(step.container_id, []).append(step.kind)
+
+    for kinds in told.values():
+        for life in _lives(kinds):
+            assert life == sorted(set(life), key=KINDS.index)
+
+
+def _lives(kinds: list[EventKind]) -> list[list[EventKind]]:
+    """Split at DELETED: a listing generator may bring an id back, which real runtimes never do."""
+    lives: list[list[EventKind]] = [[]]
+    for kind in kinds:
+        lives[-1].append(kind)
+        if kind is EventKind.DELETED:
+            lives.append([])
+    return lives
+
+
+@given(kinds=st.lists(st.sampled_from(KINDS), max_size=8), listing_state=st.sampled_from(STATES))
+def test_stream_and_listing_together_tell_each_step_once(kinds: list[EventKind], listing_state: ContainerState) -> None:
+    ledger = events.Ledger()
+    ledger.reconcile((), at=0)
+    told: list[EventKind] = []
+    for number, kind in enumerate(kinds):
+        seen = events.Observation(kind, ContainerId("a"), 10 + number, view("a", ContainerState.UNKNOWN))
+        told += of(ledger.observe(seen), "a")
+    told += of(ledger.reconcile((view("a", listing_state),), at=100), "a")
+
+    for life in _lives(told):
+        assert life == sorted(set(life), key=KINDS.index)
+
+
+def test_the_first_listing_only_says_where_things_stand() -> None:
+    ledger = events.Ledger()
+
+    assert ledger.reconcile([view("a", ContainerState.RUNNING)], at=1) == ()
+    assert [item.id for item in ledger.containers()] == ["a"]
+
+
+def test_a_container_that_vanished_while_running_has_stopped() -> None:
+    steps = events.diff([view("a", ContainerState.RUNNING)], [], at=1)
+
+    assert of(steps, "a") == [EventKind.STOPPED, EventKind.DELETED]
+
+
+def test_one_that_came_and_ended_in_between_may_never_have_started() -> None:
+    steps = events.diff([], [view("a", ContainerState.EXITED)], at=1)
+
+    assert of(steps, "a") == [EventKind.CREATED, EventKind.STOPPED]
+
+
+def test_a_state_that_the_runtime_does_not_know_changes_nothing() -> None:
+    ledger = events.Ledger()
+    ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
+
+    assert ledger.reconcile([view("a", ContainerState.UNKNOWN)], at=2) == ()
+    assert ledger.reconcile([view("a", ContainerState.RUNNING)], at=3) == ()
+
+
+def test_what_the_stream_replays_from_before_it_was_opened_is_dropped() -> None:
+    ledger = events.Ledger()
+    ledger.stream_opened(at=100)
+    ledger.reconcile([view("a", ContainerState.EXITED)], at=101)
+    old = events.Observation(EventKind.CREATED, ContainerId("b"), 99, view("b", ContainerState.CREATED))
+
+    assert ledger.observe(old) == ()
+
+
+def test_what_the_stream_says_late_of_a_deleted_container_is_dropped() -> None:
+    ledger = events.Ledger()
+    ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
+    ledger.reconcile([], at=5)
+
+    for kind in KINDS:
+        assert ledger.observe(events.Observation(kind, ContainerId("a"), 4, view("a", ContainerState.EXITED))) == ()
+
+
+def test_a_life_between_two_listings_is_told_by_the_stream_even_if_late() -> None:
+    ledger = events.Ledger()
+    ledger.reconcile([], at=1)
+    ledger.reconcile([], at=5)
+
+    seen = [events.Observation(kind, ContainerId("a"), 4, view("a", ContainerState.UNKNOWN)) for kind in KINDS]
+
+    assert [step.kind for item in seen for step in ledger.observe(item)] == KINDS
+
+
+def test_asking_what_is_untold_changes_nothing() -> None:
+    ledger = events.Ledger()
+    ledger.reconcile([], at=1)
+    listing = [view("a", ContainerState.CREATED)]
+
+    first, second = ledger.untold(listing, at=5), ledger.untold(listing, at=5)
+
+    assert first == second == ledger.reconcile(listing, at=5)
+    assert ledger.untold(listing, at=6) == ()
+
+
+def test_a_stop_carries_its_exit_code() -> None:
+    message = _message(api_pb2.CONTAINER_STOPPED_EVENT, state=api_pb2.CONTAINER_EXITED)
+    ledger = events.Ledger()
+    ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
+    seen = events.read(message)
+    assert seen is not None
+
+    [step] = ledger.observe(seen)
+
+    assert (step.kind, step.exit_code, step.reason) == (EventKind.STOPPED, 137, "OOMKilled")
+    assert not step.inferred
+
+
+def test_sandboxes_own_events_are_not_containers() -> None:
+    message = _message(api_pb2.CONTAINER_STARTED_EVENT, state=api_pb2.CONTAINER_RUNNING)
+    message.container_id = message.pod_sandbox_status.id
+
+    assert events.read(message) is None
+
+
+def test_a_container_without_kubelets_labels_is_never_told() -> None:
+    message = _message(api_pb2.CONTAINER_STARTED_EVENT, state=api_pb2.CONTAINER_RUNNING)
+    message.containers_statuses[0].labels.clear()
+    ledger = events.Ledger()
+    ledger.reconcile([], at=1)
+    seen = events.read(message)
+    assert seen is not None
+
+    assert ledger.observe(seen) == ()
+    assert ledger.observe(dataclasses.replace(seen, kind=EventKind.DELETED)) == ()
+
+
+def _message(
+    kind: "api_pb2.ContainerEventType.ValueType", *, state: "api_pb2.ContainerState.ValueType"
+) -> api_pb2.ContainerEventResponse:
+    labels = {
+        "io.kubernetes.pod.name": "p",
+        "io.kubernetes.pod.namespace": "default",
+        "io.kubernetes.pod.uid": "u",
+        "io.kubernetes.container.name": "a",
+    }
+    status = api_pb2.ContainerStatus(id="a", state=state, labels=labels, exit_code=137, reason="OOMKilled")
+    return api_pb2.ContainerEventResponse(
+        container_id="a",
+        container_event_type=kind,
+        created_at=50,
+        pod_sandbox_status=api_pb2.PodSandboxStatus(id="s"),
+        containers_statuses=[status],
+    )

@@ -1,0 +1,164 @@
+"""The container watch through breaks of the stream, silent streams and runtimes without one."""
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator
+
+from agent.cri.client import CriClient
+from agent.cri.events import ContainerEvent, EventKind
+from agent.model.parts import PartState
+from agent.model.workloads import PodUid
+from agent.sources.containers import ContainerWatch, Pace
+from tests.fakes.cri_runtime import Behaviour
+from tests.fakes.cri_server import CriServer
+from tests.unit.cri.conftest import POD_UID, Reports, create, remove, start
+
+SELDOM = Pace(audit=3600, poll=3600)
+OFTEN = Pace(audit=0.05, poll=0.05)
+
+
+class Watched:
+    """A running watch with its reports and a subscription to everything."""
+
+    def __init__(self, watch: ContainerWatch, *, reports: Reports, queue: "asyncio.Queue[ContainerEvent]") -> None:
+        self.watch = watch
+        self.reports = reports
+        self._queue = queue
+
+    async def steps(self, count: int) -> list[ContainerEvent]:
+        """Wait for that many steps."""
+        async with asyncio.timeout(20):
+            return [await self._queue.get() for _ in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def watching(cri: CriClient, *, pace: Pace, pod_uid: PodUid | None = None) -> AsyncIterator[Watched]:
+    reports = Reports()
+    watch = ContainerWatch(cri, report=reports, pace=pace)
+    task = asyncio.create_task(watch.run())
+    try:
+        async with watch.subscribe(pod_uid) as queue:
+            yield Watched(watch, reports=reports, queue=queue)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_steps_come_from_the_stream_without_listing_again(server: CriServer, cri: CriClient) -> None:
+    async with watching(cri, pace=SELDOM) as watched:
+        await watched.reports.until(PartState.READY)
+        await server.reader_present()
+        container_id = create(server)
+        start(server, container_id)
+        server.runtime.exit(container_id, exit_code=3)
+        remove(server, container_id)
+        steps = await watched.steps(4)
+
+    assert [step.kind for step in steps] == list(EventKind)
+    assert [step.inferred for step in steps] == [False] * 4
+    assert steps[2].exit_code == 3
+    assert server.called().count("ListContainers") == 1
+
+
+async def test_a_subscriber_hears_of_its_own_pod_only(server: CriServer, cri: CriClient) -> None:
+    async with watching(cri, pace=SELDOM) as watched:
+        await watched.reports.until(PartState.READY)
+        await server.reader_present()
+        async with watched.watch.subscribe(POD_UID) as own, watched.watch.subscribe(PodUid("other")) as foreign:
+            create(server)
+            await watched.steps(1)
+            assert own.qsize() == 1
+            assert foreign.empty()
+
+
+async def test_what_was_before_is_not_told(server: CriServer, cri: CriClient) -> None:
+    start(server, create(server, "old"))
+    async with watching(cri, pace=SELDOM) as watched:
+        await watched.reports.until(PartState.READY)
+        await server.reader_present()
+        create(server, "new")
+        [step] = await watched.steps(1)
+
+        assert step.container.ref.name == "new"
+        assert [view.ref.name for view in watched.watch.containers()] == ["old", "new"]
+
+
+async def test_what_happened_while_the_runtime_was_away_is_told_when_it_is_back(
+    server: CriServer, cri: CriClient
+) -> None:
+    ended, removed = create(server, "ended"), create(server, "removed")
+    start(server, ended)
+    async with watching(cri, pace=SELDOM) as watched:
+        await watched.reports.until(PartState.READY)
+        await server.stop()
+        lost = await watched.reports.until(PartState.DEGRADED)
+        server.runtime.exit(ended, exit_code=1)
+        remove(server, removed)
+        start(server, create(server, "new"))
+        await server.start()
+        await watched.reports.until(PartState.READY, after=watched.reports.seen.index(lost))
+        steps = await watched.steps(4)
+
+    assert [(step.container.ref.name, step.kind) for step in steps] == [
+        ("ended", EventKind.STOPPED),
+        ("removed", EventKind.DELETED),
+        ("new", EventKind.CREATED),
+        ("new", EventKind.STARTED),
+    ]
+    assert all(step.inferred for step in steps)
+    assert server.endpoint in lost.message
+    assert lost.mend
+
+
+async def test_the_runtime_may_appear_after_the_agent(tmp_path: pathlib.Path) -> None:
+    server = CriServer(str(tmp_path / "late.sock"))
+    async with CriClient(server.endpoint) as cri, watching(cri, pace=SELDOM) as watched:
+        lost = await watched.reports.until(PartState.DEGRADED)
+        async with server:
+            await watched.reports.until(PartState.READY)
+
+    assert "No such file or directory" in lost.message
+
+
+async def test_a_runtime_without_a_stream_is_listed_instead(tmp_path: pathlib.Path) -> None:
+    server = CriServer(str(tmp_path / "old.sock"), behaviour=Behaviour(has_events=False))
+    async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
+        await watched.reports.until(PartState.READY, containing="no event stream")
+        start(server, create(server))
+        created = await watched.steps(2)
+        remove(server, created[0].container_id)
+        gone = await watched.steps(2)
+
+    assert [step.kind for step in created + gone] == list(EventKind)
+
+
+async def test_a_stream_that_stays_silent_is_found_out_and_listings_go_on(tmp_path: pathlib.Path) -> None:
+    server = CriServer(str(tmp_path / "silent.sock"), behaviour=Behaviour(tells_events=False))
+    async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
+        await watched.reports.until(PartState.READY)
+        start(server, create(server))
+        first = await watched.steps(2)
+        await watched.reports.until(PartState.READY, containing="incomplete")
+        server.runtime.exit(first[0].container_id, exit_code=1)
+        [stopped] = await watched.steps(1)
+
+    assert stopped.kind is EventKind.STOPPED
+
+
+async def test_a_storm_of_containers_is_told_completely(server: CriServer, cri: CriClient) -> None:
+    count = 200
+    async with watching(cri, pace=SELDOM) as watched:
+        await watched.reports.until(PartState.READY)
+        await server.reader_present()
+        for number in range(count):
+            container_id = create(server, f"c{number}")
+            start(server, container_id)
+            remove(server, container_id)
+            await asyncio.sleep(0)
+        steps = await watched.steps(4 * count)
+
+    lives: dict[str, list[EventKind]] = {}
+    for step in steps:
+        lives.setdefault(step.container_id, []).append(step.kind)
+    assert list(lives.values()) == [list(EventKind)] * count

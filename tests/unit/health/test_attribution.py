@@ -1,0 +1,64 @@
+"""Whom a finding concerns, and the one container, if any, that it is a ground to restart."""
+
+import pytest
+
+from agent.health import attribution, cgroup_paths
+from agent.health.attribution import How, ProcessLookup
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.workloads import ContainerRef, PodRef, PodUid
+
+TRAINER = ContainerRef(PodRef("ns", "trainer", PodUid("1")), "main")
+MONITOR = ContainerRef(PodRef("ns", "monitor", PodUid("2")), "exporter")
+
+
+def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
+    return Finding(Source.KERNEL_LOG, FindingKind.XID, "31", DeviceLocator(), action, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("process", "holders", "restart", "how"),
+    [
+        pytest.param(TRAINER, [TRAINER], [TRAINER], How.PROCESS, id="the-process-named"),
+        pytest.param(MONITOR, [TRAINER], [MONITOR], How.PROCESS, id="not-the-innocent-holder"),
+        pytest.param(TRAINER, None, [TRAINER], How.PROCESS, id="the-process-even-if-kubelet-is-away"),
+        pytest.param(ProcessLookup.NONE_NAMED, [TRAINER], [TRAINER], How.SOLE_HOLDER, id="the-only-holder"),
+        pytest.param(ProcessLookup.NONE_NAMED, [TRAINER, MONITOR], [], How.SEVERAL_HOLDERS, id="never-a-guess"),
+        pytest.param(ProcessLookup.NONE_NAMED, None, [], How.HOLDERS_UNKNOWN, id="kubelet-away"),
+        pytest.param(ProcessLookup.NONE_NAMED, [], [], How.NO_HOLDER, id="nobody"),
+        pytest.param(ProcessLookup.OUTSIDE_PODS, [TRAINER], [], How.PROCESS_OUTSIDE_PODS, id="a-host-process"),
+        pytest.param(ProcessLookup.GONE, [TRAINER], [], How.PROCESS_GONE, id="the-process-is-gone"),
+        pytest.param(ProcessLookup.NOT_LISTED, [TRAINER], [], How.HOLDERS_UNKNOWN, id="not-listed-yet"),
+    ],
+)
+def test_attribute(
+    process: ContainerRef | ProcessLookup, holders: list[ContainerRef] | None, restart: list[ContainerRef], how: How
+) -> None:
+    found = attribution.attribute(fault(), process=process, holders=holders)
+    assert (list(found.restart), found.how) == (restart, how)
+
+
+def test_a_fault_that_a_restart_cannot_mend_restarts_nobody_but_concerns_all_holders() -> None:
+    found = attribution.attribute(fault(ActionClass.REBOOT_NODE), process=TRAINER, holders=[TRAINER, MONITOR])
+    assert found.restart == ()
+    assert set(found.concerned) == {TRAINER, MONITOR}
+
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(f"0::/kubepods/burstable/pod1a/{ID}\n", ID, id="cgroupfs-v2"),
+        pytest.param(f"5:memory:/kubepods/pod1a/{ID}\n0::/kubepods/pod1a/{ID}\n", ID, id="v1-hybrid"),
+        pytest.param(f"0::/kubepods.slice/kubepods-pod1a.slice/cri-containerd-{ID}.scope\n", ID, id="systemd"),
+        pytest.param(f"0::/kubepods.slice/kubepods-pod1a.slice/crio-{ID}.scope/container\n", ID, id="crio-nested"),
+        pytest.param("0::/system.slice/sshd.service\n", None, id="host-process"),
+        pytest.param("", None, id="empty"),
+        pytest.param(f"1:a:/x/{ID}\n2:b:/x/{ID[::-1]}\n", None, id="contradiction-is-no-answer"),
+    ],
+)
+def test_container_id(text: str, expected: str | None) -> None:
+    assert cgroup_paths.container_id(text) == expected

@@ -1,0 +1,204 @@
+"""The catalog: complete, consistent, and loud about anything that is not."""
+
+import pytest
+
+from agent.health import catalog_file, fault_names
+from agent.health.catalog import AppCaused, Catalog, FaultKey
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator
+from agent.model.findings import Finding, FindingKind, Source
+from hack import catalog_doc
+
+DOES = "does: {None: a, RestartApp: b, AskDriver: c, ResetDevice: d, RebootNode: e, Replace: f}"
+HEAD = f"schema: 1\nversion: 1\n{DOES}\nfaults:\n"
+FAULT = "  - {kind: Xid, codes: 1, name: n, class: None, app_caused: no, meaning: m}\n"
+
+
+def xid(code: int) -> FaultKey:
+    return FaultKey(FindingKind.XID, str(code))
+
+
+def finding(code: int, action: ActionClass) -> Finding:
+    return Finding(
+        source=Source.KERNEL_LOG,
+        kind=FindingKind.XID,
+        code=str(code),
+        device=DeviceLocator(),
+        action=action,
+        observed_at=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return catalog_file.builtin()
+
+
+XIDS_BY_CLASS = {
+    ActionClass.NONE: "37, 38, 44, 45, 63, 65-67, 92, 93, 106, 107, 121, 141, 152, 153, 157, 160-165, 185",
+    ActionClass.RESTART_APP: (
+        "8, 11, 13, 25, 31, 32, 39-41, 43, 60, 68-72, 75-77, 80, 82-86, 88, 89, 94, 96-105, 108, 126-135, 137, 139"
+    ),
+    ActionClass.ASK_DRIVER: "48, 61, 74, 109, 123, 144-149, 154, 159, 166, 168-173",
+    ActionClass.RESET_DEVICE: "46, 62, 95, 110, 119, 120, 136, 140, 143, 150, 155, 156, 158",
+    ActionClass.REBOOT_NODE: "79, 151, 167",
+    ActionClass.REPLACE: "54, 64, 78, 142",
+}
+
+
+@pytest.mark.parametrize("action", ActionClass)
+def test_every_known_xid_is_in_its_class(catalog: Catalog, action: ActionClass) -> None:
+    listed = {
+        key.code for key, entry in catalog.entries.items() if key.kind is FindingKind.XID and entry.action is action
+    }
+
+    assert listed == set(fault_names.codes(XIDS_BY_CLASS[action]))
+
+
+@pytest.mark.parametrize(
+    ("value", "action"),
+    [
+        (0, ActionClass.NONE),
+        (1, ActionClass.RESET_DEVICE),
+        (2, ActionClass.REBOOT_NODE),
+        (3, ActionClass.RESET_DEVICE),
+        (4, ActionClass.RESET_DEVICE),
+        (5, ActionClass.ASK_DRIVER),
+        (6, ActionClass.RESET_DEVICE),
+        (7, ActionClass.REBOOT_NODE),
+        (8, ActionClass.ASK_DRIVER),
+    ],
+)
+def test_the_drivers_recovery_actions_have_their_classes(catalog: Catalog, value: int, action: ActionClass) -> None:
+    assert catalog.action(FaultKey(FindingKind.RECOVERY_ACTION, str(value))) is action
+
+
+def test_an_unknown_code_is_never_acted_on_alone(catalog: Catalog) -> None:
+    assert catalog.action(xid(999)) is ActionClass.ASK_DRIVER
+    assert not catalog.action(xid(999)).leaves_device_usable
+
+
+def test_a_lost_device_needs_a_reboot_whatever_code_comes_with_it(catalog: Catalog) -> None:
+    assert catalog.action(FaultKey(FindingKind.DEVICE_LOST)) is ActionClass.REBOOT_NODE
+    assert catalog.action(FaultKey(FindingKind.DEVICE_LOST, "15")) is ActionClass.REBOOT_NODE
+
+
+@pytest.mark.parametrize("code", [32, 38, 44, 69, 94, 109, 121, 136])
+def test_codes_on_which_monitors_disagree_have_an_explained_entry(catalog: Catalog, code: int) -> None:
+    entry = catalog.find(xid(code))
+
+    assert entry is not None
+    assert entry.meaning
+    assert entry.nvidia
+
+
+def test_an_effect_is_swallowed_by_its_cause_only(catalog: Catalog) -> None:
+    cleanup = finding(45, ActionClass.RESTART_APP)
+
+    assert catalog.swallows(finding(48, ActionClass.ASK_DRIVER), cleanup)
+    assert not catalog.swallows(cleanup, finding(48, ActionClass.ASK_DRIVER))
+    assert not catalog.swallows(finding(63, ActionClass.NONE), cleanup)
+
+
+def test_a_graver_finding_is_never_swallowed(catalog: Catalog) -> None:
+    assert not catalog.swallows(finding(144, ActionClass.NONE), finding(45, ActionClass.RESTART_APP))
+    assert not catalog.swallows(finding(48, ActionClass.ASK_DRIVER), finding(95, ActionClass.RESET_DEVICE))
+
+
+def test_no_effect_in_the_table_is_graver_than_its_cause(catalog: Catalog) -> None:
+    for entry in catalog.entries.values():
+        for cause in entry.effect_of:
+            assert entry.action.severity <= catalog.entries[cause].action.severity, f"{entry.key} of {cause}"
+            assert entry.key in catalog.effects(cause)
+
+
+def test_the_word_in_the_line_decides_where_the_entry_says_so(catalog: Catalog) -> None:
+    assert catalog.action(xid(145), severity="Non-fatal") is ActionClass.NONE
+    assert catalog.action(xid(145), severity="Fatal") is ActionClass.ASK_DRIVER
+    assert catalog.action(xid(31), severity="Fatal") is ActionClass.RESTART_APP
+    assert catalog.action(FaultKey(FindingKind.SXID, "23001"), severity="Non-fatal") is ActionClass.REBOOT_NODE
+
+
+def test_overrides_change_only_what_they_name(catalog: Catalog) -> None:
+    merged = catalog_file.merged(
+        catalog,
+        "schema: 1\nversion: site7\nfaults:\n"
+        "  - {kind: Xid, codes: '94', class: ResetDevice}\n"
+        "  - {kind: Xid, codes: 900, name: ours, class: Replace, app_caused: no, meaning: seen here}\n",
+    )
+
+    assert merged.version == f"{catalog.version}+site7"
+    changed = {key for key, entry in merged.entries.items() if catalog.entries.get(key) != entry}
+    assert changed == {xid(94), xid(900)}
+    entry = merged.entries[xid(94)]
+    assert entry.action is ActionClass.RESET_DEVICE
+    assert entry.name == "contained memory error"
+    assert merged.what_is_done(entry) == merged.does[ActionClass.RESET_DEVICE]
+    assert catalog.action(xid(94)) is ActionClass.RESTART_APP
+
+
+def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
+    catalog = catalog_file.parse(HEAD + FAULT.replace("codes: 1,", "codes: [7, 39-41],"))
+
+    assert {key.code for key in catalog.entries} == {"7", "39", "40", "41"}
+    assert next(iter(catalog.entries.values())).app_caused is AppCaused.NO
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param("", "not a mapping", id="empty"),
+        pytest.param("a: [", "not YAML", id="syntax"),
+        pytest.param("schema: 2\n", "'schema: 1'", id="schema"),
+        pytest.param("schema: 1\nversion: 1\nfaults: []\n", "does missing", id="no texts"),
+        pytest.param("schema: 1\nschema: 1\n", "line 2: 'schema' is given twice", id="key twice at the top"),
+        pytest.param(HEAD.replace("RestartApp: b, ", "") + FAULT, "'does' lacks RestartApp", id="class without text"),
+        pytest.param(HEAD.replace("Replace", "Burn") + FAULT, "'Burn' is unknown", id="text for no class"),
+        pytest.param(HEAD + "  - nothing\n", "line 5: a fault is not a mapping", id="fault not a mapping"),
+        pytest.param(HEAD + FAULT + FAULT, "line 6: Xid 1 is already in line 5", id="duplicate code"),
+        pytest.param(
+            HEAD + FAULT.replace("class: None", "class: Reboot"), "line 5: class 'Reboot'", id="unknown class"
+        ),
+        pytest.param(HEAD + FAULT.replace("kind: Xid", "kind: Zid"), "line 5: kind 'Zid'", id="unknown kind"),
+        pytest.param(
+            HEAD + FAULT.replace("app_caused: no", "app_caused: si"), "app_caused 'si'", id="unknown app_caused"
+        ),
+        pytest.param(HEAD + FAULT.replace("name: n, ", ""), "lacks 'name'", id="field missing"),
+        pytest.param(HEAD + FAULT.replace("name: n", "nmae: n"), "unknown field 'nmae'", id="field misspelt"),
+        pytest.param(
+            HEAD + FAULT.replace("name: n", "name: {a: b}"), "line 5: a field is a mapping", id="nested field"
+        ),
+        pytest.param(HEAD + FAULT.replace("codes: 1", "codes: one"), "neither a code nor a range", id="bad code"),
+        pytest.param(HEAD + FAULT.replace("codes: 1", "codes: 9-1"), "empty or longer", id="backward range"),
+        pytest.param(HEAD + FAULT.replace("codes: 1", "codes: 1-999"), "empty or longer", id="endless range"),
+        pytest.param(HEAD + FAULT.replace("codes: 1, ", ""), "Xid lacks codes", id="no codes"),
+        pytest.param(
+            HEAD + FAULT.replace("kind: Xid", "kind: DeviceLost"), "has no codes", id="codes for a codeless kind"
+        ),
+        pytest.param(HEAD + FAULT.replace("}", ", effect_of: 2}"), "Xid 1 links to Xid 2", id="dangling cause"),
+        pytest.param(HEAD + FAULT.replace("}", ", cancels: SXid 2}"), "Xid 1 links to SXid 2", id="dangling cancel"),
+        pytest.param(HEAD + FAULT.replace("}", ", effect_of: 1}"), "its own cause", id="own cause"),
+        pytest.param(HEAD + FAULT.replace("}", ", effect_of: Foo 1}"), "'Foo' is no kind", id="link to no kind"),
+        pytest.param(HEAD + FAULT.replace("}", ", word_decides: maybe}"), "true or false", id="bad flag"),
+        pytest.param(HEAD + "  - {kind: Xid, kind: Xid}\n", "line 5: 'kind' is given twice", id="field twice"),
+        pytest.param("schema: 1\nversion: 1\nfaults: {}\n" + DOES, "'faults' is not a list", id="faults not a list"),
+    ],
+)
+def test_an_inconsistent_catalog_stops_the_load_with_a_mend(text: str, complaint: str) -> None:
+    with pytest.raises(catalog_file.CatalogError) as caught:
+        catalog_file.parse(text)
+
+    message = str(caught.value)
+    assert complaint in message
+    assert message.startswith("catalog")
+    assert ": " in message
+    assert "\n" not in message
+
+
+def test_an_override_of_an_unknown_code_must_be_complete(catalog: Catalog) -> None:
+    with pytest.raises(catalog_file.CatalogError, match="line 3: Xid 900 lacks 'name'"):
+        catalog_file.merged(catalog, "schema: 1\nfaults:\n  - {kind: Xid, codes: 900, class: None}\n")
+
+
+def test_the_page_about_the_catalog_is_current() -> None:
+    assert catalog_doc.PAGE.read_text("utf-8") == catalog_doc.render(catalog_file.builtin())

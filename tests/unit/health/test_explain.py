@@ -1,0 +1,99 @@
+"""What ``kubemend explain`` says about codes and about logs."""
+
+import json
+
+import pytest
+
+from agent.health import catalog_file, explain
+from agent.health.catalog import Catalog
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return catalog_file.builtin()
+
+
+def test_a_log_gives_one_object_per_finding_and_nothing_else(catalog: Catalog) -> None:
+    lines = [
+        "[    1.000000] usb 1-1: new device\n",
+        "[  100.250000] NVRM: GPU at PCI:0000:41:00: GPU-12345678-1234-1234-1234-123456789abc\n",
+        "[  100.500000] NVRM: Xid (PCI:0000:41:00 GPU-I:03): 31, pid=4242, name=my app, MMU Fault\n",
+        "Jun 12 16:31:50 node trainer[9]: NVRM: Xid (PCI:0000:41:00): 79, quoted\n",
+        "Jun 12 16:31:50 node kernel: nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26006, Fatal, SOE HALT\n",
+        "Jun 12 16:31:50 node kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n",
+        "                             NVRM: (PCI ID: 10de:26b5) installed in this system has\n",
+        "                             NVRM: fallen off the bus and is not responding to commands.\n",
+    ]
+
+    found = list(explain.findings_from_lines(lines, catalog=catalog))
+
+    assert found[0] == {
+        "source": "kernel-log",
+        "kind": "Xid",
+        "code": 31,
+        "device": "0000:41:00.0",
+        "gpu_instance": 3,
+        "compute_instance": None,
+        "pid": 4242,
+        "name": "my app",
+        "action": "RestartApp",
+        "text": "MMU Fault",
+        "meaning": "MMU fault",
+        "boot_seconds": 100.5,
+        "evidence": {"gpu_uuid": "GPU-12345678-1234-1234-1234-123456789abc"},
+    }
+    assert [(each["kind"], each["code"], each["device"]) for each in found[1:]] == [
+        ("SXid", 26006, "0000:05:00.0"),
+        ("FallenOffBus", None, "0000:b3:00.0"),
+    ]
+    assert all(json.loads(json.dumps(each)) == each for each in found)
+
+
+def test_raw_kmsg_records_are_understood_too(catalog: Catalog) -> None:
+    (found,) = explain.findings_from_lines(["4,12,2500000,-;NVRM: Xid (PCI:0000:41:00): 46\n"], catalog=catalog)
+
+    assert (found["code"], found["boot_seconds"]) == (46, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("query", "title"),
+    [
+        ("79", "Xid 79: GPU has fallen off the bus"),
+        (" xid 79 ", "Xid 79: GPU has fallen off the bus"),
+        ("XID:79", "Xid 79: GPU has fallen off the bus"),
+        ("sxid 20034", "SXid 20034: NVSwitch link went down"),
+        ("20034", "SXid 20034: NVSwitch link went down"),
+        ("FallenOffBus", "FallenOffBus: GPU has fallen off the bus"),
+        ("fallen off bus", "FallenOffBus: GPU has fallen off the bus"),
+        ("recovery action 2", "RecoveryAction 2: node reboot"),
+    ],
+)
+def test_a_code_is_explained_however_it_is_written(catalog: Catalog, query: str, title: str) -> None:
+    explanation = explain.explain_code(query, catalog=catalog)
+
+    assert explanation.known
+    assert explanation.text.startswith(title)
+
+
+def test_an_explanation_says_meaning_remedy_causes_and_version(catalog: Catalog) -> None:
+    text = explain.explain_code("45", catalog=catalog).text
+
+    assert "action class    None" in text or "None" in text
+    assert "launcher" in " ".join(text.split())
+    assert "Xid 48" in text
+    assert catalog.version in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> None:
+    explanation = explain.explain_code("xid 999", catalog=catalog)
+
+    assert not explanation.known
+    assert explanation.text.startswith("Xid 999: unknown")
+    assert "Nothing is restarted" in explanation.text
+
+
+@pytest.mark.parametrize("query", ["", "   ", "79abc", "hello", "xid", "hello 79", "39-41", "-1", "7 9", "²"])
+def test_what_is_no_code_is_refused_in_one_line(catalog: Catalog, query: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        explain.explain_code(query, catalog=catalog)

@@ -1,0 +1,115 @@
+"""The fold: severity goes down only on the evidence that belongs to what raised it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.health import fold
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.verdicts import Health
+
+GPU = "GPU-1"
+
+
+def finding(kind: FindingKind, code: str, action: ActionClass, *, at: float = 0.0, **changes: Any) -> Finding:
+    return Finding(
+        source=Source.KERNEL_LOG, kind=kind, code=code, device=DeviceLocator(), action=action, observed_at=at, **changes
+    )
+
+
+def xid(code: int, action: ActionClass, at: float = 0.0) -> Finding:
+    return finding(FindingKind.XID, str(code), action, at=at)
+
+
+def folded(*findings: Finding) -> fold.HealthState:
+    state = fold.HealthState(boot_id="boot-1")
+    for item in findings:
+        state = fold.fold(state, item, device=GPU)
+    return state
+
+
+APP_GONE = finding(FindingKind.APP_GONE, "", ActionClass.NONE, at=99.0)
+DRIVER_NONE = finding(FindingKind.RECOVERY_ACTION, "0", ActionClass.NONE, at=99.0)
+DRIVER_RESET = finding(FindingKind.RECOVERY_ACTION, "1", ActionClass.RESET_DEVICE, at=50.0)
+BACK = finding(FindingKind.DEVICE_BACK, "", ActionClass.NONE, at=99.0)
+LOST = finding(FindingKind.DEVICE_LOST, "", ActionClass.REBOOT_NODE, at=5.0)
+XID31 = xid(31, ActionClass.RESTART_APP)
+XID48 = xid(48, ActionClass.RESET_DEVICE)
+XID79 = xid(79, ActionClass.REBOOT_NODE)
+XID64 = xid(64, ActionClass.REPLACE)
+UNKNOWN = xid(999, ActionClass.ASK_DRIVER)
+
+
+def test_a_device_that_answers_and_has_no_fault_is_healthy() -> None:
+    assert fold.verdict(folded(), GPU, answers=True).health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("answers", [None, False])
+def test_a_device_that_could_not_be_asked_is_unknown_not_healthy(answers: bool | None) -> None:
+    assert fold.verdict(folded(), GPU, answers=answers).health is Health.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("findings", "health", "reason"),
+    [
+        pytest.param([XID31], Health.DEGRADED, "Xid31", id="app-class"),
+        pytest.param([XID31, APP_GONE], Health.HEALTHY, "Healthy", id="app-gone-ends-an-app-fault"),
+        pytest.param([XID48, xid(45, ActionClass.NONE, 1.0)], Health.UNHEALTHY, "Xid48", id="45-never-hides-48"),
+        pytest.param([XID48, xid(13, ActionClass.RESTART_APP, 1.0)], Health.UNHEALTHY, "Xid48", id="nor-does-13"),
+        pytest.param([XID48, APP_GONE], Health.UNHEALTHY, "Xid48", id="app-gone-is-no-evidence-for-a-reset"),
+        pytest.param([XID48, DRIVER_NONE], Health.HEALTHY, "Healthy", id="the-driver-may-say-it-is-over"),
+        pytest.param([XID79, DRIVER_NONE], Health.UNHEALTHY, "Xid79", id="but-not-for-a-gpu-off-the-bus"),
+        pytest.param([XID79, BACK], Health.UNHEALTHY, "Xid79", id="off-the-bus-needs-a-reboot"),
+        pytest.param([LOST, BACK], Health.HEALTHY, "Healthy", id="lost-and-back"),
+        pytest.param([XID31, DRIVER_RESET], Health.UNHEALTHY, "RecoveryAction1", id="the-driver-may-raise-it"),
+        pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="and-take-its-own-word-back"),
+        pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
+        pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
+        pytest.param([XID64, DRIVER_NONE, BACK, APP_GONE], Health.UNHEALTHY, "Xid64", id="broken-stays-broken"),
+    ],
+)
+def test_verdict(findings: list[Finding], health: Health, reason: str) -> None:
+    result = fold.verdict(folded(*findings), GPU, answers=True)
+    assert (result.health, result.reason) == (health, reason)
+
+
+def test_evidence_from_before_the_fault_clears_nothing() -> None:
+    early = finding(FindingKind.APP_GONE, "", ActionClass.NONE, at=-1.0)
+    assert fold.verdict(folded(XID31, early), GPU, answers=True).health is Health.DEGRADED
+
+
+def test_the_drivers_latest_word_replaces_its_earlier_one() -> None:
+    reboot = finding(FindingKind.XID, "154", ActionClass.REBOOT_NODE, at=60.0)
+    state = folded(DRIVER_RESET, reboot)
+    assert [latch.action for latch in state.latches(GPU)] == [ActionClass.REBOOT_NODE]
+
+
+def test_a_reboot_clears_all_but_broken_hardware() -> None:
+    state = fold.after_reboot(folded(XID79, XID64), boot_id="boot-2")
+    assert [latch.code for latch in state.latches(GPU)] == ["64"]
+
+
+def test_an_agent_restart_on_the_same_boot_clears_nothing() -> None:
+    assert fold.after_reboot(folded(XID79), boot_id="boot-1") == folded(XID79)
+
+
+KINDS = st.sampled_from([XID31, XID48, XID79, XID64, UNKNOWN, DRIVER_RESET, LOST, xid(45, ActionClass.NONE)])
+
+
+@given(st.lists(KINDS, max_size=8), KINDS)
+def test_without_evidence_severity_never_goes_down(earlier: list[Finding], later: Finding) -> None:
+    before = fold.verdict(folded(*earlier), GPU, answers=True)
+    after = fold.verdict(folded(*earlier, later), GPU, answers=True)
+    assert after.action.severity >= before.action.severity
+
+
+@given(st.lists(st.one_of(KINDS, st.sampled_from([APP_GONE, DRIVER_NONE, BACK])), max_size=10))
+def test_a_finding_about_one_device_never_touches_another(findings: list[Finding]) -> None:
+    state = fold.fold(fold.HealthState(), XID79, device="GPU-2")
+    for item in findings:
+        state = fold.fold(state, item, device=GPU)
+    assert fold.verdict(state, "GPU-2", answers=True).reason == "Xid79"

@@ -1,0 +1,103 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from common.kube import client, config, errors, paths
+from hack.devnode.api import kubeconfig, standin
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://127.0.0.1:6443", True),
+        ("https://127.8.8.8", True),
+        ("http://[::1]:1", True),
+        ("https://localhost:6443", True),
+        ("https://10.0.0.1", False),
+        ("https://localhost.example.com", False),
+        ("", False),
+    ],
+)
+def test_loopback_is_recognised(url: str, *, expected: bool) -> None:
+    assert config.is_loopback(url) is expected
+
+
+async def test_proxies_of_the_environment_do_not_catch_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with (
+        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
+        client.connect(kubeconfig=server.kubeconfig) as api,
+    ):
+        assert (await api.list(paths.PODS)).items == []
+
+
+async def test_kubeconfig_may_appear_late(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    async with client.connect(kubeconfig=path) as api:
+        with pytest.raises(errors.NotConfiguredError, match="No such file"):
+            await api.list(paths.PODS)
+        async with standin.StandIn(kubeconfig=path):
+            assert (await api.list(paths.PODS)).items == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not: [yaml", "[]", "current-context: x\ncontexts: []\n", "\x00"])
+async def test_broken_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    async with client.connect(kubeconfig=path) as api:
+        with pytest.raises(errors.NotConfiguredError, match=str(path)):
+            await api.list(paths.PODS)
+
+
+async def test_new_credentials_are_read_after_a_401(tmp_path: Path) -> None:
+    path = tmp_path / "client"
+    async with (
+        standin.StandIn(kubeconfig=tmp_path / "server") as server,
+        client.connect(kubeconfig=path) as api,
+    ):
+        kubeconfig.write(path, server=f"http://127.0.0.1:{server.port}", token="old")
+        with pytest.raises(errors.UnauthorizedError):
+            await api.list(paths.PODS)
+        path.write_text(server.kubeconfig.read_text())
+        assert (await api.list(paths.PODS)).items == []
+
+
+async def test_credential_plugin_is_asked(tmp_path: Path) -> None:
+    async with standin.StandIn(kubeconfig=tmp_path / "server") as server:
+        answer = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {"token": server.token},
+        }
+        plugin = tmp_path / "plugin"
+        plugin.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+        plugin.chmod(stat.S_IRWXU)
+        path = kubeconfig.write(tmp_path / "client", server=f"http://127.0.0.1:{server.port}", token="unused")
+        use = f"exec: {{apiVersion: client.authentication.k8s.io/v1, command: {plugin}}}"
+        path.write_text(path.read_text().replace("token: unused", use))
+        async with client.connect(kubeconfig=path) as api:
+            assert (await api.list(paths.PODS)).items == []
+
+
+async def test_pod_without_its_service_account_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
+    async with client.connect() as api:
+        with pytest.raises(errors.NotConfiguredError, match="the service account cannot be used"):
+            await api.list(paths.PODS)
+
+
+def test_kubeconfig_is_found_as_kubectl_finds_it(tmp_path: Path) -> None:
+    path = tmp_path / ".kube" / "config"
+    with pytest.raises(errors.NotConfiguredError, match="not in a pod, and no kubeconfig"):
+        config.default_kubeconfig({"HOME": str(tmp_path)})
+    path.parent.mkdir()
+    path.touch()
+    assert config.default_kubeconfig({"HOME": str(tmp_path)}) == path
+    with pytest.raises(errors.NotConfiguredError):
+        config.default_kubeconfig({"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "other")})

@@ -1,0 +1,29 @@
+import pytest
+
+from common.kube import paths
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/api/v1/pods", "list pods"),
+        ("GET", "/api/v1/namespaces/ml/pods/a", "get pods ml/a"),
+        ("PATCH", "/api/v1/namespaces/ml/pods/a/status", "patch pods/status ml/a"),
+        ("POST", "/apis/batch/v1/namespaces/ml/jobs", "create jobs.batch ml"),
+        ("DELETE", "/api/v1/nodes/n1", "delete nodes n1"),
+        ("GET", "/api/v1/namespaces", "list namespaces"),
+        ("GET", "/api/v1/namespaces/ml", "get namespaces ml"),
+        ("PUT", "/api/v1/namespaces/ml/status", "update namespaces/status ml"),
+        ("GET", "/version", "get /version"),
+    ],
+)
+def test_requests_are_described_in_the_words_of_rbac(method: str, path: str, expected: str) -> None:
+    assert str(paths.describe(method, path)) == expected
+
+
+def test_watches_have_a_verb_of_their_own() -> None:
+    assert paths.describe("GET", paths.PODS, watch=True).verb == "watch"
+
+
+def test_names_are_quoted() -> None:
+    assert paths.pod_status("a/b", "c d") == "/api/v1/namespaces/a%2Fb/pods/c%20d/status"

@@ -1,0 +1,128 @@
+"""Who holds which device: kubelet's answers, and ids that are no UUIDs."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
+from agent.model.workloads import Allocations, ClaimDevice, PluginDevice
+from agent.podresources import answers
+from tests.fakes.podresources_server import pod
+
+WHOLE = Gpu(uuid=GpuUuid("GPU-a"), pci=PciAddress(0, 1, 0), index=0, minor=3)
+ONE_SLICE = Gpu(
+    uuid=GpuUuid("GPU-b"),
+    pci=PciAddress(0, 2, 0),
+    index=1,
+    minor=1,
+    mig=(MigInstance(uuid=GpuUuid("MIG-b1"), gpu_instance=7, compute_instance=0),),
+)
+TWO_SLICES = Gpu(
+    uuid=GpuUuid("GPU-c"),
+    pci=PciAddress(0, 3, 0),
+    index=2,
+    minor=2,
+    mig=(
+        MigInstance(uuid=GpuUuid("MIG-c1"), gpu_instance=1, compute_instance=0),
+        MigInstance(uuid=GpuUuid("MIG-c2"), gpu_instance=2, compute_instance=0),
+    ),
+)
+INVENTORY = Inventory(gpus=(WHOLE, ONE_SLICE, TWO_SLICES), complete=True)
+
+
+def held(
+    *, devices: list[tuple[str, str]] | None = None, claims: list[tuple[str, str, str]] | None = None
+) -> Allocations:
+    return answers.allocations([pod("p", devices=devices or [], claims=claims or [])])
+
+
+def resolved(
+    *, devices: list[tuple[str, str]] | None = None, claims: list[tuple[str, str, str]] | None = None
+) -> Allocations:
+    return answers.resolve(held(devices=devices, claims=claims), inventory=INVENTORY)
+
+
+def test_uuids_are_taken_as_they_are_and_replicas_are_one_device() -> None:
+    [item] = held(
+        devices=[
+            ("nvidia.com/gpu", "GPU-a"),
+            ("nvidia.com/gpu.shared", "GPU-b::0"),
+            ("nvidia.com/gpu.shared", "GPU-b::11"),
+            ("nvidia.com/mig-1g.10gb", "MIG-c1"),
+            ("nvidia.com/mig-1g.10gb", "MIG-GPU-c/1/0"),
+        ]
+    ).items
+
+    assert item.devices == {"GPU-a", "GPU-b", "MIG-c1", "MIG-GPU-c/1/0"}
+    assert (item.namespace, item.pod_name, item.container) == ("default", "p", "trainer")
+
+
+def test_containers_without_devices_hold_none_and_the_answer_is_known() -> None:
+    assert answers.allocations([pod("idle")]) == Allocations(items=(), known=True)
+
+
+def test_indices_and_device_nodes_are_matched_with_the_inventory() -> None:
+    [by_index] = resolved(devices=[("nvidia.com/gpu", "0"), ("nvidia.com/gpu", "1::4")]).items
+    [by_node] = resolved(devices=[("nvidia.com/gpu", "nvidia3"), ("nvidia.com/gpu", "nvidia2/gi2/vgpu0")]).items
+
+    assert by_index.devices == {"GPU-a", "GPU-b"}
+    assert by_node.devices == {"GPU-a", "MIG-c2"}
+    assert by_index.plugin_devices == by_node.plugin_devices == frozenset()
+
+
+def test_ids_that_name_no_gpu_stay() -> None:
+    devices = [("rdma/hca", "0"), ("nvidia.com/gpu", "17"), ("nvidia.com/gpu", "nvidia2/gi9")]
+
+    [item] = resolved(devices=devices).items
+
+    assert item.devices == frozenset()
+    assert item.plugin_devices == {PluginDevice(resource=resource, id=name) for resource, name in devices}
+
+
+def test_dra_names_count_by_minor_number_not_by_index() -> None:
+    [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-3")]).items
+
+    assert item.devices == {"GPU-a"}
+    assert item.claims == frozenset()
+
+
+def test_a_dra_mig_device_is_known_where_the_gpu_has_only_one() -> None:
+    [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-1-mig-1g10gb-19-0")]).items
+
+    assert item.devices == {"MIG-b1"}
+    assert item.claims == frozenset()
+
+
+def test_a_dra_mig_device_among_several_counts_for_its_parent_and_stays_a_claim() -> None:
+    [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-2-mig-1g10gb-19-4")]).items
+
+    assert item.devices == {"GPU-c"}
+    assert item.claims == {ClaimDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-2-mig-1g10gb-19-4")}
+
+
+def test_claims_that_cannot_be_matched_stay() -> None:
+    claims = [
+        ("gpu.nvidia.com", "node-1", "gpu-9"),
+        ("gpu.nvidia.com", "node-1", "gpu-vfio-0"),
+        ("gpu.example.com", "node-1", "gpu-3"),
+    ]
+
+    [item] = resolved(claims=claims).items
+
+    assert item.devices == frozenset()
+    assert item.claims == {ClaimDevice(*claim) for claim in claims}
+
+
+@given(
+    ids=st.lists(st.text(max_size=20) | st.from_regex(r"(nvidia)?\d(/gi\d)?(::\d)?", fullmatch=True)),
+    names=st.lists(st.text(max_size=20) | st.from_regex(r"gpu-\d(-mig-.{1,3})?", fullmatch=True)),
+)
+def test_no_device_is_ever_dropped(ids: list[str], names: list[str]) -> None:
+    devices, claims = [("nvidia.com/gpu", name) for name in ids], [("gpu.nvidia.com", "n", name) for name in names]
+    before = held(devices=devices, claims=claims)
+    after = answers.resolve(before, inventory=INVENTORY)
+
+    assert len(after.items) == (1 if ids or names else 0)
+    for item in after.items:
+        assert item.devices or item.claims or item.plugin_devices
+    assert answers.resolve(before, inventory=Inventory()) == before
+    assert answers.resolve(after, inventory=INVENTORY) == after

@@ -1,0 +1,173 @@
+"""The pod-resources client: kubelets old and new, absent, overloaded, and something else at the socket."""
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+
+from agent.model.parts import PartState, PartStatus
+from agent.model.workloads import Allocations, PodRef, PodUid
+from agent.podresources.client import AllocationCache, PodResourcesClient
+from common import aio
+from tests.fakes.podresources_server import PodResourcesServer, pod
+
+P = PodRef(namespace="default", name="p", uid=PodUid("u"))
+UNKNOWN = Allocations(known=False)
+
+
+@pytest.fixture
+async def kubelet(tmp_path: pathlib.Path) -> AsyncIterator[PodResourcesServer]:
+    """A kubelet with two pods; ``p`` holds GPU-a."""
+    async with PodResourcesServer(str(tmp_path / "kubelet.sock")) as server:
+        server.pods = [pod("p", devices=[("nvidia.com/gpu", "GPU-a")]), pod("idle")]
+        yield server
+
+
+@pytest.fixture
+def reports() -> list[PartStatus]:
+    """What the client reported."""
+    return []
+
+
+@pytest.fixture
+async def client(kubelet: PodResourcesServer, reports: list[PartStatus]) -> AsyncIterator[PodResourcesClient]:
+    """A client of it."""
+    async with PodResourcesClient(kubelet.endpoint, report=reports.append) as made:
+        yield made
+
+
+async def test_list_tells_who_holds_what(client: PodResourcesClient, reports: list[PartStatus]) -> None:
+    held = await client.list()
+    await client.list()
+
+    assert held.known
+    assert [(item.pod_name, item.devices) for item in held.items] == [("p", frozenset({"GPU-a"}))]
+    assert [status.state for status in reports] == [PartState.READY]
+
+
+async def test_get_asks_for_one_pod(client: PodResourcesClient, kubelet: PodResourcesServer) -> None:
+    held = await client.get(P)
+
+    assert [item.devices for item in held.items] == [{"GPU-a"}]
+    assert kubelet.calls == ["Get"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, "unknown method Get"),
+        (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled"),
+    ],
+)
+async def test_a_kubelet_without_get_is_asked_for_the_list_from_then_on(
+    client: PodResourcesClient, kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]
+) -> None:
+    kubelet.get_refusal = refusal
+
+    first, second = await client.get(P), await client.get(P)
+
+    assert first == second
+    assert [item.devices for item in first.items] == [{"GPU-a"}]
+    assert kubelet.calls == ["Get", "List", "List"]
+
+
+async def test_a_pod_without_devices_is_known_to_hold_none(
+    client: PodResourcesClient, kubelet: PodResourcesServer
+) -> None:
+    idle = PodRef(namespace="default", name="idle", uid=PodUid("i"))
+
+    by_get = await client.get(idle)
+    kubelet.get_refusal = (grpc.StatusCode.UNIMPLEMENTED, "")
+    by_list = await client.get(idle)
+
+    assert by_get == by_list == Allocations(items=(), known=True)
+
+
+async def test_a_pod_that_kubelet_does_not_know_is_unknown(
+    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[PartStatus]
+) -> None:
+    missing = PodRef(namespace="default", name="missing", uid=PodUid("m"))
+
+    by_get = await client.get(missing)
+    kubelet.get_refusal = (grpc.StatusCode.UNIMPLEMENTED, "")
+    by_list = await client.get(missing)
+
+    assert by_get == by_list == UNKNOWN
+    assert [status.state for status in reports] == [PartState.READY]
+
+
+async def test_a_missing_socket_is_unknown_and_degraded_until_kubelet_comes(
+    tmp_path: pathlib.Path, reports: list[PartStatus]
+) -> None:
+    kubelet = PodResourcesServer(str(tmp_path / "kubelet.sock"))
+    async with PodResourcesClient(kubelet.endpoint, report=reports.append) as client:
+        assert await client.list() == UNKNOWN
+        assert await client.get(P) == UNKNOWN
+        [status] = reports
+        async with kubelet, asyncio.timeout(10):
+            async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
+                if (await client.list()).known:
+                    break
+
+    assert status.state is PartState.DEGRADED
+    assert "No such file or directory" in status.message
+    assert str(tmp_path) in status.mend
+    assert reports[-1].state is PartState.READY
+
+
+async def test_a_refusal_is_unknown(
+    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[PartStatus]
+) -> None:
+    kubelet.refusal = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+
+    assert await client.list() == UNKNOWN
+    assert "rate limit" in reports[-1].message
+
+
+async def test_another_grpc_service_at_the_socket_is_said_to_be_not_kubelet(
+    tmp_path: pathlib.Path, reports: list[PartStatus]
+) -> None:
+    server = grpc.aio.server()
+    server.add_insecure_port(f"unix://{tmp_path}/x.sock")
+    await server.start()
+    try:
+        async with PodResourcesClient(f"{tmp_path}/x.sock", report=reports.append) as client:
+            assert await client.get(P) == UNKNOWN
+    finally:
+        await server.stop(grace=None)
+
+    assert "is not kubelet" in reports[-1].message
+
+
+async def test_the_cache_asks_once_for_many_who_ask_at_once() -> None:
+    asked = 0
+
+    async def fetch() -> Allocations:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return Allocations(known=True)
+
+    cache = AllocationCache(fetch, floor=3600)
+    answers = await asyncio.gather(*(cache.current(max_age=0) for _ in range(50)))
+
+    assert asked == 1
+    assert all(answer.known for answer in answers)
+
+
+async def test_the_cache_asks_again_once_the_answer_is_too_old() -> None:
+    held = [Allocations(known=False), Allocations(known=True)]
+
+    async def fetch() -> Allocations:
+        return held.pop(0)
+
+    cache = AllocationCache(fetch, floor=0.0)
+    first = await cache.current(max_age=3600)
+    same = await cache.current(max_age=3600)
+    await asyncio.sleep(0.001)  # the loop's clock has to move on
+    newer = await cache.current(max_age=0)
+
+    assert (first.known, same.known, newer.known) == (False, False, True)

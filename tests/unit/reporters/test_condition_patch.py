@@ -1,0 +1,69 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.conditions import Condition, ConditionStatus
+from agent.reporters import condition_patch
+from hack.devnode.api import patching
+
+_conditions = st.builds(
+    Condition,
+    type=st.sampled_from(["kubemend.io/A", "kubemend.io/B"]),
+    status=st.sampled_from(ConditionStatus),
+    reason=st.sampled_from(["R", "S"]),
+    message=st.sampled_from(["", "m"]),
+)
+_by_type = st.lists(_conditions).map(lambda found: {condition.type: condition for condition in found})
+
+
+def healthy(reason: str = "AllGood") -> Condition:
+    return Condition("kubemend.io/A", ConditionStatus.TRUE, reason)
+
+
+def test_nothing_new_is_no_patch() -> None:
+    known = {"kubemend.io/A": healthy()}
+    assert condition_patch.merge(desired=known, known=known, uid="u", now=0) is None
+
+
+def test_first_condition_carries_its_time_and_the_uid() -> None:
+    patch = condition_patch.merge(desired={"kubemend.io/A": healthy()}, known={}, uid="u", now=86400.9)
+    assert patch == {
+        "metadata": {"uid": "u"},
+        "status": {
+            "conditions": [
+                {
+                    "type": "kubemend.io/A",
+                    "status": "True",
+                    "reason": "AllGood",
+                    "message": "",
+                    "lastTransitionTime": "1970-01-02T00:00:00Z",
+                }
+            ]
+        },
+    }
+
+
+def test_new_reason_keeps_the_transition_time() -> None:
+    patch = condition_patch.merge(
+        desired={"kubemend.io/A": healthy("Other")}, known={"kubemend.io/A": healthy()}, uid="u", now=0
+    )
+    assert patch is not None
+    assert "lastTransitionTime" not in patch["status"]["conditions"][0]
+
+
+@given(desired=_by_type, known=_by_type)
+def test_patched_conditions_are_the_desired_ones_and_foreign_ones_stay(
+    desired: dict[str, Condition], known: dict[str, Condition]
+) -> None:
+    foreign = {"type": "Ready", "status": "True"}
+    first = condition_patch.merge(desired=known, known={}, uid="u", now=1) or {}
+    before = patching.strategic({"status": {"conditions": [foreign]}}, first)
+    patch = condition_patch.merge(desired=desired, known=known, uid="u", now=2) or {}
+    after = {item["type"]: item for item in patching.strategic(before, patch)["status"]["conditions"]}
+    assert after.pop("Ready") == foreign
+    for kind, condition in {**known, **desired}.items():
+        found = after[kind]
+        assert (found["status"], found["reason"], found["message"]) == (
+            condition.status.value, condition.reason, condition.message,
+        )  # fmt: skip
+        changed = kind in desired and (kind not in known or known[kind].status is not condition.status)
+        assert found["lastTransitionTime"] == f"1970-01-01T00:00:0{2 if changed else 1}Z"

@@ -1,0 +1,200 @@
+"""Which restart is admitted, held or refused, and with which reason."""
+
+from typing import Any
+
+import pytest
+
+from agent.model.actions import ActionClass
+from agent.model.workloads import (
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    OwnerRef,
+    PodRef,
+    PodUid,
+    RestartPolicy,
+    UnsupportedHook,
+)
+from agent.restart import admission, intents
+from agent.restart.admission import Reason, Verb
+from tests.unit.restart import builders
+
+NOW = 10_000.0
+JOB = OwnerRef(api_group="batch", kind="Job", name="train")
+OPT_IN = {"kubemend.io/restart": "InPlace"}
+
+
+def runtime(**changes: Any) -> admission.RuntimeFacts:
+    defaults: dict[str, Any] = {
+        "state": ContainerState.RUNNING,
+        "exit_code": None,
+        "started_at": NOW - 500,
+        "sandbox_ready": True,
+        "gives_config": True,
+    }
+    return admission.RuntimeFacts(**defaults | changes)
+
+
+def cause(**changes: Any) -> admission.Cause:
+    return admission.Cause(**{"code": "Xid31", "message": "Xid 31", "happened_at": NOW - 1} | changes)
+
+
+def facts(**changes: Any) -> admission.Facts:
+    defaults: dict[str, Any] = {
+        "target": builders.TARGET,
+        "cause": cause(),
+        "pod": builders.pod(),
+        "runtime": runtime(),
+        "owner": admission.OwnerFacts(),
+        "past_restarts": (),
+    }
+    return admission.Facts(**defaults | changes)
+
+
+def main(**changes: Any) -> tuple[ContainerSpec, ...]:
+    return (ContainerSpec(**{"name": "trainer", "role": ContainerRole.MAIN, "running": True} | changes),)
+
+
+def test_an_opted_in_running_container_on_a_usable_device_is_restarted() -> None:
+    decision = admission.decide(facts(), now=NOW)
+    assert (decision.verb, decision.order, decision.grace_seconds) == (Verb.ACT, intents.Order.STOP_FIRST, 0.0)
+
+
+def test_a_namespace_may_opt_in_for_its_pods() -> None:
+    decision = admission.decide(
+        facts(pod=builders.pod(annotations={}), opted_in_namespaces=frozenset({"default"})), now=NOW
+    )
+    assert decision.verb is Verb.ACT
+
+
+REPLACED_POD = builders.pod(ref=PodRef("default", "trainer-0", PodUid("uid-2")))
+REFUSALS = [
+    pytest.param({"pod": builders.pod(annotations={})}, Reason.NOT_OPTED_IN, id="observed-only-without-opt-in"),
+    pytest.param({"pod": builders.pod(annotations={"kubemend.io/restart": "yes"})}, Reason.BAD_ANNOTATION, id="typo"),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/strategy": "reset"})},
+        Reason.STRATEGY_UNAVAILABLE,
+        id="a-strategy-that-is-not-there-is-not-replaced-by-another",
+    ),
+    pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="never-the-agent-itself"),
+    pytest.param({"pod": REPLACED_POD}, Reason.POD_DELETING, id="another-pod-of-the-same-name"),
+    pytest.param({"pod": builders.pod(deleting=True)}, Reason.POD_DELETING, id="deleting"),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.mirror": "x"})}, Reason.STATIC_POD, id="mirror"
+    ),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.source": "file"})},
+        Reason.STATIC_POD,
+        id="static",
+    ),
+    pytest.param({"pod": builders.pod(phase="Succeeded")}, Reason.POD_NOT_RUNNING, id="finished-pod"),
+    pytest.param({"pod": builders.pod(containers=())}, Reason.CONTAINER_UNKNOWN, id="no-such-container"),
+    pytest.param(
+        {"pod": builders.pod(containers=main(role=ContainerRole.INIT))}, Reason.INIT_CONTAINER, id="init-container"
+    ),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/containers": "other"})},
+        Reason.NOT_SELECTED,
+        id="not-selected",
+    ),
+    pytest.param(
+        {"pod": builders.pod(containers=main(post_start=UnsupportedHook("tcpSocket")))},
+        Reason.POST_START_UNSUPPORTED,
+        id="a-hook-that-we-cannot-run",
+    ),
+    pytest.param(
+        {"pod": builders.pod(owner=JOB), "owner": admission.OwnerFacts(job_restarts_left=0)},
+        Reason.JOB_BACKOFF,
+        id="job-would-fail",
+    ),
+    pytest.param(
+        {
+            "pod": builders.pod(labels={admission.LWS_NAME_LABEL: "g"}),
+            "owner": admission.OwnerFacts(group_policy="RecreateGroupOnPodRestart"),
+        },
+        Reason.LEADER_WORKER_SET,
+        id="lws-would-recreate-its-group",
+    ),
+    pytest.param({"cause": cause(action=ActionClass.RESET_DEVICE)}, Reason.DEVICE_NOT_USABLE, id="needs-reset"),
+    pytest.param({"cause": cause(action=ActionClass.REBOOT_NODE)}, Reason.DEVICE_NOT_USABLE, id="needs-reboot"),
+    pytest.param({"runtime": runtime(sandbox_ready=False)}, Reason.SANDBOX_NOT_READY, id="sandbox-gone"),
+    pytest.param({"runtime": runtime(started_at=NOW)}, Reason.ALREADY_REPLACED, id="younger-than-the-fault"),
+    pytest.param({"runtime": runtime(gives_config=False)}, Reason.RUNTIME_HIDES_CONFIG, id="runtime-hides-config"),
+    pytest.param(
+        {"runtime": runtime(state=ContainerState.EXITED, exit_code=0)}, Reason.COMPLETED, id="completed-by-itself"
+    ),
+    pytest.param(
+        {
+            "runtime": runtime(state=ContainerState.EXITED, exit_code=1),
+            "pod": builders.pod(restart_policy=RestartPolicy.NEVER),
+        },
+        Reason.ALREADY_TERMINATED,
+        id="dead-never-container-is-lost",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSALS)
+def test_refused(changes: dict[str, Any], reason: Reason) -> None:
+    decision = admission.decide(facts(**changes), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, reason)
+    assert decision.detail
+
+
+HOLDS = [
+    pytest.param({"pod": None}, Reason.POD_UNKNOWN, id="pod-not-known-yet"),
+    pytest.param({"runtime": None}, Reason.CONTAINER_UNKNOWN, id="runtime-shows-nothing"),
+    pytest.param({"runtime": runtime(state=ContainerState.UNKNOWN)}, Reason.CONTAINER_UNKNOWN, id="state-unknown"),
+    pytest.param({"pod": builders.pod(owner=JOB), "owner": None}, Reason.OWNER_UNKNOWN, id="owner-cannot-be-asked"),
+    pytest.param({"cause": cause(devices_known=False)}, Reason.DEVICE_NOT_PROVEN, id="device-unknown-never-kills"),
+    pytest.param({"cause": cause(action=ActionClass.ASK_DRIVER)}, Reason.DEVICE_NOT_PROVEN, id="ask-the-driver-first"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), HOLDS)
+def test_held_while_it_cannot_be_told(changes: dict[str, Any], reason: Reason) -> None:
+    decision = admission.decide(facts(**changes), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.HOLD, reason)
+
+
+def test_a_spent_budget_holds_until_it_reopens() -> None:
+    past = tuple(NOW - 100 + i for i in range(10))
+    decision = admission.decide(facts(past_restarts=past), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.HOLD, Reason.BUDGET_SPENT)
+    assert decision.retry_at is not None
+    assert decision.retry_at > NOW
+
+
+@pytest.mark.parametrize(
+    ("pod", "order"),
+    [
+        pytest.param({"restart_policy": RestartPolicy.ALWAYS}, intents.Order.STOP_FIRST, id="always"),
+        pytest.param({"restart_policy": RestartPolicy.ON_FAILURE}, intents.Order.STOP_FIRST, id="on-failure-sigkill"),
+        pytest.param(
+            {
+                "restart_policy": RestartPolicy.ON_FAILURE,
+                "annotations": OPT_IN | {"kubemend.io/grace-period": "5s"},
+            },
+            intents.Order.CREATE_FIRST,
+            id="on-failure-sigterm-could-exit-0-and-complete",
+        ),
+        pytest.param({"restart_policy": RestartPolicy.NEVER}, intents.Order.CREATE_FIRST, id="never"),
+        pytest.param(
+            {"restart_policy": RestartPolicy.NEVER, "containers": main(restart_policy=RestartPolicy.ALWAYS)},
+            intents.Order.STOP_FIRST,
+            id="the-containers-own-policy-goes-before-the-pods",
+        ),
+        pytest.param(
+            {"restart_policy": RestartPolicy.ALWAYS, "containers": main(has_restart_rules=True)},
+            intents.Order.CREATE_FIRST,
+            id="an-exit-could-match-a-rule",
+        ),
+    ],
+)
+def test_the_order_leaves_no_gap_that_kubelet_would_punish(pod: dict[str, Any], order: intents.Order) -> None:
+    assert admission.decide(facts(pod=builders.pod(**pod)), now=NOW).order is order
+
+
+def test_a_never_job_is_not_held_against_its_backoff_limit() -> None:
+    pod = builders.pod(owner=JOB, restart_policy=RestartPolicy.NEVER)
+    assert admission.decide(facts(pod=pod, owner=None), now=NOW).verb is Verb.ACT

@@ -1,0 +1,227 @@
+"""The swap rule, state by state, and against a kubelet that does what it likes in between."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from agent.restart import intents, swap
+from tests.unit.restart import builders
+
+RUNNING, CREATED, EXITED = ContainerState.RUNNING, ContainerState.CREATED, ContainerState.EXITED
+OURS = {"restart_id": "r1"}
+OLD_RUNS = builders.view("old")
+OLD_DEAD = builders.view("old", state=EXITED)
+STOP_FIRST = builders.intent()
+CREATE_FIRST = builders.intent(order=intents.Order.CREATE_FIRST)
+
+
+def ours(state: ContainerState) -> ContainerView:
+    return builders.view("ours", attempt=1, state=state, restart_id="r1")
+
+
+def kubelets(state: ContainerState, attempt: int = 1) -> ContainerView:
+    return builders.view("kubelets", attempt=attempt, state=state)
+
+
+@pytest.mark.parametrize(
+    ("intent", "seen", "expected"),
+    [
+        pytest.param(STOP_FIRST, [OLD_RUNS], ("stop", "OldRuns", "old"), id="stop-first-begins-with-the-stop"),
+        pytest.param(CREATE_FIRST, [OLD_RUNS], ("create", "NoSuccessor", None), id="create-first-begins-with-create"),
+        pytest.param(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], ("stop", "OldRuns", "old"), id="then-stops"),
+        pytest.param(STOP_FIRST, [OLD_DEAD], ("create", "NoSuccessor", None), id="dead-old-needs-no-stop"),
+        pytest.param(STOP_FIRST, [], ("create", "NoSuccessor", None), id="collected-old-needs-no-stop"),
+        pytest.param(STOP_FIRST, [OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="starts-ours"),
+        pytest.param(STOP_FIRST, [OLD_DEAD, ours(RUNNING)], ("done", "Swapped", "ours"), id="swapped"),
+        pytest.param(STOP_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="never-two-trainers"),
+        pytest.param(STOP_FIRST, [OLD_DEAD, kubelets(RUNNING)], ("done", "Adopted", "kubelets"), id="kubelet-won"),
+        pytest.param(
+            STOP_FIRST, [OLD_DEAD, kubelets(CREATED)], ("wait", "KubeletStartsItsOwn", "kubelets"), id="kubelet-starts"
+        ),
+        pytest.param(
+            CREATE_FIRST,
+            [OLD_DEAD, ours(RUNNING), kubelets(RUNNING, 2)],
+            ("remove", "KubeletWon", "ours"),
+            id="duplicate-is-resolved-in-kubelets-favour",
+        ),
+        pytest.param(
+            CREATE_FIRST,
+            [OLD_RUNS, ours(CREATED), kubelets(RUNNING, 2)],
+            ("remove", "KubeletWon", "ours"),
+            id="kubelets-copy-beside-the-running-one",
+        ),
+        pytest.param(CREATE_FIRST, [OLD_RUNS, kubelets(RUNNING, 2)], ("stop", "OldRuns", "old"), id="old-goes-next"),
+        pytest.param(
+            STOP_FIRST, [OLD_DEAD, ours(EXITED)], ("done", "SuccessorExited", "ours"), id="a-dead-successor-is-kubelets"
+        ),
+        pytest.param(
+            STOP_FIRST,
+            [builders.view("old", state=ContainerState.UNKNOWN)],
+            ("wait", "StateUnknown", "old"),
+            id="unknown-is-waited-for",
+        ),
+    ],
+)
+def test_next_step(intent: intents.Intent, seen: list[ContainerView], expected: tuple[str, str, str | None]) -> None:
+    step = swap.next_step(intent, seen)
+    assert (step.kind.value, step.why.value, step.container) == expected
+
+
+def test_undo_takes_a_waiting_successor_back_while_the_old_one_runs() -> None:
+    step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=swap.Resolution.UNDO)
+    assert (step.kind, step.container) == (swap.StepKind.REMOVE, "ours")
+
+
+def test_undo_goes_forward_where_the_old_one_is_dead() -> None:
+    step = swap.next_step(CREATE_FIRST, [OLD_DEAD, ours(CREATED)], resolution=swap.Resolution.UNDO)
+    assert step.kind is swap.StepKind.START
+
+
+def test_without_a_config_there_is_nothing_to_create() -> None:
+    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is swap.Why.NOTHING_TO_CLONE
+
+
+def test_an_ownerless_created_successor_is_found() -> None:
+    found = swap.orphans([OLD_RUNS, ours(CREATED)], owned=frozenset(), now=5.0)
+    assert [(intent.id, intent.old, intent.old_attempt) for intent in found] == [("r1", "old", 0)]
+
+
+def test_a_successor_with_an_open_intent_is_no_orphan() -> None:
+    assert swap.orphans([OLD_RUNS, ours(CREATED)], owned=frozenset({"r1"}), now=5.0) == ()
+
+
+def test_kubelets_own_created_container_is_no_orphan() -> None:
+    assert swap.orphans([OLD_RUNS, kubelets(CREATED)], owned=frozenset(), now=5.0) == ()
+
+
+@dataclass
+class World:
+    """A runtime, kubelet's rules (pkg/kubelet/container/helpers.go, research) and one agent, moved one step at a time.
+
+    Kubelet acts on its last relist; a name (attempt) can be taken once, as containerd's registrar has it.
+    """
+
+    intent: intents.Intent
+    containers: list[ContainerView] = field(default_factory=lambda: [builders.view("old")])
+    clock: int = 10
+    kubelet_saw: ContainerView | None = None
+    kubelet_starts: ContainerId | None = None
+    pod_failed: bool = False
+    agent_sees: list[ContainerView] | None = None
+
+    def _add(self, name: str, *, attempt: int, restart_id: str | None) -> bool:
+        if any(view.attempt == attempt for view in self.containers):
+            return False
+        self.clock += 1
+        self.containers.append(
+            builders.view(name, attempt=attempt, state=CREATED, created_at=self.clock, restart_id=restart_id)
+        )
+        return True
+
+    def _set(self, which: str | None, state: ContainerState) -> None:
+        self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
+
+    def newest(self) -> ContainerView | None:
+        return max(self.containers, key=lambda view: view.created_at, default=None)
+
+    def kubelet_relists(self) -> None:
+        self.kubelet_saw = self.newest()
+
+    def kubelet_syncs(self) -> None:
+        if self.kubelet_starts is not None:
+            return  # one worker per pod: it starts what it created before it syncs again
+        saw, self.kubelet_saw = self.kubelet_saw, None
+        if saw is None or saw.state is RUNNING:
+            return
+        if saw.state is EXITED and self.intent.order is intents.Order.CREATE_FIRST:
+            self.pod_failed = True  # restartPolicy Never: an exit of the newest container is final
+            return
+        if self._add(f"kubelet-{saw.attempt + 1}", attempt=saw.attempt + 1, restart_id=None):
+            self.kubelet_starts = ContainerId(f"kubelet-{saw.attempt + 1}")
+
+    def kubelet_starts_what_it_created(self) -> None:
+        created, self.kubelet_starts = self.kubelet_starts, None
+        if created is not None:
+            self.kubelet_saw = None  # the next sync waits for a relist newer than this one (podCache.GetNewerThan)
+        if any(view.id == created and view.state is CREATED for view in self.containers):
+            self._set(created, RUNNING)
+
+    def agent_looks(self) -> None:
+        self.agent_sees = list(self.containers)
+
+    def agent_acts(self, resolution: swap.Resolution = swap.Resolution.FINISH) -> bool:
+        """Do one step on what was last seen (it may be stale by now); return whether the agent is done."""
+        if self.agent_sees is None:
+            self.agent_looks()
+        assert self.agent_sees is not None
+        step = swap.next_step(self.intent, self.agent_sees, resolution=resolution)
+        match step.kind:
+            case swap.StepKind.STOP:
+                assert step.container == self.intent.old
+                self._set(step.container, EXITED)
+            case swap.StepKind.CREATE:
+                self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
+            case swap.StepKind.START:
+                old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
+                assert not old_runs, "a successor was started beside the running old container"
+                if any(view.id == step.container and view.state is CREATED for view in self.containers):
+                    self._set(step.container, RUNNING)
+            case swap.StepKind.REMOVE:
+                assert any(v.id == step.container and v.restart_id == self.intent.id for v in self.agent_sees)
+                self.containers = [view for view in self.containers if view.id != step.container]
+        self.agent_sees = None
+        return step.kind is swap.StepKind.DONE
+
+    def settle(self) -> None:
+        """Let everything that is under way come to its end, the agent watching."""
+        for _ in range(30):
+            self.kubelet_starts_what_it_created()
+            self.kubelet_relists()
+            self.kubelet_syncs()
+            self.kubelet_starts_what_it_created()
+            self.agent_looks()
+            self.agent_acts()
+
+
+MOVES = {
+    "relist": World.kubelet_relists,
+    "sync": World.kubelet_syncs,
+    "start": World.kubelet_starts_what_it_created,
+    "look": World.agent_looks,
+    "act": World.agent_acts,
+}
+
+
+@settings(max_examples=600, deadline=None)
+@given(order=st.sampled_from(intents.Order), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=24))
+def test_any_interleaving_with_kubelet_ends_in_exactly_one_running_container(
+    order: intents.Order, moves: list[str]
+) -> None:
+    world = World(builders.intent(order=order))
+    for move in moves:
+        MOVES[move](world)
+        if order is intents.Order.CREATE_FIRST:
+            assert not world.pod_failed, "kubelet saw the newest container exited"
+    world.settle()
+    running = [view for view in world.containers if view.state is RUNNING]
+    assert len(running) == 1
+    assert running[0].id != world.intent.old
+    assert not [view for view in world.containers if view.state is CREATED]
+
+
+@settings(max_examples=300, deadline=None)
+@given(order=st.sampled_from(intents.Order), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=12))
+def test_a_crash_at_any_step_and_an_undo_never_leaves_a_duplicate(order: intents.Order, moves: list[str]) -> None:
+    world = World(builders.intent(order=order))
+    for move in moves:
+        MOVES[move](world)
+    for _ in range(30):  # the agent died and is back, and takes back what it can
+        world.agent_looks()
+        world.agent_acts(swap.Resolution.UNDO)
+        world.kubelet_starts_what_it_created()
+        world.kubelet_relists()
+        world.kubelet_syncs()
+    assert len([view for view in world.containers if view.state is RUNNING]) == 1

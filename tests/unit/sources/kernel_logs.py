@@ -1,0 +1,125 @@
+"""Fakes of what the kernel log source talks to, and a source that a test can follow event by event."""
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.health import catalog_file
+from agent.model.findings import Finding
+from agent.model.parts import PartState, PartStatus
+from agent.sources import kernel_log, kmsg_readers
+from common import aio
+
+BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
+BOOTED_AT = 1_700_000_000.0
+
+
+@dataclass
+class Notes:
+    """Everything that the source said, and what it would find again after a restart."""
+
+    findings: list[Finding] = field(default_factory=list)
+    statuses: list[PartStatus] = field(default_factory=list)
+    cursor: kernel_log.Cursor | None = None
+    saves: int = 0
+    records: int = 0
+    lost_records: int = 0
+    malformed_records: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def emit(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self.changed.set()
+
+    def report(self, status: PartStatus) -> None:
+        self.statuses.append(status)
+        self.changed.set()
+
+    async def load(self) -> kernel_log.Cursor | None:
+        return self.cursor
+
+    def save(self, cursor: kernel_log.Cursor) -> None:
+        self.cursor = cursor
+        self.saves += 1
+        self.changed.set()
+
+    def read(self, count: int) -> None:
+        self.records += count
+        self.changed.set()
+
+    def lost(self, count: int) -> None:
+        self.lost_records += count
+
+    def malformed(self, count: int) -> None:
+        self.malformed_records += count
+
+    @property
+    def titles(self) -> list[str]:
+        return [finding.title for finding in self.findings]
+
+    @property
+    def state(self) -> PartState | None:
+        return self.statuses[-1].state if self.statuses else None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was noted fulfils the condition."""
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    path: Path,
+    notes: Notes,
+    *,
+    boot_id: str = BOOT,
+    accept_user_records: bool = False,
+    open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
+) -> AsyncIterator[None]:
+    """Run a source on the path as one life of the agent; a failure in it fails the test."""
+    source = kernel_log.KernelLogSource(
+        path,
+        boot_id=boot_id,
+        catalog=catalog_file.builtin(),
+        emit=notes.emit,
+        report=notes.report,
+        cursors=notes,
+        meter=notes,
+        accept_user_records=accept_user_records,
+        open_log=open_log,
+        offset=lambda: BOOTED_AT,
+        backoff=aio.Backoff(first=0.001, limit=0.01),
+    )
+    task = asyncio.create_task(source.run())
+    try:
+        yield
+    finally:
+        if not task.done():
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+class FakeDevice:
+    """The read(2) of /dev/kmsg as a script: bytes are records, an errno is that error, the end is EAGAIN."""
+
+    def __init__(self, script: list[bytes | int]) -> None:
+        self.script = script
+
+    def read(self, _fd: int, size: int) -> bytes:
+        if not self.script:
+            raise BlockingIOError(errno.EAGAIN, "again")
+        step = self.script.pop(0)
+        if isinstance(step, int):
+            raise OSError(step, "scripted")
+        assert len(step) <= size
+        return step
+
+    def open(self, path: Path) -> kmsg_readers.RecordReader:
+        """Open as the source does; the path must be a FIFO or device, so that it can be waited for."""
+        return kmsg_readers.DeviceReader(path, read=self.read)

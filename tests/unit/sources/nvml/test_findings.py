@@ -1,0 +1,221 @@
+"""Faults of the fake NVML, through the real pynvml and the worker process, to findings."""
+
+import asyncio
+
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, PciAddress
+from agent.model.findings import FindingKind, Source
+from agent.model.parts import PartState
+from agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
+from agent.sources.nvml.source import Periods, Unknown
+from hack.fakenvml import control
+from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
+from hack.fakenvml.layout import Fault
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Bench, Start
+
+
+async def ask(bench: Bench, *uuids: str) -> DevicesAnswer:
+    answer = await bench.source.query(uuids, timeout=PATIENCE)  # type: ignore[arg-type]
+    assert isinstance(answer, DevicesAnswer)
+    return answer
+
+
+async def test_all_gpus_are_in_the_inventory(start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    inventory = bench.source.inventory
+
+    assert inventory.complete
+    assert [gpu.uuid for gpu in inventory.gpus] == [gpu_uuid(number) for number in range(8)]
+    assert inventory.gpus[2].pci == PciAddress.parse("0000:2a:00.0")
+    assert inventory.gpus[2].minor == 2
+    assert bench.findings.empty()
+
+
+async def test_an_xid_event_becomes_a_finding_with_its_device(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.xid(gpu=0, code=94)
+    finding = await bench.finding(FindingKind.XID)
+
+    assert (finding.source, finding.code, finding.action) == (Source.NVML, "94", ActionClass.RESTART_APP)
+    assert finding.device == DeviceLocator(uuid=gpu_uuid(0), pci=PciAddress.parse("0000:10:00.0"))  # type: ignore[arg-type]
+    assert finding.pid is None
+    assert finding.observed_at > 0
+
+
+async def test_the_same_xid_twice_is_two_findings_with_different_keys(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.xid(gpu=0, code=31)
+    fake.xid(gpu=0, code=31)
+
+    assert (await bench.finding(FindingKind.XID)).key != (await bench.finding(FindingKind.XID)).key
+
+
+async def test_an_xid_of_a_mig_instance_names_the_instance(fake: FakeNvml, start: Start) -> None:
+    fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2, compute_instance=1), gpu=4)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.xid(gpu=4, code=43, gpu_instance=2, compute_instance=1)
+    finding = await bench.finding(FindingKind.XID)
+
+    assert (finding.device.gpu_instance, finding.device.compute_instance) == (2, 1)
+    assert bench.source.inventory.allocatable_ids(finding.device) == {mig_uuid(4, 1)}
+
+
+async def test_losing_one_gpu_of_eight_keeps_the_other_seven(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.lost(gpu=3)
+    lost = await bench.finding(FindingKind.DEVICE_LOST)
+    fake.xid(gpu=5, code=94)
+    xid = await bench.finding(FindingKind.XID)
+
+    assert lost.device.uuid == gpu_uuid(3)
+    assert lost.action is ActionClass.REBOOT_NODE
+    assert xid.device.uuid == gpu_uuid(5)
+    assert len(bench.source.inventory.gpus) == 8
+    answer = await ask(bench, *(gpu_uuid(number) for number in range(8)))
+    assert [device.uuid for device in answer.devices if device.condition is Condition.LOST] == [gpu_uuid(3)]
+    assert not answer.all_answer
+
+
+async def test_a_removed_gpu_is_lost_and_back_once_it_is_listed_again(fake: FakeNvml, start: Start) -> None:
+    bench = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER))
+    await bench.status(PartState.READY)
+
+    fake.remove(gpu=6)
+    lost = await bench.finding(FindingKind.DEVICE_LOST)
+    fake.add(gpu=6)
+    back = await bench.finding(FindingKind.DEVICE_BACK)
+
+    assert lost.device == back.device
+    assert back.device.uuid == gpu_uuid(6)
+
+
+async def test_a_gpu_off_the_bus_before_the_start_is_reported_without_a_name(fake: FakeNvml, start: Start) -> None:
+    fake.lost(gpu=1)
+    bench = start()
+
+    lost = await bench.finding(FindingKind.DEVICE_LOST)
+
+    assert lost.device == DeviceLocator()
+    assert len(bench.source.inventory.gpus) == 7
+    assert not bench.source.inventory.complete
+
+
+async def test_a_change_of_the_recovery_action_is_found_by_event_and_by_poll(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.recovery(RecoveryAction.GPU_RESET, gpu=2)
+    by_event = await bench.finding(FindingKind.RECOVERY_ACTION)
+    fake.recovery(RecoveryAction.NONE, gpu=2, event=False)
+    by_poll = await bench.finding(FindingKind.RECOVERY_ACTION)
+
+    assert (by_event.code, by_event.action) == ("1", ActionClass.RESET_DEVICE)
+    assert (by_poll.code, by_poll.device.uuid) == ("0", gpu_uuid(2))
+
+
+async def test_an_event_makes_the_poll_come_at_once(fake: FakeNvml, start: Start) -> None:
+    bench = start(periods=Periods(poll_period=NEVER))
+    await bench.status(PartState.READY)
+
+    fake.recovery(RecoveryAction.NODE_REBOOT, gpu=0)
+
+    assert (await bench.finding(FindingKind.RECOVERY_ACTION)).code == "2"
+
+
+async def test_reset_required_counts_as_the_drivers_word(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.fault(Fault.RESET_REQUIRED, gpu=7)
+    finding = await bench.finding(FindingKind.RECOVERY_ACTION)
+
+    assert (finding.code, finding.device.uuid) == ("1", gpu_uuid(7))
+    answer = await ask(bench, gpu_uuid(7))
+    assert answer.devices[0].condition is Condition.RESET_REQUIRED
+
+
+async def test_a_field_that_the_driver_lacks_is_no_fault(fake: FakeNvml, start: Start) -> None:
+    fake.field(control.RECOVERY_ACTION_FIELD, gpu=0, value=1, result=3)
+    fake.supported_events(0, gpu=0)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    answer = await ask(bench, gpu_uuid(0))
+
+    assert answer.all_answer
+    assert answer.devices[0].recovery_action is None
+    assert bench.findings.empty()
+
+
+async def test_a_gpu_that_cannot_be_read_degrades_the_part_and_is_not_called_lost(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.fault(Fault.UNKNOWN, gpu=5)
+    status = await bench.status(PartState.DEGRADED)
+    fake.healthy(gpu=5)
+    await bench.status(PartState.READY)
+
+    assert gpu_uuid(5) in status.message
+    assert status.mend
+    assert bench.findings.empty()
+
+
+async def test_a_query_tells_leftover_processes_and_memory(fake: FakeNvml, start: Start) -> None:
+    fake.processes({4711: 3 * control.GIB}, gpu=1)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    held, free, never_seen = (await ask(bench, gpu_uuid(1), gpu_uuid(2), "GPU-never-seen")).devices
+
+    assert held.processes == (ProcessUse(pid=4711, used=3 * control.GIB),)
+    assert held.memory_used == 3 * control.GIB
+    assert (free.processes, free.memory_used) == ((), 0)
+    assert never_seen.condition is Condition.UNREADABLE
+
+
+async def test_a_query_for_a_mig_instance_tells_only_its_processes(fake: FakeNvml, start: Start) -> None:
+    fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2), gpu=0)
+    fake.processes({99: control.GIB}, gpu=0, gpu_instance=2)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    idle, busy = (await ask(bench, mig_uuid(0, 0), mig_uuid(0, 1))).devices
+
+    assert idle.processes == ()
+    assert [process.pid for process in busy.processes or ()] == [99]
+
+
+async def test_queries_at_the_same_time_get_their_own_answers(start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    answers = await asyncio.gather(*(ask(bench, gpu_uuid(number)) for number in range(8)))
+
+    assert [answer.devices[0].uuid for answer in answers] == [gpu_uuid(number) for number in range(8)]
+
+
+async def test_a_query_before_nvml_has_answered_is_unknown(start: Start) -> None:
+    bench = start()
+
+    assert isinstance(await bench.source.query([], timeout=PATIENCE), Unknown)
+
+
+async def test_row_remapping_is_known_and_goes_with_the_recovery_action(fake: FakeNvml, start: Start) -> None:
+    fake.remapped_rows(gpu=0, pending=True)
+    fake.recovery(RecoveryAction.GPU_RESET, gpu=0)
+    bench = start(periods=QUICK)
+
+    finding = await bench.finding(FindingKind.RECOVERY_ACTION)
+
+    assert finding.evidence == {"row_remap_pending": "true", "row_remap_failed": "false"}

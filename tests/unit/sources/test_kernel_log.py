@@ -1,0 +1,316 @@
+"""The kernel log source: resumes, counts its losses, and goes on whatever happens to the log."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.health import evidence
+from agent.model.parts import PartState
+from agent.sources import kernel_log, kmsg_readers
+from hack import kmsg
+from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Notes, running
+
+MMU_FAULT = "NVRM: Xid (PCI:0000:41:00): 31, pid=4242, name=trainer, MMU Fault"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kmsg"
+
+
+@pytest.fixture
+def writer(path: Path) -> kmsg.KmsgWriter:
+    return kmsg.KmsgWriter(path)
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """Something that can be opened and waited for, behind which a FakeDevice answers."""
+    path = tmp_path / "device"
+    os.mkfifo(path)
+    return path
+
+
+def xid_record(code: int, *, seq: int) -> bytes:
+    return kmsg.record(f"NVRM: Xid (PCI:0000:41:00): {code}, text", seq=seq, usec=seq * 1000)
+
+
+async def test_an_appended_record_becomes_a_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    async with running(path, notes):
+        await notes.until(lambda: notes.state is PartState.READY)
+        writer.write("usb 1-1: something else", usec=1_000_000)
+        writer.write(MMU_FAULT, usec=2_500_000)
+        await notes.until(lambda: bool(notes.findings))
+
+    (finding,) = notes.findings
+    assert (finding.title, finding.pid) == ("Xid 31", 4242)
+    assert (finding.observed_at, finding.boot_seconds) == (BOOTED_AT + 2.5, 2.5)
+    assert finding.key == "kmsg:1:2500000"
+    assert evidence.LOOK_BACK not in finding.evidence
+    assert (notes.lost_records, notes.malformed_records) == (0, 0)
+
+
+async def test_the_first_start_looks_back_and_says_so(path: Path, writer: kmsg.KmsgWriter) -> None:
+    writer.write_xid(79, pci="0000:41:00", usec=1_000_000)
+    notes = Notes()
+    async with running(path, notes):
+        await notes.until(lambda: len(notes.findings) == 1)
+        writer.write_xid(31, pci="0000:41:00", usec=2_000_000)
+        await notes.until(lambda: len(notes.findings) == 2)
+
+    assert [finding.evidence.get(evidence.LOOK_BACK) for finding in notes.findings] == ["true", None]
+
+
+async def test_a_restarted_agent_reads_no_record_twice_and_misses_none(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write_xid(31, pci="0000:41:00", usec=1_000_000)
+    async with running(path, notes):
+        await notes.until(lambda: notes.titles == ["Xid 31"] and notes.cursor is not None)
+
+    writer.write_xid(43, pci="0000:41:00", usec=2_000_000)
+    async with running(path, notes):
+        await notes.until(lambda: notes.titles == ["Xid 31", "Xid 43"])
+        writer.write_xid(94, pci="0000:41:00", usec=3_000_000)
+        await notes.until(lambda: len(notes.findings) == 3)
+
+    assert notes.titles == ["Xid 31", "Xid 43", "Xid 94"]
+    assert len({finding.key for finding in notes.findings}) == 3
+    assert evidence.LOOK_BACK not in notes.findings[1].evidence
+    assert notes.cursor == kernel_log.Cursor(BOOT, 2, 3_000_000)
+
+
+async def test_a_reboot_starts_the_log_anew(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes(cursor=kernel_log.Cursor("another-boot", 10**6, 10**12))
+    writer.write_xid(31, pci="0000:41:00", usec=1_000_000)
+    async with running(path, notes):
+        await notes.until(lambda: notes.cursor == kernel_log.Cursor(BOOT, 0, 1_000_000))
+
+    assert notes.titles == ["Xid 31"]
+    assert notes.lost_records == 0
+
+
+async def test_records_overwritten_while_away_are_counted(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes(cursor=kernel_log.Cursor(BOOT, 4, 900_000))
+    writer.write(MMU_FAULT, usec=1_000_000, seq=15)
+    async with running(path, notes):
+        await notes.until(lambda: bool(notes.findings))
+
+    assert notes.lost_records == 10
+
+
+async def test_overwritten_records_are_counted_and_the_reading_goes_on(fifo: Path) -> None:
+    device = FakeDevice([xid_record(31, seq=1), errno.EPIPE, errno.EPIPE, xid_record(43, seq=101)])
+    notes = Notes()
+    async with running(fifo, notes, open_log=device.open):
+        await notes.until(lambda: len(notes.findings) == 2 and notes.records == 2)
+
+    assert notes.titles == ["Xid 31", "Xid 43"]
+    assert notes.lost_records == 99
+    assert notes.state is PartState.READY
+
+
+async def test_a_record_beyond_the_buffer_is_counted_and_passed_over(fifo: Path) -> None:
+    device = FakeDevice([xid_record(31, seq=1), errno.EINVAL, xid_record(43, seq=3)])
+    notes = Notes()
+    async with running(fifo, notes, open_log=device.open):
+        await notes.until(lambda: notes.records == 2)
+
+    assert notes.titles == ["Xid 31", "Xid 43"]
+    assert (notes.malformed_records, notes.lost_records) == (1, 1)
+
+
+async def test_a_malformed_record_does_not_end_the_reading(fifo: Path) -> None:
+    device = FakeDevice([b"\xff\x00garbage", b"\n", xid_record(79, seq=1)])
+    notes = Notes()
+    async with running(fifo, notes, open_log=device.open):
+        await notes.until(lambda: notes.records == 3)
+
+    assert notes.titles == ["Xid 79"]
+    assert notes.malformed_records == 2
+
+
+async def test_a_device_that_breaks_is_reported_and_opened_again(fifo: Path) -> None:
+    device = FakeDevice([xid_record(31, seq=1), errno.EIO, xid_record(31, seq=1), xid_record(43, seq=2)])
+    notes = Notes()
+    async with running(fifo, notes, open_log=device.open):
+        await notes.until(lambda: len(notes.findings) == 2)
+        await notes.until(lambda: notes.state is PartState.READY)
+
+    assert notes.titles == ["Xid 31", "Xid 43"]
+    assert [status.state for status in notes.statuses].count(PartState.DEGRADED) == 1
+
+
+async def test_what_ends_is_no_kernel_log(tmp_path: Path) -> None:
+    notes = Notes()
+    async with running(Path("/dev/null"), notes):
+        await notes.until(lambda: notes.state is PartState.DEGRADED)
+
+    assert "it ends, as no kernel log does" in notes.statuses[-1].message
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_what_user_space_writes_is_believed_only_when_asked(
+    path: Path, writer: kmsg.KmsgWriter, accepted: bool
+) -> None:
+    notes = Notes()
+    writer.write(MMU_FAULT, facility=1)
+    writer.write_xid(79, pci="0000:41:00")
+    async with running(path, notes, accept_user_records=accepted):
+        await notes.until(lambda: "Xid 79" in notes.titles)
+
+    assert notes.titles == (["Xid 31", "Xid 79"] if accepted else ["Xid 79"])
+
+
+async def test_a_half_written_record_is_awaited(path: Path, writer: kmsg.KmsgWriter) -> None:
+    raw = kmsg.record(MMU_FAULT, seq=0, usec=1, dictionary={"SUBSYSTEM": "pci"})
+    notes = Notes()
+    async with running(path, notes):
+        with writer.path.open("ab", buffering=0) as log:
+            for piece in (raw[:3], raw[3:20], raw[20:-15], raw[-15:]):
+                log.write(piece)
+                await notes.until(lambda: notes.state is PartState.READY)
+        await notes.until(lambda: bool(notes.findings))
+
+    assert notes.titles == ["Xid 31"]
+    assert notes.malformed_records == 0
+
+
+async def test_an_endless_line_is_passed_over(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    async with running(path, notes):
+        with path.open("ab", buffering=0) as log:
+            for _ in range(40):
+                log.write(b"x" * 50_000)
+            log.write(b"\n")
+        writer.write_xid(79, pci="0000:41:00")
+        await notes.until(lambda: bool(notes.findings))
+
+    assert notes.titles == ["Xid 79"]
+    assert notes.malformed_records == 1
+
+
+async def test_truncation_is_survived(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write("a long line to make the file longer than what follows: " + "x" * 500, usec=1)
+    writer.write_xid(31, pci="0000:41:00", usec=2)
+    async with running(path, notes):
+        await notes.until(lambda: notes.titles == ["Xid 31"])
+        os.truncate(path, 0)
+        writer.write_xid(43, pci="0000:41:00", usec=3)
+        await notes.until(lambda: len(notes.findings) == 2)
+
+    assert notes.titles == ["Xid 31", "Xid 43"]
+    assert len({finding.key for finding in notes.findings}) == 2
+    assert notes.lost_records == 0
+
+
+async def test_rotation_is_followed(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write_xid(31, pci="0000:41:00", usec=1)
+    async with running(path, notes):
+        await notes.until(lambda: notes.titles == ["Xid 31"])
+        fresh = path.with_suffix(".new")
+        kmsg.KmsgWriter(fresh).write_xid(43, pci="0000:41:00", usec=2)
+        fresh.rename(path)
+        await notes.until(lambda: len(notes.findings) == 2)
+        writer.write_xid(94, pci="0000:41:00", usec=3)
+        await notes.until(lambda: len(notes.findings) == 3)
+
+    assert notes.titles == ["Xid 31", "Xid 43", "Xid 94"]
+
+
+async def test_a_deleted_log_is_reported_and_its_successor_read(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write_xid(31, pci="0000:41:00", usec=1)
+    async with running(path, notes):
+        await notes.until(lambda: notes.titles == ["Xid 31"])
+        writer.path.unlink()
+        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        kmsg.KmsgWriter(path).write_xid(43, pci="0000:41:00", usec=2)
+        await notes.until(lambda: len(notes.findings) == 2 and notes.state is PartState.READY)
+
+    assert notes.titles == ["Xid 31", "Xid 43"]
+
+
+async def test_a_log_recreated_while_away_is_not_taken_for_the_old_one(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes(cursor=kernel_log.Cursor(BOOT, 500, 1_000_000))
+    writer.write_xid(43, pci="0000:41:00", usec=9_000_000)
+    async with running(path, notes):
+        await notes.until(lambda: bool(notes.findings))
+
+    assert notes.titles == ["Xid 43"]
+
+
+async def test_a_log_that_appears_later_is_picked_up(path: Path) -> None:
+    notes = Notes()
+    async with running(path, notes):
+        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        kmsg.KmsgWriter(path).write_xid(79, pci="0000:41:00")
+        await notes.until(lambda: bool(notes.findings))
+
+    assert [status.state for status in notes.statuses] == [PartState.DEGRADED, PartState.READY]
+    status = notes.statuses[0]
+    assert str(path) in status.message
+    assert "mount the host's /dev/kmsg" in status.mend
+    assert "\n" not in status.message + status.mend
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+async def test_a_forbidden_log_says_what_to_grant_and_is_tried_again(fifo: Path, number: int) -> None:
+    device = FakeDevice([xid_record(79, seq=1)])
+    refusals = [OSError(number, os.strerror(number)), OSError(number, os.strerror(number))]
+
+    def open_log(path: Path) -> kmsg_readers.RecordReader:
+        if refusals:
+            raise refusals.pop()
+        return device.open(path)
+
+    notes = Notes()
+    async with running(fifo, notes, open_log=open_log):
+        await notes.until(lambda: bool(notes.findings))
+
+    assert [status.state for status in notes.statuses] == [PartState.DEGRADED, PartState.READY]
+    assert "SYSLOG" in notes.statuses[0].mend
+
+
+async def test_a_directory_is_no_kernel_log(tmp_path: Path) -> None:
+    notes = Notes()
+    async with running(tmp_path, notes):
+        await notes.until(lambda: notes.state is PartState.DEGRADED)
+
+    assert "neither a device nor a regular file" in notes.statuses[-1].message
+    assert "name /dev/kmsg" in notes.statuses[-1].mend
+
+
+async def test_a_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer: kmsg.KmsgWriter) -> None:
+    count = 20_000
+    notes = Notes()
+    async with running(path, notes):
+        await notes.until(lambda: notes.state is PartState.READY)
+        with path.open("ab") as log:
+            for seq in range(count):
+                text = MMU_FAULT if seq % 1000 == 0 else f"audit: type=1400 audit({seq}): apparmor=ALLOWED"
+                log.write(kmsg.record(text, seq=seq, usec=seq))
+        await notes.until(lambda: notes.cursor is not None and notes.cursor.seq == count - 1)
+
+    assert notes.records == count
+    assert len(notes.findings) == count // 1000
+    assert (notes.lost_records, notes.malformed_records) == (0, 0)
+    assert notes.saves < count / 100
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
+async def test_the_machines_own_kernel_log_is_understood() -> None:
+    notes = Notes()
+    async with running(Path("/dev/kmsg"), notes):
+        await notes.until(lambda: bool(notes.statuses))
+        if notes.state is PartState.READY:
+            await notes.until(lambda: notes.cursor is not None)
+
+    if notes.state is PartState.DEGRADED:
+        pytest.skip(notes.statuses[-1].message)
+    assert notes.records > 0
+    assert notes.malformed_records == 0

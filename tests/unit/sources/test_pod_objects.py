@@ -1,0 +1,155 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.workloads import (
+    ContainerRole,
+    ExecHook,
+    Hook,
+    HttpHook,
+    OwnerRef,
+    PodRef,
+    PodUid,
+    RestartPolicy,
+    SleepHook,
+    UnsupportedHook,
+)
+from agent.sources import pod_objects
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "namespace": "ml",
+        "name": "trainer-0",
+        "uid": "u1",
+        "resourceVersion": "7",
+        "labels": {"app": "x"},
+        "annotations": {
+            "kubemend.io/restart": "InPlace",
+            "kubernetes.io/config.mirror": "abc",
+            "kubectl.kubernetes.io/last-applied-configuration": "{...}",
+        },
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "c"},
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "trainer", "controller": True},
+        ],
+    },
+    "spec": {
+        "nodeName": "n1",
+        "restartPolicy": "OnFailure",
+        "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "containers": [{"name": "main", "restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}],
+        "ephemeralContainers": [{"name": "debug"}],
+    },
+    "status": {
+        "phase": "Running",
+        "podIP": "10.0.0.5",
+        "initContainerStatuses": [{"name": "proxy", "containerID": "cri-o://p1", "state": {"running": {}}}],
+        "containerStatuses": [
+            {"name": "main", "containerID": "containerd://m1", "restartCount": 3, "state": {"terminated": {}}}
+        ],
+        "conditions": [
+            {"type": "Ready", "status": "False"},
+            {"type": "kubemend.io/DevicesHealthy", "status": "False", "reason": "Xid79", "message": "gone"},
+            {"type": "kubemend.io/Odd", "status": "Perhaps"},
+        ],
+    },
+}
+
+
+def test_pod_is_seen_whole() -> None:
+    view = pod_objects.pod_view(POD)
+    assert view.ref == PodRef("ml", "trainer-0", PodUid("u1"))
+    assert (view.phase, view.restart_policy, view.pod_ip) == ("Running", RestartPolicy.ON_FAILURE, "10.0.0.5")
+    assert (view.node_name, view.resource_version, view.deleting) == ("n1", "7", False)
+    assert view.owner == OwnerRef(api_group="batch", kind="Job", name="trainer")
+    assert dict(view.labels) == {"app": "x"}
+
+
+def test_annotations_stay_but_for_the_copy_of_the_pod() -> None:
+    view = pod_objects.pod_view(POD)
+    assert dict(view.annotations) == {"kubemend.io/restart": "InPlace", "kubernetes.io/config.mirror": "abc"}
+
+
+def test_containers_have_roles_policies_and_status() -> None:
+    setup, proxy, main = pod_objects.pod_view(POD).containers
+    assert (setup.role, setup.restart_policy, setup.container_id, setup.running) == (
+        ContainerRole.INIT, None, None, False,
+    )  # fmt: skip
+    assert (proxy.role, proxy.restart_policy, proxy.container_id, proxy.running) == (
+        ContainerRole.SIDECAR, RestartPolicy.ALWAYS, "p1", True,
+    )  # fmt: skip
+    assert (main.role, main.restart_policy, main.has_restart_rules) == (
+        ContainerRole.MAIN, RestartPolicy.NEVER, True,
+    )  # fmt: skip
+    assert (main.container_id, main.restart_count, main.running) == ("m1", 3, False)
+
+
+def test_only_our_conditions_are_kept() -> None:
+    assert pod_objects.pod_view(POD).conditions == (
+        Condition("kubemend.io/DevicesHealthy", ConditionStatus.FALSE, "Xid79", "gone"),
+        Condition("kubemend.io/Odd", ConditionStatus.UNKNOWN, ""),
+    )
+
+
+def test_deletion_is_seen() -> None:
+    pod = copy.deepcopy(POD)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert pod_objects.pod_view(pod).deleting
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (None, None),
+        ({"exec": {"command": ["sh", "-c", "true"]}}, ExecHook(("sh", "-c", "true"))),
+        ({"sleep": {"seconds": 5}}, SleepHook(5)),
+        ({"httpGet": {"port": 8080}}, HttpHook(port=8080)),
+        ({"httpGet": {"port": "web"}}, HttpHook(port=8000)),
+        ({"httpGet": {"port": "9000"}}, HttpHook(port=9000)),
+        (
+            {
+                "httpGet": {
+                    "port": 1,
+                    "path": "/x",
+                    "scheme": "HTTPS",
+                    "host": "h",
+                    "httpHeaders": [{"name": "A", "value": "b"}],
+                }
+            },
+            HttpHook(port=1, path="/x", scheme="HTTPS", host="h", headers=(("A", "b"),)),
+        ),
+    ],
+)
+def test_post_start_hooks_are_resolved(handler: dict[str, Any] | None, expected: Hook | None) -> None:
+    assert _hook(handler) == expected
+
+
+@pytest.mark.parametrize(
+    "handler", [{"tcpSocket": {"port": 1}}, {"httpGet": {"port": "nowhere"}}, {"httpGet": {}}, {"novel": {}}, {}]
+)
+def test_hooks_that_we_cannot_run_are_said_to_be(handler: dict[str, Any]) -> None:
+    assert isinstance(_hook(handler), UnsupportedHook)
+
+
+def _hook(handler: dict[str, Any] | None) -> Hook | None:
+    pod = copy.deepcopy(POD)
+    pod["spec"]["containers"][0] |= {
+        "ports": [{"name": "web", "containerPort": 8000}],
+        "lifecycle": {"postStart": handler},
+    }
+    return pod_objects.pod_view(pod).container("main").post_start  # type: ignore[union-attr]
+
+
+@given(
+    dropped=st.sets(st.sampled_from(["labels", "annotations", "ownerReferences", "resourceVersion"])),
+    nulls=st.booleans(),
+)
+def test_what_a_pod_may_lack_it_may_lack(dropped: set[str], *, nulls: bool) -> None:
+    metadata = {key: value for key, value in POD["metadata"].items() if key not in dropped}
+    bare = {"metadata": metadata, "spec": {}, "status": None if nulls else {}}
+    view = pod_objects.pod_view(bare)
+    assert (view.phase, view.restart_policy, view.containers) == ("Pending", RestartPolicy.ALWAYS, ())
