@@ -167,8 +167,18 @@ class SwapActuator:
         log.debug("swap.step", restart=run.intent.id, step=step.kind.value, why=step.why.value)
 
     async def _look(self, run: _Run) -> None:
-        run.seen = await self._runtime.list_containers(pod_uid=run.intent.target.pod.uid, name=run.intent.target.name)
-        run.fresh = True
+        """List what is there. Patient: without that nothing can be decided, and the time limit bounds it."""
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        target = run.intent.target
+        while True:
+            try:
+                run.seen = await self._runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
+            except cri_errors.CriError as error:
+                run.last_error = str(error)
+                await backoff.wait()
+            else:
+                run.fresh = True
+                return
 
     async def _stop(self, run: _Run) -> None:
         await self._runtime.stop_container(run.intent.old, grace=run.intent.grace_seconds)
@@ -232,9 +242,12 @@ class SwapActuator:
         """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever."""
         log.error("swap.kill_without_effect", restart=run.intent.id, container=run.intent.old, error=str(error))
         await self._look(run)
-        for view in run.seen:
-            if view.restart_id == run.intent.id and view.state is ContainerState.CREATED:
-                await self._remove(run, view.id)
+        waiting = [view.id for view in run.seen if view.restart_id == run.intent.id and view.state in _NOT_STARTED]
+        try:
+            for container_id in waiting:
+                await self._runtime.remove_container(container_id)
+        except cri_errors.CriError as again:
+            return self._outcome(run, Result.UNFINISHED, detail=f"{error}; {again}")
         return self._outcome(run, Result.STUCK, detail=str(error))
 
     async def _after_failure(self, run: _Run, error: cri_errors.CriError, *, backoff: aio.Backoff) -> None:
@@ -242,14 +255,8 @@ class SwapActuator:
             run.failures += 1
         run.last_error = str(error)
         log.warning("swap.call_failed", restart=run.intent.id, error=str(error))
-        while True:
-            await backoff.wait()
-            try:
-                await self._look(run)
-            except cri_errors.CriError as again:
-                run.last_error = str(again)
-                continue
-            return
+        await backoff.wait()
+        await self._look(run)
 
     @staticmethod
     async def _next_change(changes: asyncio.Queue[ContainerEvent], *, timeout: float) -> None:
@@ -271,6 +278,7 @@ class SwapActuator:
 
 
 _MOST_FAILURES = 3
+_NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)
 
 _RESULT = {
     swap.Why.SWAPPED: Result.SWAPPED,

@@ -109,7 +109,7 @@ class Containerd:
     def pause(self) -> None:
         """SIGSTOP containerd: its socket still accepts connections, but nobody answers."""
         if self._child is not None:
-            self._child.signal(signal.SIGSTOP)
+            self._child.pause()
 
     def resume(self) -> None:
         """SIGCONT containerd."""
@@ -185,9 +185,11 @@ class Containerd:
         async with self.runtime() as cri:
             try:
                 listed = await cri.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_CALL_SECONDS)
-                await asyncio.gather(*(_remove_pod(cri, sandbox.id) for sandbox in listed.items))
-            except grpc.aio.AioRpcError as error:
-                log.warning("devnode.pods_not_removed", node=self.node.name, error=error.details())
+                async with asyncio.TaskGroup() as group:
+                    for sandbox in listed.items:
+                        group.create_task(_remove_pod(cri, sandbox.id), name=f"remove-{sandbox.id}")
+            except* grpc.aio.AioRpcError as errors:
+                log.warning("devnode.pods_not_removed", node=self.node.name, errors=[str(e) for e in errors.exceptions])
 
 
 async def _remove_pod(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", sandbox_id: str) -> None:

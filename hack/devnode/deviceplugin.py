@@ -1,7 +1,7 @@
 """A device plugin (v1beta1) that offers made-up GPUs to a real kubelet: ``python -m hack.devnode.deviceplugin``.
 
-It answers Allocate as NVIDIA's does in its default mode: with NVIDIA_VISIBLE_DEVICES. A kubelet that starts again empties
-the directory of plugin sockets, so the plugin serves and registers anew whenever its own socket is gone.
+It answers Allocate as NVIDIA's does in its default mode: with NVIDIA_VISIBLE_DEVICES. A kubelet that starts again
+empties the directory of plugin sockets, so the plugin serves and registers anew whenever its own socket is gone.
 """
 
 import asyncio
@@ -14,10 +14,13 @@ from typing import Any
 import click
 import grpc
 import grpc.aio
+import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from common import grpcio
 from hack.devnode.kubelet import sockets
+
+log = structlog.get_logger(__name__)
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SOCKET = "kubemend-gpus.sock"
@@ -73,7 +76,11 @@ class DevicePlugin:
         socket = self._directory / SOCKET
         while True:
             async with self._serving(socket):
-                await self._register()
+                try:
+                    await self._register()
+                except grpc.aio.AioRpcError as error:
+                    log.warning("deviceplugin.not_registered", error=error.details())
+                    continue
                 while await asyncio.to_thread(socket.exists):  # noqa: ASYNC110 - nobody tells of a kubelet's start
                     await asyncio.sleep(_LOOK_SECONDS)
 
@@ -81,7 +88,9 @@ class DevicePlugin:
     async def _serving(self, socket: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(sockets.clear_way, socket)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", self._methods()),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", self._methods()),)
+        )
         server.add_insecure_port(f"unix://{socket}")
         await server.start()
         try:

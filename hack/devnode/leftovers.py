@@ -6,11 +6,13 @@ in one named after a container of its bundles, mounts lie under its root, the br
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 
 import structlog
@@ -24,6 +26,7 @@ _CNI_RESULTS = pathlib.Path("/var/lib/cni/results")  # libcni's cache; container
 _PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc"})
 _TASKS = "io.containerd.runtime.v2.task"
 _SECONDS = 10.0
+_POLL_SECONDS = 0.01
 
 
 async def reap(node: layout.NodeLayout) -> None:
@@ -36,9 +39,9 @@ async def reap(node: layout.NodeLayout) -> None:
     shim_sockets = list(_shim_sockets(node))
     # containerd and the shims first: they would only try to clean up after the containers.
     await processes.terminate(list(_programs(node)), grace=0)
-    members = list(_container_processes(node, containers))
     _thaw(node)
-    await processes.terminate(members, grace=0)
+    while members := list(_container_processes(node, containers)):  # again for what was forked meanwhile
+        await processes.terminate(members, grace=0)
     await asyncio.to_thread(_remove, node, containers, shim_sockets)
 
 
@@ -62,12 +65,26 @@ def _remove(node: layout.NodeLayout, containers: frozenset[str], shim_sockets: l
     network.delete_bridge(node)
     for cgroup in _cgroups(node):
         for folder, _, _ in os.walk(cgroup, topdown=False):
-            pathlib.Path(folder).rmdir()
+            _remove_cgroup(pathlib.Path(folder))
     for path in (*shim_sockets, *_cni_results(node, containers)):
         path.unlink(missing_ok=True)
     if node.root.exists():
         shutil.rmtree(node.root)
         log.debug("devnode.removed", root=str(node.root))
+
+
+def _remove_cgroup(path: pathlib.Path) -> None:
+    """Remove an empty cgroup. The kernel may count a process for a moment after its end, and has no event for that."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _programs(node: layout.NodeLayout) -> Iterator[processes.ProcessId]:

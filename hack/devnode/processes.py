@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -85,6 +86,9 @@ class Child:
         calling *thread* (PR_SET_PDEATHSIG in prctl(2)): call it from one that lives as long as the program.
         Raises ProcessError when the program cannot be started.
         """
+        search_path = (os.environ if environment is None else environment).get("PATH")
+        if shutil.which(command[0], path=search_path) is None:
+            raise ProcessError(f"cannot start {name} ({command[0]}): no such program")
         # setpriv and not preexec_fn: Python must not run between fork and exec while gRPC's threads hold locks.
         wrapped = ["setpriv", "--pdeathsig", "KILL", "--", *command] if dies_with_us else list(command)
         for path in (log, pid_file):
@@ -118,6 +122,12 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         self._process.send_signal(number)
+
+    def pause(self) -> None:
+        """Send SIGSTOP and return once all its threads stand still: the signal alone leaves them a moment to run."""
+        self.signal(signal.SIGSTOP)
+        if self.returncode is None:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     async def wait(self, *, timeout: float) -> int:
         """Wait for its end and return the exit status. Raises ProcessError after ``timeout`` seconds."""

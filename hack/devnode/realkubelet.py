@@ -99,12 +99,13 @@ class RealKubelet:
             pid_file=self._where.pid_file("kubelet"),
             dies_with_us=self._dies_with_us,
         )
-        if self._devices:
-            self._plugin = self._start_plugin()
         try:
-            await process.wait_until_ready(
-                self, kubeconfig=self._kubeconfig, child=self._child, log=log, devices=len(self._devices)
-            )
+            await process.wait_until_ready(self, kubeconfig=self._kubeconfig, child=self._child, log=log)
+            if self._devices:  # not sooner: a kubelet that starts removes the sockets of plugins
+                self._plugin = self._start_plugin()
+                await process.wait_until_ready(
+                    self, kubeconfig=self._kubeconfig, child=self._child, log=log, devices=len(self._devices)
+                )
         except BaseException:
             await self.stop()
             raise

@@ -41,12 +41,14 @@ def containerd(binaries: packages.Binaries, worker: str) -> Iterator[Containerd]
 
 
 @pytest.fixture
-async def node(worker: str) -> AsyncIterator[NodeLayout]:
-    """The layout of a node of the test's own, by a name that no other has; what is left of it is removed."""
-    layout = NodeLayout.named(f"own-{worker}-{os.getpid()}")
+async def node(containerd: Containerd) -> AsyncIterator[NodeLayout]:
+    """The layout of a node of the test's own; what the test leaves of it is removed.
+
+    Its name is ours alone for as long as we hold that of the shared one.
+    """
+    layout = NodeLayout.named(f"own-{containerd.node.name}")
     yield layout
     await leftovers.reap(layout)
-    layout.root.with_name(f".{layout.root.name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture

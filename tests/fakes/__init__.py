@@ -1,0 +1,1 @@
+"""One hand-written stand-in per boundary."""

@@ -84,7 +84,7 @@ class Poller:
         self._options = options
         self._pump: EventPump | None = None
         self._stopping = False
-        self._next_poll = 0.0
+        self._last_poll = self._next_poll = 0.0
         self._broken_set: frozenset[GpuUuid] | None = None
         self._rearm_at = 0.0
         self._rearm_wait = REARM_FIRST
@@ -112,8 +112,9 @@ class Poller:
 
     def _poll_until_ended(self) -> protocol.Ended | None:
         while not self._stopping:
-            self._next_poll = time.monotonic() + self._options.poll_period
             outcome = self._nvml.snapshot()
+            self._last_poll = time.monotonic()  # its end: however slow the driver, there is time for letters
+            self._next_poll = self._last_poll + self._options.poll_period
             if not isinstance(outcome, Value):
                 return _ended(outcome, EndReason.NO_ANSWER)
             self._arm(outcome.value)  # before the agent hears of it: who knows a GPU gets its events
@@ -135,8 +136,7 @@ class Poller:
             case Stop():
                 self._stopping = True
             case Nudge():
-                last_poll = self._next_poll - self._options.poll_period
-                self._next_poll = min(self._next_poll, max(time.monotonic(), last_poll + NUDGE_GAP))
+                self._next_poll = min(self._next_poll, max(time.monotonic(), self._last_poll + NUDGE_GAP))
             case Broken(failure=failure):
                 sys.stderr.write(f"waiting for NVML events failed ({failure}); looking at each GPU\n")
                 self._drop_pump()

@@ -75,9 +75,7 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
         context: object,  # noqa: ARG002
     ) -> api_pb2.AllocatableResourcesResponse:
         """All devices of the node, held or free."""
-        return api_pb2.AllocatableResourcesResponse(
-            devices=[self._container_devices((item,)) for item in self._devices.ids]
-        )
+        return api_pb2.AllocatableResourcesResponse(devices=self._each(self._devices.ids))
 
     def _pod(self, pod: Pod) -> api_pb2.PodResources:
         shown = [item.name for item in pod.containers() if item.role is not ContainerRole.INIT]
@@ -94,12 +92,13 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
         ]
         return api_pb2.ContainerResources(
             name=name,
-            devices=[self._container_devices(item.ids) for item in held],
+            devices=[device for item in held for device in self._each(item.ids)],
             dynamic_resources=[_dynamic(claim) for claim in claims],
         )
 
-    def _container_devices(self, ids: tuple[str, ...]) -> api_pb2.ContainerDevices:
-        return api_pb2.ContainerDevices(resource_name=self._devices.resource, device_ids=ids)
+    def _each(self, ids: Iterable[str]) -> list[api_pb2.ContainerDevices]:
+        """One entry per device, as kubelet's device manager gives them."""
+        return [api_pb2.ContainerDevices(resource_name=self._devices.resource, device_ids=[item]) for item in ids]
 
 
 def _dynamic(claim: Claim) -> api_pb2.DynamicResource:

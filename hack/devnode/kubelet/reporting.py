@@ -107,7 +107,9 @@ def patch_of(*, before: Json, after: Json) -> Json:
     """
     known = {item["type"]: item for item in before.get("conditions") or ()}
     patch = _without_leftovers(before, after)
-    patch["conditions"] = [_without_leftovers(known.get(item["type"], {}), item) for item in after.get("conditions", ())]
+    patch["conditions"] = [
+        _without_leftovers(known.get(item["type"], {}), item) for item in after.get("conditions", ())
+    ]
     gone = {item["ip"] for item in before.get("podIPs") or ()} - {item["ip"] for item in after.get("podIPs") or ()}
     if gone and "podIPs" in after:
         patch["podIPs"] = [*after["podIPs"], *({"$patch": "delete", "ip": ip} for ip in sorted(gone))]

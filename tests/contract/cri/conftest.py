@@ -8,6 +8,7 @@ import asyncio
 import os
 import pathlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -26,25 +27,13 @@ ECHO = ("/bin/sh", "-c", "echo out; echo err >&2; exit 3")
 STAND_IN, NEWEST, LEGACY = "stand-in", "containerd", "containerd-1.6"
 
 
-@pytest.fixture(
-    params=[
-        STAND_IN,
-        pytest.param(NEWEST, marks=pytest.mark.containerd),
-        pytest.param(LEGACY, marks=pytest.mark.containerd),
-    ]
-)
-async def node(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[nodes.Node]:
-    """A runtime to make pods on."""
-    if request.param == STAND_IN:
-        async with CriServer(str(tmp_path / "cri.sock")) as server:
-            server.runtime.exec_results[ECHO] = api_pb2.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=3)
-            async with nodes.Node(server.endpoint, image=images.BUSYBOX, log_directory=str(tmp_path)) as stand_in:
-                yield stand_in
-        return
-    endpoint, image = _real_runtime(request)
-    has_events = request.param == NEWEST
-    async with nodes.Node(endpoint, image=image, log_directory=str(tmp_path), has_events=has_events) as real:
-        yield real
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A real runtime to test on."""
+
+    endpoint: str
+    image: str
+    has_events: bool
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +45,33 @@ def legacy_containerd(legacy_binaries: packages.Binaries, worker: str) -> Iterat
     asyncio.run(runtime.stop())
 
 
-def _real_runtime(request: pytest.FixtureRequest) -> tuple[str, str]:
+@pytest.fixture(
+    params=[
+        STAND_IN,
+        pytest.param(NEWEST, marks=pytest.mark.containerd),
+        pytest.param(LEGACY, marks=pytest.mark.containerd),
+    ]
+)
+def real(request: pytest.FixtureRequest) -> Real | None:
+    """The real runtime to test on, or None for the stand-in. Sync: the runtimes' fixtures run loops."""
+    if request.param == STAND_IN:
+        return None
     endpoint = os.environ.get("KUBEMEND_TEST_CRI_ENDPOINT")
     if endpoint and request.param == NEWEST:
-        return endpoint, os.environ["KUBEMEND_TEST_CRI_IMAGE"]
+        return Real(endpoint=endpoint, image=os.environ["KUBEMEND_TEST_CRI_IMAGE"], has_events=True)
     runtime = request.getfixturevalue("containerd" if request.param == NEWEST else "legacy_containerd")
-    return str(runtime.node.containerd_socket), images.BUSYBOX
+    return Real(endpoint=str(runtime.node.containerd_socket), image=images.BUSYBOX, has_events=request.param == NEWEST)
+
+
+@pytest.fixture
+async def node(real: Real | None, tmp_path: pathlib.Path) -> AsyncIterator[nodes.Node]:
+    """A runtime to make pods on."""
+    logs = str(tmp_path)
+    if real is not None:
+        async with nodes.Node(real.endpoint, image=real.image, log_directory=logs, has_events=real.has_events) as made:
+            yield made
+        return
+    async with CriServer(str(tmp_path / "cri.sock")) as server:
+        server.runtime.exec_results[ECHO] = api_pb2.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=3)
+        async with nodes.Node(server.endpoint, image=images.BUSYBOX, log_directory=logs) as stand_in:
+            yield stand_in

@@ -1,0 +1,140 @@
+"""A rig: the stand-in runtime, our client and watch on it, one pod as kubelet would have made it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.actuator.host_files import HostFiles
+from agent.actuator.swap import Material, SwapActuator
+from agent.cri import client
+from agent.model.parts import PartStatus
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
+from agent.restart import clone, intents
+from agent.sources.containers import ContainerWatch
+from common.pb.runtime.v1 import api_pb2
+from tests.fakes.cri_server import CriServer
+
+POD = PodRef("default", "trainer-0", PodUid("uid-1"))
+TARGET = ContainerRef(POD, "trainer")
+
+
+@dataclass
+class Rig:
+    """Everything a swap needs, and what a test wants to look at."""
+
+    server: CriServer
+    cri: client.CriClient
+    watch: ContainerWatch
+    directory: Path
+    statuses: list[PartStatus]
+    sandbox_id: SandboxId = field(default=SandboxId(""))
+    sandbox_config: api_pb2.PodSandboxConfig = field(default_factory=api_pb2.PodSandboxConfig)
+    old: ContainerId = field(default=ContainerId(""))
+
+    @property
+    def termination_log(self) -> Path:
+        return self.directory / "termination-log"
+
+    @property
+    def links(self) -> Path:
+        return self.directory / "links"
+
+    def actuator(self, *, time_limit: float = 10.0) -> SwapActuator:
+        return SwapActuator(
+            runtime=self.cri, events=self.watch, files=HostFiles(symlink_dir=self.links), time_limit=time_limit
+        )
+
+    def intent(self, *, order: intents.Order = intents.Order.STOP_FIRST, **changes: Any) -> intents.Intent:
+        defaults: dict[str, Any] = {
+            "id": "r1",
+            "target": TARGET,
+            "sandbox_id": self.sandbox_id,
+            "old": self.old,
+            "old_attempt": 0,
+            "order": order,
+            "reason": "Xid31",
+            "created_at": 1000.0,
+        }
+        return intents.Intent(**defaults | changes)
+
+    async def material(self, intent: intents.Intent, **changes: Any) -> Material:
+        info = await self.cri.container_info(self.old)
+        return Material(
+            successor=clone.successor(info.config, intent=intent, runtime_env=info.runtime_env),
+            sandbox_config=clone.sandbox_config(await self.cri.sandbox_config(self.sandbox_id)),
+            **changes,
+        )
+
+    async def containers(self) -> tuple[ContainerView, ...]:
+        return await self.cri.list_containers(pod_uid=POD.uid, name=TARGET.name)
+
+    async def running(self) -> list[ContainerView]:
+        return [view for view in await self.containers() if view.state is ContainerState.RUNNING]
+
+    async def kubelet_creates(self, *, attempt: int, start: bool = True) -> ContainerId:
+        """What kubelet does when it finds the container missing or exited."""
+        container_id = await self.cri.create_container(
+            sandbox_id=self.sandbox_id, config=self.config(attempt=attempt), sandbox_config=self.sandbox_config
+        )
+        if start:
+            await self.cri.start_container(container_id)
+        return container_id
+
+    def config(self, *, attempt: int) -> api_pb2.ContainerConfig:
+        return api_pb2.ContainerConfig(
+            metadata=api_pb2.ContainerMetadata(name=TARGET.name, attempt=attempt),
+            image=api_pb2.ImageSpec(image="busybox"),
+            envs=[api_pb2.KeyValue(key="RANK", value=b"0")],
+            mounts=[api_pb2.Mount(container_path="/dev/termination-log", host_path=str(self.termination_log))],
+            labels={
+                "io.kubernetes.pod.name": POD.name,
+                "io.kubernetes.pod.namespace": POD.namespace,
+                "io.kubernetes.pod.uid": POD.uid,
+                "io.kubernetes.container.name": TARGET.name,
+            },
+            annotations={
+                "io.kubernetes.container.restartCount": str(attempt),
+                "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
+            },
+            log_path=f"trainer/{attempt}.log",
+        )
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A pod whose one container runs as attempt 0."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "logs" / "trainer").mkdir(parents=True)
+    for attempt in range(4):
+        (tmp_path / "logs" / "trainer" / f"{attempt}.log").touch()
+    (tmp_path / "termination-log").write_text("the last words of the old one")
+    statuses: list[PartStatus] = []
+    deadlines = client.Deadlines(read=1.0, change=1.0, margin=0.3, silence=0.1)
+    async with (
+        CriServer(str(tmp_path / "cri.sock")) as server,
+        client.CriClient(server.endpoint, deadlines=deadlines) as cri,
+    ):
+        watch = ContainerWatch(cri, report=statuses.append)
+        rig = Rig(server=server, cri=cri, watch=watch, directory=tmp_path, statuses=statuses)
+        rig.sandbox_config = api_pb2.PodSandboxConfig(
+            metadata=api_pb2.PodSandboxMetadata(name=POD.name, uid=POD.uid, namespace=POD.namespace),
+            labels={
+                "io.kubernetes.pod.name": POD.name,
+                "io.kubernetes.pod.namespace": POD.namespace,
+                "io.kubernetes.pod.uid": POD.uid,
+            },
+            log_directory=str(tmp_path / "logs"),
+        )
+        answer = server.runtime.run_pod_sandbox(api_pb2.RunPodSandboxRequest(config=rig.sandbox_config))
+        rig.sandbox_id = SandboxId(answer.pod_sandbox_id)
+        rig.old = await rig.kubelet_creates(attempt=0)
+        watching = asyncio.create_task(watch.run(), name="watch")
+        await server.reader_present()
+        server.calls.clear()
+        yield rig
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,209 @@
+"""Swaps on the stand-in runtime: the order of calls, every failure of every call, kubelet's races, crashes."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.actuator.outcomes import Result
+from agent.model.workloads import ContainerState, ExecHook, UnsupportedHook
+from agent.restart import intents, swap
+from tests.unit.actuator.conftest import TARGET, Rig
+
+CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
+BOTH_ORDERS = pytest.mark.parametrize("order", intents.Order)
+
+
+def changes(rig: Rig) -> list[str]:
+    return [method for method in rig.server.called() if method in CHANGES]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (intents.Order.STOP_FIRST, ["StopContainer", "CreateContainer", "StartContainer"]),
+        (intents.Order.CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+    ],
+)
+async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
+    rig: Rig, order: intents.Order, expected: list[str]
+) -> None:
+    intent = rig.intent(order=order)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    assert changes(rig) == expected
+    (survivor,) = await rig.running()
+    assert (survivor.id, survivor.attempt, survivor.restart_id) == (outcome.container, 1, "r1")
+    assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
+
+
+async def test_host_files_are_left_as_kubelet_would_leave_them(rig: Rig) -> None:
+    intent = rig.intent()
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert rig.termination_log.read_text() == ""
+    (link,) = rig.links.iterdir()
+    assert link.name == f"trainer-0_default_trainer-{outcome.container}.log"
+    assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
+
+
+@BOTH_ORDERS
+@pytest.mark.parametrize("method", ["StopContainer", "CreateContainer", "StartContainer", "ListContainers"])
+@pytest.mark.parametrize(
+    "code",
+    [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)],
+    ids=lambda code: code.name,
+)
+async def test_any_error_of_any_call_still_ends_in_one_running_container(
+    rig: Rig, method: str, code: grpc.StatusCode, order: intents.Order
+) -> None:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    seen = await rig.containers()
+    rig.server.fail(method, code)
+    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
+    assert outcome.result is Result.SWAPPED
+    assert len(await rig.running()) == 1
+
+
+@BOTH_ORDERS
+async def test_a_create_that_always_fails_is_given_up_and_nothing_is_left_waiting(
+    rig: Rig, order: intents.Order
+) -> None:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.FAILED
+    assert "no space left" in outcome.detail
+    states = [view.state for view in await rig.containers()]
+    old_runs_on = order is intents.Order.CREATE_FIRST
+    assert states == [ContainerState.RUNNING if old_runs_on else ContainerState.EXITED]
+
+
+async def test_kubelets_container_is_adopted_when_it_won_the_name(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent)
+    seen = await rig.containers()
+    theirs = await rig.kubelet_creates(attempt=1)
+    rig.server.calls.clear()
+    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
+    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+    assert [view.id for view in await rig.running()] == [theirs]
+
+
+async def test_kubelets_container_that_is_not_started_yet_is_waited_for(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent)
+    theirs = await rig.kubelet_creates(attempt=1, start=False)
+    work = asyncio.create_task(rig.actuator().carry_out(intent, material=material))
+    async with rig.watch.subscribe(TARGET.pod.uid) as events:
+        while (await events.get()).container.id != rig.old:
+            pass  # the swap has stopped the old container and now waits
+    await rig.cri.start_container(theirs)
+    outcome = await work
+    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+
+
+async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
+    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    theirs = await rig.kubelet_creates(attempt=2)
+    outcome = await rig.actuator().carry_out(intent, material=None)
+    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+    assert [view.id for view in await rig.running()] == [theirs]
+    assert not [view for view in await rig.containers() if view.restart_id == intent.id]
+
+
+async def test_a_kill_without_effect_is_reported_and_takes_the_successor_back(rig: Rig) -> None:
+    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.STUCK
+    assert changes(rig) == ["CreateContainer", "StopContainer", "RemoveContainer"]
+    assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
+
+
+@BOTH_ORDERS
+async def test_a_runtime_that_dies_in_the_middle_is_waited_for(rig: Rig, order: intents.Order) -> None:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    await rig.server.stop()
+    work = asyncio.create_task(rig.actuator().carry_out(intent, material=material, seen=_before(rig)))
+    await asyncio.sleep(0.05)
+    await rig.server.start()
+    assert (await work).result is Result.SWAPPED
+    assert len(await rig.running()) == 1
+
+
+def _before(rig: Rig) -> tuple[Any, ...]:
+    return tuple(view for view in rig.watch.containers() if view.ref == TARGET)
+
+
+async def test_a_runtime_that_stays_away_leaves_the_intent_unfinished(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent)
+    await rig.server.stop()
+    outcome = await rig.actuator(time_limit=0.2).carry_out(intent, material=material)
+    assert outcome.result is Result.UNFINISHED
+    await rig.server.start()
+
+
+@BOTH_ORDERS
+@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("resolution", swap.Resolution)
+async def test_a_crash_after_any_call_is_finished_or_undone_by_the_next_agent(
+    rig: Rig, order: intents.Order, calls: int, resolution: swap.Resolution
+) -> None:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.calls.clear()
+    await _crash_after(rig, intent, material=material, calls=calls)
+    outcome = await rig.actuator().carry_out(intent, material=material, resolution=resolution)
+    assert outcome.result in (Result.SWAPPED, Result.UNDONE)
+    assert len(await rig.running()) == 1
+    assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
+
+
+async def _crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls: int) -> None:
+    """Do the first ``calls`` steps of the plan and stop dead."""
+    for _ in range(calls):
+        step = swap.next_step(intent, await rig.containers())
+        match step.kind:
+            case swap.StepKind.STOP:
+                await rig.cri.stop_container(intent.old, grace=0)
+            case swap.StepKind.CREATE:
+                await rig.cri.create_container(
+                    sandbox_id=intent.sandbox_id,
+                    config=material.successor.config,
+                    sandbox_config=material.sandbox_config,
+                )
+            case swap.StepKind.START:
+                assert step.container is not None
+                await rig.cri.start_container(step.container)
+
+
+async def test_a_post_start_hook_is_run_in_the_successor(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent, post_start=ExecHook(("touch", "/ready")))
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    (call,) = [call for call in rig.server.calls if call.method == "ExecSync"]
+    assert list(call.request.cmd) == ["touch", "/ready"]  # type: ignore[attr-defined]
+
+
+async def test_a_failed_post_start_hook_stops_the_successor_as_kubelet_would(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SUCCESSOR_EXITED
+    assert "tcpSocket" in outcome.detail
+
+
+async def test_a_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> None:
+    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    assert "tcpSocket" in outcome.detail

@@ -1,0 +1,36 @@
+"""Names and paths of a dev node."""
+
+import pathlib
+
+import pytest
+
+from hack.devnode.layout import LayoutError, NodeLayout
+
+
+def test_nodes_of_different_names_share_nothing() -> None:
+    one, two = NodeLayout.named("one"), NodeLayout.named("two")
+    assert one.root != two.root
+    assert one.bridge != two.bridge
+    assert one.subnet != two.subnet
+    assert one.cgroup_parent != two.cgroup_parent
+
+
+def test_a_link_name_fits_however_long_the_node_name() -> None:
+    assert len(NodeLayout.named("n" * 32).bridge) <= 15
+
+
+def test_a_root_too_long_for_unix_sockets_is_refused_with_the_mend() -> None:
+    with pytest.raises(LayoutError, match="use a shorter root such as /run/kubemend-dev/deep"):
+        NodeLayout(root=pathlib.Path("/" + "x" * 100), name="deep")
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a/b", "a.b", "a" * 33])
+def test_a_name_that_is_no_label_is_refused(name: str) -> None:
+    with pytest.raises(LayoutError):
+        NodeLayout.named(name)
+
+
+@pytest.mark.parametrize("index", [-1, 256])
+def test_a_network_index_out_of_range_is_refused(index: int) -> None:
+    with pytest.raises(LayoutError, match="not within"):
+        NodeLayout.named("a", index=index)

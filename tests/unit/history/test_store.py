@@ -1,0 +1,92 @@
+"""What the agent remembers: durable before the first act, and never read as something it is not."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.health import fold
+from agent.history import codec
+from agent.history.store import HistoryError, Store
+from agent.model.actions import ActionClass
+from agent.model.findings import FindingKind
+from tests.unit.restart import builders
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+async def test_an_intent_is_on_disk_when_begin_returns(store: Store, tmp_path: Path) -> None:
+    await store.begin(builders.intent())
+    with sqlite3.connect(tmp_path / "state.db") as other:  # what another process, after our death, would see
+        assert other.execute("SELECT id FROM intents WHERE closed_at IS NULL").fetchall() == [("r1",)]
+    other.close()
+
+
+async def test_unfinished_intents_are_given_back_whole_and_in_order(store: Store) -> None:
+    first, second = builders.intent(id="a", created_at=1.0), builders.intent(id="b", created_at=2.0, grace_seconds=1.5)
+    await store.begin(second)
+    await store.begin(first)
+    assert await store.unfinished() == (first, second)
+
+
+async def test_a_finished_intent_is_not_replayed_but_still_counts(store: Store) -> None:
+    await store.begin(builders.intent())
+    await store.finish("r1", outcome="Swapped", now=1001.0)
+    assert await store.unfinished() == ()
+    assert await store.restarts_of(builders.TARGET, since=0.0) == (1000.0,)
+
+
+async def test_old_restarts_are_dropped(store: Store) -> None:
+    await store.begin(builders.intent())
+    await store.finish("r1", outcome="Swapped", now=1000.0 + 8 * 24 * 3600)
+    assert await store.restarts_of(builders.TARGET, since=0.0) == ()
+
+
+async def test_documents_are_overwritten(store: Store) -> None:
+    assert await store.load("key") is None
+    await store.save("key", "one")
+    await store.save("key", "two")
+    assert await store.load("key") == "two"
+
+
+async def test_everything_survives_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "state.db"
+    first = await Store.open(path)
+    await first.begin(builders.intent())
+    await first.close()
+    again = await Store.open(path)
+    assert await again.unfinished() == (builders.intent(),)
+    await again.close()
+
+
+async def test_the_same_intent_cannot_be_begun_twice(store: Store) -> None:
+    await store.begin(builders.intent())
+    with pytest.raises(HistoryError):
+        await store.begin(builders.intent())
+    assert await store.restarts_of(builders.TARGET, since=0.0) == (1000.0,)  # the whole transaction was taken back
+
+
+async def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database, " * 100)
+    with pytest.raises(HistoryError, match="--state-dir"):
+        await Store.open(tmp_path / "state.db")
+
+
+async def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(HistoryError, match="format 99"):
+        await Store.open(tmp_path / "state.db")
+
+
+def test_verdicts_survive_the_way_to_disk_and_back() -> None:
+    latch = fold.Latch(FindingKind.XID, "79", ActionClass.REBOOT_NODE, 1.0, 2.0, text="off the bus", count=3)
+    state = fold.HealthState(boot_id="b", devices={"GPU-1": (latch,)})
+    assert codec.health_from_json(codec.health_to_json(state)) == state

@@ -1,0 +1,154 @@
+"""The fold from NVML polls to changes, without NVML."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
+from agent.model.findings import FindingKind
+from agent.sources.nvml import changes
+from agent.sources.nvml.changes import Change, View, fold
+from agent.sources.nvml.protocol import Condition, Slot, Snapshot, XidEvent
+
+
+def gpu(number: int) -> Gpu:
+    return Gpu(uuid=GpuUuid(f"GPU-{number}"), pci=PciAddress(domain=0, bus=number, device=0), index=number)
+
+
+def well(number: int) -> Slot:
+    return Slot(index=number, condition=Condition.ANSWERS, gpu=gpu(number), recovery_action=0)
+
+
+def lost(number: int) -> Slot:
+    return Slot(index=number, condition=Condition.LOST, gpu=gpu(number), error="GPU is lost")
+
+
+def nameless(number: int, condition: Condition) -> Slot:
+    return Slot(index=number, condition=condition, error="Unknown Error")
+
+
+def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, str | None, str]]]:
+    """Fold the polls and return the last view with all changes as (kind, uuid, code)."""
+    view, seen = View(), []
+    for slots in polls:
+        view, new = fold(view, Snapshot(taken_at=0.0, driver_version="", slots=slots))
+        seen += [(change.kind, change.device.uuid, change.code) for change in new]
+    return view, seen
+
+
+LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, FindingKind.RECOVERY_ACTION
+
+
+@pytest.mark.parametrize(
+    ("polls", "expected"),
+    [
+        pytest.param([(well(0), well(1))], [], id="healthy-gpus-are-no-news"),
+        pytest.param([(well(0),), (lost(0),), (lost(0),)], [(LOST, "GPU-0", "")], id="lost-is-said-once"),
+        pytest.param(
+            [(well(0),), (lost(0),), (well(0),)], [(LOST, "GPU-0", ""), (BACK, "GPU-0", "")], id="lost-and-back"
+        ),
+        pytest.param([(well(0), well(1)), (well(0),)], [(LOST, "GPU-1", "")], id="no-longer-listed-is-lost"),
+        pytest.param(
+            [(well(0), well(1)), (well(0), nameless(1, Condition.UNREADABLE))], [], id="unreadable-index-proves-nothing"
+        ),
+        pytest.param(
+            [(well(0), well(1)), (well(0), nameless(1, Condition.LOST))],
+            [(LOST, "GPU-1", "")],
+            id="lost-index-is-the-one",
+        ),
+        pytest.param(
+            [(well(0), nameless(1, Condition.LOST)), (well(0), well(1))],
+            [(LOST, None, ""), (BACK, None, "")],
+            id="a-stranger-is-lost-and-then-known",
+        ),
+        pytest.param(
+            [(replace(well(0), recovery_action=2),)], [(RECOVERY, "GPU-0", "2")], id="pending-action-at-start"
+        ),
+        pytest.param(
+            [(replace(well(0), recovery_action=1),), (replace(well(0), recovery_action=None),)],
+            [(RECOVERY, "GPU-0", "1")],
+            id="unread-action-keeps-the-last-word",
+        ),
+        pytest.param(
+            [(replace(well(0), condition=Condition.RESET_REQUIRED, recovery_action=None),), (well(0),)],
+            [(RECOVERY, "GPU-0", "1"), (RECOVERY, "GPU-0", "0")],
+            id="reset-required-until-it-answers",
+        ),
+        pytest.param(
+            [(well(0),), (lost(0),), (replace(well(0), condition=Condition.UNREADABLE),)],
+            [(LOST, "GPU-0", "")],
+            id="unreadable-is-not-back",
+        ),
+    ],
+)
+def test_polls_become_changes(polls: list[tuple[Slot, ...]], expected: list[tuple[FindingKind, str, str]]) -> None:
+    assert run(*polls)[1] == expected
+
+
+def test_a_gpu_that_took_the_place_of_another_replaces_it() -> None:
+    other = replace(well(0), gpu=replace(gpu(0), uuid=GpuUuid("GPU-new")))
+
+    view, seen = run((well(0),), (lost(0),), (other,))
+
+    assert list(view.gpus) == ["GPU-new"]
+    assert seen == [(LOST, "GPU-0", "")]
+
+
+def test_a_lost_gpu_stays_in_the_view_so_that_findings_on_it_can_be_located() -> None:
+    view, _ = run((well(0), well(1)), (well(0), lost(1)))
+
+    assert set(view.gpus) == {"GPU-0", "GPU-1"}
+    assert view.complete
+    assert view.wants_reinit
+
+
+def test_an_xid_keeps_the_ids_of_its_mig_instance() -> None:
+    event = XidEvent(observed_at=1.0, code=43, uuid=GpuUuid("GPU-0"), pci=gpu(0).pci, gpu_instance=2)
+
+    assert changes.of_xid(event) == Change(
+        kind=FindingKind.XID,
+        code="43",
+        device=DeviceLocator(uuid=GpuUuid("GPU-0"), pci=gpu(0).pci, gpu_instance=2),
+        text="NVML reported Xid 43",
+    )
+
+
+slots = st.lists(
+    st.builds(
+        lambda number, condition, named, action: Slot(
+            index=number,
+            condition=condition,
+            gpu=gpu(number) if named else None,
+            recovery_action=action if condition is Condition.ANSWERS else None,
+        ),
+        number=st.integers(0, 3),
+        condition=st.sampled_from(Condition),
+        named=st.booleans(),
+        action=st.none() | st.integers(0, 4),
+    ),
+    max_size=4,
+    unique_by=lambda slot: slot.index,
+).map(tuple)
+
+
+@given(polls=st.lists(slots, max_size=8))
+def test_lost_and_back_take_turns_for_every_gpu(polls: list[tuple[Slot, ...]]) -> None:
+    _, seen = run(*polls)
+
+    for uuid in {uuid for _, uuid, _ in seen if uuid is not None}:
+        turns = [kind for kind, where, _ in seen if where == uuid and kind is not RECOVERY]
+        assert turns == [LOST, BACK] * (len(turns) // 2) + [LOST] * (len(turns) % 2)
+
+
+@given(polls=st.lists(slots, max_size=8), last=slots)
+def test_the_same_poll_again_is_no_news(polls: list[tuple[Slot, ...]], last: tuple[Slot, ...]) -> None:
+    assert run(*polls, last)[1] == run(*polls, last, last)[1]
+
+
+@given(polls=st.lists(slots, max_size=8))
+def test_no_gpu_is_forgotten(polls: list[tuple[Slot, ...]]) -> None:
+    view, _ = run(*polls)
+
+    assert set(view.gpus) == {slot.gpu.uuid for poll in polls for slot in poll if slot.gpu is not None}

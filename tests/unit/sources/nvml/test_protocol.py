@@ -1,0 +1,75 @@
+"""The worker's messages survive the pipe; anything else is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from agent.sources.nvml import protocol
+
+uuids = st.text(min_size=1, max_size=20).map(GpuUuid)
+small = st.integers(0, 2**32)
+pcis = st.builds(PciAddress, domain=small, bus=small, device=small, function=small)
+migs = st.builds(MigInstance, uuid=uuids, gpu_instance=small, compute_instance=small)
+gpus = st.builds(
+    Gpu, uuid=uuids, pci=pcis, index=small, minor=st.none() | small, name=st.text(), mig=st.lists(migs).map(tuple)
+)
+conditions = st.sampled_from(protocol.Condition)
+slots = st.builds(
+    protocol.Slot, index=small, condition=conditions, gpu=st.none() | gpus, recovery_action=st.none() | small
+)
+uses = st.builds(protocol.ProcessUse, pid=small, used=st.none() | small)
+answers = st.builds(
+    protocol.DeviceAnswer,
+    uuid=uuids,
+    condition=conditions,
+    memory_used=st.none() | small,
+    processes=st.none() | st.lists(uses).map(tuple),
+)
+messages = st.one_of(
+    st.builds(protocol.Beat, call=st.none() | st.text()),
+    st.just(protocol.DriverAbsent()),
+    st.builds(protocol.Ended, reason=st.sampled_from(protocol.EndReason), detail=st.text()),
+    st.builds(
+        protocol.Snapshot, taken_at=st.floats(0, 1e10), driver_version=st.text(), slots=st.lists(slots).map(tuple)
+    ),
+    st.builds(
+        protocol.XidEvent,
+        observed_at=st.floats(0, 1e10),
+        code=small,
+        uuid=uuids,
+        pci=pcis,
+        gpu_instance=st.none() | small,
+        compute_instance=st.none() | small,
+    ),
+    st.builds(protocol.DevicesAnswer, request=small, devices=st.lists(answers).map(tuple)),
+    st.builds(protocol.Query, request=small, uuids=st.lists(uuids).map(tuple)),
+)
+
+
+@given(message=messages)
+def test_a_message_survives_the_pipe_as_one_line(message: protocol.Message) -> None:
+    line = protocol.encode(message)
+
+    assert line.count(b"\n") == 1
+    assert protocol.decode(line) == message
+
+
+@given(line=st.binary(max_size=60))
+def test_any_other_line_is_refused(line: bytes) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"[]", id="not-an-object"),
+        pytest.param(b'{"type":"Beat","surprise":1}', id="unknown-field"),
+        pytest.param(b'{"type":"Ended","reason":"bored"}', id="unknown-reason"),
+        pytest.param(b'{"type":"Snapshot"}', id="missing-fields"),
+    ],
+)
+def test_a_message_with_the_wrong_content_is_refused(line: bytes) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(line)

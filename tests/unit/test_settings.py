@@ -1,0 +1,89 @@
+"""Settings: flags over variables over the file over defaults; bad ones are refused before anything starts."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from agent import settings as settings_module
+from agent.settings import Settings
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[Settings | None, Result]:
+    seen: list[Settings] = []
+
+    @click.command()
+    @settings_module.options
+    def command(settings: Settings) -> None:
+        seen.append(settings)
+
+    result = CliRunner(env={"NODE_NAME": None, "POD_UID": None, **(env or {})}).invoke(command, arguments)
+    return (seen[0] if seen else None), result
+
+
+def given(*arguments: str, env: dict[str, str] | None = None) -> Settings:
+    settings, result = run(*arguments, env=env)
+    assert settings is not None, result.output
+    return settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text("node-name: from-file\ndry-run: true\nnamespaces: [team-a, team-b]\nstate-dir: /file\n")
+    return path
+
+
+def test_defaults_are_those_of_the_value() -> None:
+    assert given() == Settings()
+
+
+def test_a_file_sets_any_setting(file: Path) -> None:
+    settings = given("--config", str(file))
+    assert (settings.node_name, settings.dry_run, settings.state_dir) == ("from-file", True, Path("/file"))
+    assert settings.namespaces == ("team-a", "team-b")
+
+
+def test_a_variable_goes_before_the_file(file: Path) -> None:
+    assert given("--config", str(file), env={"KUBEMEND_NODE_NAME": "from-env"}).node_name == "from-env"
+
+
+def test_a_flag_goes_before_the_variable(file: Path) -> None:
+    settings = given("--config", str(file), "--node-name", "flag", env={"KUBEMEND_NODE_NAME": "from-env"})
+    assert settings.node_name == "flag"
+
+
+def test_the_downward_api_names_are_understood() -> None:
+    assert given(env={"NODE_NAME": "node-1", "POD_UID": "u"}).pod_uid == "u"
+
+
+def test_an_empty_path_switches_log_symlinks_off() -> None:
+    assert given("--pod-log-symlinks", "").pod_log_symlinks is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--log-level", "loud"], "--log-level"),
+        (["--log-format", "xml"], "--log-format"),
+        (["--metrics-address", "localhost"], "--metrics-address"),
+        (["--nvml-poll-period", "0"], "--nvml-poll-period"),
+        (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(arguments: list[str], named: str) -> None:
+    _, result = run(*arguments)
+    assert result.exit_code == 2
+    assert named in result.output
+
+
+def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("node-nmae: x\n")
+    _, result = run("--config", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 2
+    assert "node_nmae" in result.output
+
+
+def test_ipv6_addresses_can_be_listened_on() -> None:
+    assert Settings(metrics_address="[::1]:9464").listen() == ("::1", 9464)
