@@ -33,6 +33,7 @@ class Publisher:
         self._reporter = reporter
         self._period = period
         self._wake = asyncio.Event()
+        self._wake.set()  # what an earlier agent knew is said again at once
         self._holders_changed = True
         self._named: set[tuple[PodRef, str]] = set()
 

@@ -52,8 +52,7 @@ async def test_what_ignores_sigterm_is_killed(start: Start, tmp_path: pathlib.Pa
 async def test_a_paused_process_stands_still_and_can_still_be_stopped(start: Start) -> None:
     child = start("sleep", "1000")
     child.pause()
-    state = pathlib.Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    assert state == "T"
+    assert _state(child.pid) == "T"
     assert await child.stop(grace=SECONDS) == -signal.SIGTERM
 
 
@@ -84,3 +83,8 @@ def test_a_pid_file_cut_short_names_nobody(tmp_path: pathlib.Path, text: str) ->
 def test_a_program_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(processes.ProcessError, match=r"cannot start it \(/no/such\)"):
         processes.Child.start(("/no/such",), name="it", log=tmp_path / "log", pid_file=tmp_path / "pid")
+
+
+def _state(pid: int) -> str:
+    """Return the letter of /proc/<pid>/stat: ``T`` is stopped."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

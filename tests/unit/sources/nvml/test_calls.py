@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from agent.sources.nvml.calls import Calls
 
 
@@ -61,10 +63,8 @@ def test_a_call_that_raises_is_over() -> None:
     log = Log()
     calls = log.calls(deadline=0.0)
 
-    try:
-        with calls.during("nvmlInit"):
-            raise ValueError
-    except ValueError:
-        calls.check()
+    with pytest.raises(ZeroDivisionError), calls.during("nvmlInit"):
+        _ = 1 / 0
+    calls.check()
 
     assert log.said == [None]

@@ -29,9 +29,9 @@ def nameless(number: int, condition: Condition) -> Slot:
     return Slot(index=number, condition=condition, error="Unknown Error")
 
 
-def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, str | None, str]]]:
+def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
     """Fold the polls and return the last view with all changes as (kind, uuid, code)."""
-    view, seen = View(), []
+    view, seen = View(), list[tuple[FindingKind, GpuUuid | None, str]]()
     for slots in polls:
         view, new = fold(view, Snapshot(taken_at=0.0, driver_version="", slots=slots))
         seen += [(change.kind, change.device.uuid, change.code) for change in new]

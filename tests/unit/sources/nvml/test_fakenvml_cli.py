@@ -29,7 +29,7 @@ def test_a_new_state_has_eight_healthy_gpus(state: Path) -> None:
     told = status(state)
 
     assert (told["driver"], told["hang"], told["events"]) == ("loaded", [], 0)
-    assert [gpu["present"] for gpu in told["gpus"]].count(True) == 8  # type: ignore[index,attr-defined]
+    assert [gpu["present"] for gpu in told["gpus"]].count(True) == 8  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

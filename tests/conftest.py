@@ -1,0 +1,56 @@
+"""The floor under all tests: no test may leave tasks or processes behind (warnings are errors in pyproject.toml)."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from hack.devnode import processes
+
+# Python's own helper of multiprocessing: started once, it lives as long as the program by design.
+_RESOURCE_TRACKER = "multiprocessing.resource_tracker"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_leaves_no_processes() -> Iterator[None]:
+    """Fail the session when a child outlives the session's fixtures: being the first, this one ends last."""
+    before = _children()
+    yield
+    _fail_on(_children() - before, what="the session")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_processes(_session_leaves_no_processes: None) -> Iterator[None]:
+    """Fail a test that leaves a child process running. Children of wider fixtures were there before it."""
+    before = _children()
+    yield
+    _fail_on(_children() - before, what="the test")
+
+
+@pytest.fixture(autouse=True)
+async def _leaves_no_tasks() -> AsyncIterator[None]:
+    """Fail a test that leaves asyncio tasks running; pytest-asyncio would cancel them without a word."""
+    before = asyncio.all_tasks()
+    yield
+    leaked = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+    if leaked:
+        pytest.fail(f"the test left tasks running: {sorted(task.get_name() for task in leaked)}")
+
+
+def _children() -> frozenset[processes.ProcessId]:
+    return frozenset(
+        child
+        for child in processes.children_of(os.getpid())
+        if not any(_RESOURCE_TRACKER in part for part in processes.command_line(child.pid))
+    )
+
+
+def _fail_on(leaked: frozenset[processes.ProcessId], *, what: str) -> None:
+    """Fail with the leaked children's command lines, and end them: they are ours, and nobody else will."""
+    lines = [f"{child.pid} {' '.join(processes.command_line(child.pid))}" for child in leaked]
+    for child in leaked:
+        child.signal(signal.SIGKILL)
+    if lines:
+        pytest.fail(f"{what} left processes running: {lines}")

@@ -1,0 +1,175 @@
+"""The engine's outside, in memory: pods, devices, holders, events, conditions and processes that a test sets."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.cri.events import ContainerEvent, EventKind
+from agent.model.conditions import Condition
+from agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from agent.model.workloads import (
+    Allocation,
+    Allocations,
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerView,
+    PodRef,
+    PodUid,
+    PodView,
+    SandboxId,
+)
+from agent.restart import admission
+from agent.sources.processes import ProcessFacts
+
+GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
+
+
+class Pods:
+    """What the API server told last; ``put`` is a watch event."""
+
+    def __init__(self, *pods: PodView) -> None:
+        self._pods = {pod.ref.uid: pod for pod in pods}
+        self._changed = asyncio.Condition()
+
+    def pods(self) -> Mapping[PodUid, PodView]:
+        return self._pods
+
+    def by_name(self, namespace: str, name: str) -> PodView | None:
+        return next(
+            (pod for pod in self._pods.values() if (pod.ref.namespace, pod.ref.name) == (namespace, name)), None
+        )
+
+    async def put(self, pod: PodView) -> None:
+        async with self._changed:
+            self._pods[pod.ref.uid] = pod
+            self._changed.notify_all()
+
+    async def wait_for(self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float) -> PodView | None:
+        def found() -> bool:
+            return uid in self._pods and predicate(self._pods[uid])
+
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(found)
+        except TimeoutError:
+            return None
+        return self._pods[uid]
+
+
+@dataclass
+class Devices:
+    """The driver. ``answers`` None: it cannot be asked."""
+
+    inventory: Inventory = field(default_factory=lambda: Inventory(gpus=(GPU,), complete=True))
+    answers: bool | None = True
+    recovery: int | None = None
+
+    async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
+        return None if self.answers is None else frozenset(uuids if self.answers else ())
+
+    async def recovery_action(self, uuid: GpuUuid, *, timeout: float) -> int | None:
+        return self.recovery
+
+
+@dataclass
+class Holders:
+    """Kubelet's pod-resources."""
+
+    allocations: Allocations = field(default_factory=Allocations)
+
+    def hold(self, *refs: ContainerRef, device: GpuUuid = GPU.uuid) -> None:
+        items = tuple(Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({device})) for ref in refs)
+        self.allocations = Allocations(items=items, known=True)
+
+    async def current(self, *, max_age: float) -> Allocations:
+        return self.allocations
+
+
+class Events:
+    """Containers and what happens to them."""
+
+    def __init__(self) -> None:
+        self.views: dict[ContainerId, ContainerView] = {}
+        self._queues: list[asyncio.Queue[ContainerEvent]] = []
+
+    def containers(self) -> tuple[ContainerView, ...]:
+        return tuple(self.views.values())
+
+    def run(self, ref: ContainerRef, *, name: str, created_at: int = 1) -> ContainerId:
+        view = ContainerView(
+            id=ContainerId(name),
+            ref=ref,
+            sandbox_id=SandboxId("s"),
+            attempt=0,
+            state=ContainerState.RUNNING,
+            created_at=created_at,
+        )
+        self.views[view.id] = view
+        return view.id
+
+    def stop(self, container_id: ContainerId) -> None:
+        view = self.views.pop(container_id)
+        for queue in self._queues:
+            queue.put_nowait(ContainerEvent(EventKind.STOPPED, view, created_at=2))
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, pod_uid: PodUid | None = None) -> AsyncIterator[asyncio.Queue[ContainerEvent]]:
+        queue: asyncio.Queue[ContainerEvent] = asyncio.Queue()
+        self._queues.append(queue)
+        try:
+            yield queue
+        finally:
+            self._queues.remove(queue)
+
+
+@dataclass
+class Conditions:
+    """Keeps the newest condition of each type, and wakes those who wait for one."""
+
+    said: dict[tuple[PodRef, str], Condition] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def set(self, pod: PodRef, condition: Condition) -> None:
+        self.said[pod, condition.type] = condition
+        self._changed.set()
+
+    async def wait_for(self, pod: PodRef, kind: str, reason: str) -> Condition:
+        while True:
+            condition = self.said.get((pod, kind))
+            if condition is not None and condition.reason == reason:
+                return condition
+            self._changed.clear()
+            await self._changed.wait()
+
+
+@dataclass
+class Owners:
+    """What owners make of restarts."""
+
+    answer: admission.OwnerFacts | None = field(default_factory=admission.OwnerFacts)
+
+    async def facts(self, pod: PodView) -> admission.OwnerFacts | None:
+        return self.answer
+
+
+@dataclass
+class Processes:
+    """/proc: processes by pid, and an event for each that ends."""
+
+    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+    ends: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    def add(self, pid: int, *, container: ContainerId | None, started: float = 0.0) -> None:
+        self.facts[pid] = ProcessFacts(pid=pid, container=container, started=started)
+        self.ends[pid] = asyncio.Event()
+
+    def look(self, pid: int) -> ProcessFacts | None:
+        return self.facts.get(pid)
+
+    def cpuset(self, pid: int) -> str | None:
+        return None
+
+    async def ended(self, pid: int) -> None:
+        await self.ends[pid].wait()

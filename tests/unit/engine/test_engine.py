@@ -1,0 +1,312 @@
+"""From a finding to the right container, and to no other; and when a fault is over."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.engine.engine import Engine
+from agent.engine.faults import AppFaults, Patience
+from agent.engine.ledger import HealthLedger
+from agent.engine.metrics import Metrics
+from agent.engine.publishing import Publisher
+from agent.engine.restarts import Request
+from agent.health import evidence
+from agent.history.store import Store
+from agent.model import conditions
+from agent.model.actions import ActionClass
+from agent.model.conditions import ConditionStatus
+from agent.model.devices import DeviceLocator
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.workloads import Allocations, ContainerId, ContainerRef, PodUid
+from tests.fakes import outside
+from tests.unit.restart import builders
+
+TRAINER = builders.TARGET
+MONITOR = ContainerRef(replace(builders.POD, name="monitor", uid=PodUid("uid-2")), "exporter")
+HERE = DeviceLocator(pci=outside.GPU.pci)
+QUICK = Patience(root_cause=0.0, twin=0.05, ask_again=0.01)
+
+
+def xid(code: int = 31, action: ActionClass = ActionClass.RESTART_APP, **changes: Any) -> Finding:
+    defaults: dict[str, Any] = {
+        "source": Source.KERNEL_LOG,
+        "kind": FindingKind.XID,
+        "code": str(code),
+        "device": HERE,
+        "action": action,
+        "observed_at": 100.0,
+        "boot_seconds": 50.0,
+    }
+    return Finding(**defaults | changes)
+
+
+@dataclass
+class Restarts:
+    """Takes requests down."""
+
+    requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue)
+
+    async def handle(self, request: Request) -> None:
+        self.requests.put_nowait(request)
+
+
+@dataclass
+class World:
+    engine: Engine
+    faults: AppFaults
+    ledger: HealthLedger
+    publisher: Publisher
+    pods: outside.Pods
+    devices: outside.Devices
+    holders: outside.Holders
+    events: outside.Events
+    said: outside.Conditions
+    processes: outside.Processes
+    restarts: Restarts
+    store: Store
+    metrics: Metrics
+
+    async def restarted(self) -> Request:
+        async with asyncio.timeout(5):
+            return await self.restarts.requests.get()
+
+    async def nothing_restarted(self) -> None:
+        """Wait until all that came in has been dealt with; nothing may have been restarted."""
+        async with asyncio.timeout(5):
+            while not self.engine.idle:  # noqa: ASYNC110 - a property that sources poll, too
+                await asyncio.sleep(0.01)
+        assert self.restarts.requests.empty()
+
+    async def condition(self, kind: str, reason: str) -> conditions.Condition:
+        async with asyncio.timeout(5):
+            return await self.said.wait_for(builders.POD, kind, reason)
+
+
+def make(store: Store, metrics: Metrics) -> World:
+    pods = outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
+    devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
+    said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
+    ledger = HealthLedger(store=store, metrics=metrics, boot_id="boot-1")
+    publisher = Publisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
+    faults = AppFaults(
+        ledger=ledger,
+        pods=pods,
+        devices=devices,
+        holders=holders,
+        processes=processes,  # type: ignore[arg-type]
+        patience=QUICK,
+    )
+    engine = Engine(
+        ledger=ledger,
+        publisher=publisher,
+        faults=faults,
+        devices=devices,
+        processes=processes,  # type: ignore[arg-type]
+        metrics=metrics,
+        classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
+        now=lambda: 200.0,
+    )
+    return World(
+        engine, faults, ledger, publisher, pods, devices, holders, events, said, processes, restarts, store, metrics
+    )
+
+
+@pytest.fixture
+async def stopped_world(tmp_path: Path) -> AsyncIterator[World]:
+    """Nothing runs yet."""
+    store = await Store.open(tmp_path / "state.db")
+    yield make(store, Metrics(CollectorRegistry()))
+    await store.close()
+
+
+@pytest.fixture
+async def world(stopped_world: World) -> AsyncIterator[World]:
+    """The trainer holds the GPU and runs; the engine works."""
+    stopped_world.holders.hold(TRAINER)
+    stopped_world.events.run(TRAINER, name="trainer-0")
+    stopped_world.processes.add(4242, container=ContainerId("trainer-0"))
+    async with running(stopped_world):
+        yield stopped_world
+
+
+class running:  # noqa: N801 - reads as a word: async with running(world)
+    """Runs the engine's tasks for a while."""
+
+    def __init__(self, world: World, *, with_runtime: bool = True) -> None:
+        self._world = world
+        self._with_runtime = with_runtime
+
+    async def __aenter__(self) -> None:
+        if self._with_runtime:
+            use_runtime(self._world)
+        self._tasks = [
+            asyncio.create_task(self._world.engine.run()),
+            asyncio.create_task(self._world.publisher.run()),
+        ]
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def use_runtime(world: World) -> None:
+    world.faults.use_runtime(restarts=world.restarts, events=world.events)  # type: ignore[arg-type]
+
+
+async def test_the_process_in_the_line_names_the_container(world: World) -> None:
+    world.engine.submit(xid(pid=4242))
+    request = await world.restarted()
+    assert request.target == TRAINER
+    assert request.devices == {outside.GPU.uuid}
+    cause = request.cause()
+    assert (cause.code, cause.action, cause.happened_at) == ("Xid31", ActionClass.RESTART_APP, 100.0)
+
+
+async def test_a_finding_without_a_process_falls_on_the_only_holder(world: World) -> None:
+    world.engine.submit(xid(94, source=Source.NVML))
+    assert (await world.restarted()).target == TRAINER
+
+
+async def test_of_two_holders_none_is_guessed(world: World) -> None:
+    world.holders.hold(TRAINER, MONITOR)
+    world.engine.submit(xid(94, source=Source.NVML))
+    await world.nothing_restarted()
+
+
+async def test_a_host_process_costs_no_container_its_life_even_if_nvml_tells_of_it_too(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(31, source=Source.NVML))  # without a pid, and first
+    world.engine.submit(xid(31, pid=77))
+    await world.nothing_restarted()
+
+
+async def test_a_reused_pid_names_nobody(world: World) -> None:
+    world.processes.add(4242, container=ContainerId("trainer-0"), started=60.0)  # after boot_seconds 50
+    world.engine.submit(xid(pid=4242))
+    await world.nothing_restarted()
+
+
+async def test_a_lost_gpu_restarts_nobody_and_says_that_the_pod_must_move(world: World) -> None:
+    world.engine.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    failure = await world.condition(conditions.DEVICE_FAILURE, "Xid79")
+    assert failure.status is ConditionStatus.TRUE
+    await world.nothing_restarted()
+
+
+async def test_a_graver_fault_on_the_same_device_shows_in_the_cause(world: World) -> None:
+    world.engine.submit(xid(79, ActionClass.REBOOT_NODE))
+    world.engine.submit(xid(31, pid=4242))
+    assert (await world.restarted()).cause().action is ActionClass.REBOOT_NODE
+
+
+async def test_history_from_before_the_first_start_restarts_nobody(world: World) -> None:
+    world.engine.submit(xid(pid=4242, evidence={evidence.LOOK_BACK: "true"}))
+    await world.nothing_restarted()
+
+
+async def test_devices_are_unhealthy_until_what_the_fault_hit_has_ended(world: World) -> None:
+    world.engine.submit(xid(pid=4242))
+    await world.restarted()
+    assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
+    world.events.stop(ContainerId("trainer-0"))
+    assert (await world.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
+
+
+async def test_a_host_processs_fault_is_over_when_it_has_ended(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(pid=77))
+    await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    world.processes.ends[77].set()
+    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_two_faults_are_over_when_both_have_ended(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(pid=77))
+    world.engine.submit(xid(13, pid=4242))
+    await world.restarted()
+    world.events.stop(ContainerId("trainer-0"))
+    await world.nothing_restarted()
+    assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
+    world.processes.ends[77].set()
+    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_an_unknown_code_asks_the_driver_and_its_none_licences_the_restart(world: World) -> None:
+    world.devices.recovery = 0
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    request = await world.restarted()
+    assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
+
+
+async def test_an_unknown_code_and_a_driver_that_says_reset_restart_nobody(world: World) -> None:
+    world.devices.recovery = 1
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    await world.nothing_restarted()
+
+
+async def test_an_unknown_code_and_a_silent_driver_are_unknown_and_restart_nobody(world: World) -> None:
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid999")).status is ConditionStatus.UNKNOWN
+    await world.nothing_restarted()
+
+
+async def test_kubelet_away_is_not_nobody_holds_it(world: World) -> None:
+    world.holders.allocations = Allocations(known=False)
+    world.engine.submit(xid(94, source=Source.NVML))
+    await asyncio.sleep(0.1)
+    assert world.restarts.requests.empty()
+    assert not world.engine.idle  # so the source does not forget it
+    world.holders.hold(TRAINER)
+    assert (await world.restarted()).target == TRAINER
+
+
+async def test_a_runtime_that_is_found_late_still_gets_the_restart(stopped_world: World) -> None:
+    world = stopped_world
+    world.holders.hold(TRAINER)
+    world.events.run(TRAINER, name="trainer-0")
+    world.processes.add(4242, container=ContainerId("trainer-0"))
+    async with running(world, with_runtime=False):
+        world.engine.submit(xid(pid=4242))
+        await world.condition(conditions.DEVICES_HEALTHY, "Xid31")  # reported meanwhile
+        assert not world.engine.idle
+        use_runtime(world)
+        assert (await world.restarted()).target == TRAINER
+
+
+async def test_verdicts_survive_the_agent_and_end_when_every_holder_is_newer(stopped_world: World) -> None:
+    world = stopped_world
+    world.holders.hold(TRAINER)
+    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
+    world.processes.add(4242, container=old)
+    async with running(world):
+        world.engine.submit(xid(pid=4242))
+        await world.restarted()
+    second = make(world.store, Metrics(CollectorRegistry()))
+    second.holders.hold(TRAINER)
+    second.events.views = world.events.views
+    await second.ledger.load()
+    async with running(second):
+        await second.condition(conditions.DEVICES_HEALTHY, "Xid31")
+        second.events.stop(old)
+        await second.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_findings_that_do_not_fit_are_counted(stopped_world: World) -> None:
+    engine = stopped_world.engine
+    for _ in range(10_001):
+        engine.submit(xid())
+    assert stopped_world.metrics.findings_lost._value.get() == 1
+
+
+async def test_a_driver_that_cannot_be_asked_makes_devices_unknown_not_healthy(world: World) -> None:
+    world.devices.inventory = replace(world.devices.inventory, complete=False)
+    world.publisher.holders_changed()
+    assert (await world.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
