@@ -13,6 +13,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from agent.app.cursor import StoredCursor
+from agent.app.holders import GpuHolders
 from agent.app.parts import Parts
 from agent.app.runtime import RuntimePart
 from agent.app.web import WebServer
@@ -82,7 +83,7 @@ async def run(settings: Settings) -> None:
                 parts=parts,
                 store=store,
                 api=api,
-                holders=AllocationCache(pod_resources.list),
+                allocations=AllocationCache(pod_resources.list),
             )
         except* _Stop:
             log.info("agent.stopped")
@@ -96,7 +97,7 @@ async def _run_parts(
     parts: Parts,
     store: Store,
     api: kube.KubeClient,
-    holders: AllocationCache,
+    allocations: AllocationCache,
 ) -> None:
     boot_id = _boot_id(settings.proc)
     processes = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
@@ -119,6 +120,7 @@ async def _run_parts(
         periods=Periods(poll_period=settings.nvml_poll_period),
     )
     driver = Driver(nvml)
+    holders = GpuHolders(cache=allocations, driver=driver)
     publisher = Publisher(ledger=ledger, pods=pods, devices=driver, holders=holders, reporter=reporter)
     faults = AppFaults(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
     engine = Engine(

@@ -49,20 +49,25 @@ def for_restart(
     cause: admission.Cause,
     outcome: Outcome,
     checks: Sequence[verification.Check],
+    settled: bool,
 ) -> Condition:
-    """Return ``InPlaceRestart`` after a restart: the attempt, how, why, how long, and what was verified."""
+    """Return ``InPlaceRestart`` after a restart: the attempt, how, why, how long, and what was verified.
+
+    ``settled`` is False while kubelet's consent is still awaited.
+    """
     failed = verification.failed(checks)
     where = f"{intent.target.name} restart {restart_count} by {intent.strategy.value}"
     phases = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in outcome.phases.items())
     took = f"in {outcome.seconds * 1000:.0f} ms ({phases})"
     if outcome.result.restarted and not failed:
         unknown = [check.name for check in checks if check.state is verification.CheckState.UNKNOWN]
-        proof = f"; not verified: {', '.join(unknown)}" if unknown else "; verified"
+        proof = f"could not verify {', '.join(unknown)}" if unknown else "verified"
+        proof = proof if settled else "being verified"
         return Condition(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.TRUE,
             outcome.result.value,
-            f"{where} {took} because {cause.message}{proof}",
+            f"{where} {took} because {cause.message}; {proof}",
         )
     why = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
     reason = "VerificationFailed" if failed and outcome.result.restarted else outcome.result.value

@@ -18,6 +18,7 @@ from agent.model.actions import ActionClass
 from agent.model.devices import GpuUuid
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import ContainerRef
+from agent.podresources import answers
 from agent.restart import admission
 from agent.sources.processes import ProcessFacts, ProcFs
 
@@ -193,7 +194,7 @@ class AppFaults:
         allocations = await self._holders.current(max_age=1.0)
         held = held_devices(allocations, pods=self._pods)
         holders = [ref for ref, devices in held.items() if devices & ids]
-        unidentified = len(allocations.holders(ids)) > len(holders)
+        unidentified = len(allocations.holders(ids)) > len(holders) or any(map(answers.hides_gpu, allocations.items))
         return holders if allocations.known and not unidentified else None
 
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:

@@ -32,7 +32,7 @@ class Metrics:
         )
         self.restart_phase = Histogram(
             "kubemend_restart_phase_seconds",
-            "Duration of each phase of a restart; total is fault to verified.",
+            "Duration of each phase of a restart; fault_to_running is from the fault to the new process.",
             ["strategy", "phase"],
             buckets=_FAST,
             registry=registry,

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from agent.actuator import swap as swap_actuator
 from agent.actuator.outcomes import Outcome, Result
 from agent.cri.errors import CriError
 from agent.engine import aftermath, conditions, ports, targets
 from agent.engine.metrics import Metrics
+from agent.engine.recovery import STALE_AFTER
 from agent.history.store import HistoryError, Store
 from agent.model.devices import GpuUuid
 from agent.model.workloads import ContainerRef, PodUid, PodView
-from agent.restart import admission, clone, intents, verification
+from agent.restart import admission, clone, intents, swap, verification
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +42,16 @@ class Request:
     target: ContainerRef
     cause: Callable[[], admission.Cause]
     devices: frozenset[GpuUuid]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A restart that was acted on."""
+
+    intent: intents.Intent
+    cause: admission.Cause
+    outcome: Outcome
+    restart_count: int
 
 
 _ASK_AGAIN = 1.0
@@ -193,14 +205,9 @@ class Restarts:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
         self._announce(request, decision, restart=intent.id)
         with self._act_noted():
-            outcome = await self._outside.actuator.carry_out(intent, material=material, seen=target.siblings)
-        await self._conclude(
-            intent,
-            cause=cause,
-            outcome=outcome,
-            devices=request.devices,
-            restart_count=material.successor.restart_count,
-        )
+            outcome = await self._to_the_end(intent, target, material)
+        done = _Done(intent=intent, cause=cause, outcome=outcome, restart_count=material.successor.restart_count)
+        await self._conclude(done, devices=request.devices)
         return decision
 
     @contextlib.contextmanager
@@ -214,29 +221,34 @@ class Restarts:
             if self._acting == 0:
                 self.quiet.set()
 
-    async def _conclude(
-        self,
-        intent: intents.Intent,
-        *,
-        cause: admission.Cause,
-        outcome: Outcome,
-        devices: frozenset[GpuUuid],
-        restart_count: int,
-    ) -> None:
-        """Verify, report, wait for kubelet's consent, report again if it differs, and close the intent."""
-        checks: list[verification.Check] = []
-        if outcome.result.restarted:
-            checks.append(await self._aftermath.devices_answer(devices))
-        self._count(intent, outcome, cause=cause)
-        self._report(intent, cause=cause, outcome=outcome, checks=checks, restart_count=restart_count)
-        if outcome.result is Result.UNFINISHED:
-            return  # stays open in the journal: resumed when the runtime answers again
-        if outcome.result.restarted:
-            outcome, settled = await self._aftermath.settle(intent, outcome)
-            checks.extend(settled)
-            self._report(intent, cause=cause, outcome=outcome, checks=checks, restart_count=restart_count)
-        self._metrics.restart_phase.labels(intent.strategy.value, "total").observe(self._now() - cause.happened_at)
-        await self._close(intent, outcome)
+    async def _to_the_end(
+        self, intent: intents.Intent, target: targets.Target, work: swap_actuator.Material
+    ) -> Outcome:
+        """Carry it out, again while the runtime stays away; what has grown stale is taken back where that is safe."""
+        outcome = await self._outside.actuator.carry_out(intent, material=work, seen=target.siblings)
+        while outcome.result is Result.UNFINISHED and self._now() - intent.created_at < self._limits.held:
+            log.warning("restart.unfinished", restart=intent.id, detail=outcome.detail)
+            stale = self._now() - intent.created_at > STALE_AFTER
+            outcome = await self._outside.actuator.carry_out(
+                intent, material=work, resolution=swap.Resolution.UNDO if stale else swap.Resolution.FINISH
+            )
+        return outcome
+
+    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid]) -> None:
+        """Report at once, verify, wait for kubelet's consent, report again, and close the intent.
+
+        An unfinished intent stays open in the journal: the agent's next start takes it up.
+        """
+        self._count(done)
+        self._report(done, checks=(), settled=not done.outcome.result.restarted)
+        if done.outcome.result.restarted:
+            (outcome, settled), answer = await asyncio.gather(
+                self._aftermath.settle(done.intent, done.outcome), self._aftermath.devices_answer(devices)
+            )
+            done = replace(done, outcome=outcome)
+            self._report(done, checks=(answer, *settled), settled=True)
+        if done.outcome.result is not Result.UNFINISHED:
+            await self._close(done.intent, done.outcome)
 
     async def _close(self, intent: intents.Intent, outcome: Outcome) -> None:
         try:
@@ -263,32 +275,32 @@ class Restarts:
             condition = conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)
 
-    def _count(self, intent: intents.Intent, outcome: Outcome, *, cause: admission.Cause) -> None:
-        strategy = intent.strategy.value
-        self._metrics.restarts.labels(strategy, cause.code, outcome.result.value).inc()
-        for phase, seconds in outcome.phases.items():
+    def _count(self, done: _Done) -> None:
+        strategy = done.intent.strategy.value
+        self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
+        for phase, seconds in done.outcome.phases.items():
             self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
+        if done.outcome.result.restarted:
+            since_fault = self._now() - done.cause.happened_at
+            self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
 
-    def _report(
-        self,
-        intent: intents.Intent,
-        *,
-        cause: admission.Cause,
-        outcome: Outcome,
-        checks: Sequence[verification.Check],
-        restart_count: int,
-    ) -> None:
+    def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
         condition = conditions.for_restart(
-            intent=intent, restart_count=restart_count, cause=cause, outcome=outcome, checks=checks
+            intent=done.intent,
+            restart_count=done.restart_count,
+            cause=done.cause,
+            outcome=done.outcome,
+            checks=checks,
+            settled=settled,
         )
-        self._outside.reporter.set(intent.target.pod, condition)
+        self._outside.reporter.set(done.intent.target.pod, condition)
         log.info(
-            "restart.finished" if outcome.result.restarted else "restart.failed",
-            restart=intent.id,
-            container=str(intent.target),
-            cause=cause.code,
-            result=outcome.result.value,
-            detail=outcome.detail,
-            milliseconds={name: round(seconds * 1000, 1) for name, seconds in outcome.phases.items()},
+            "restart.finished" if settled else "restart.acted",
+            restart=done.intent.id,
+            container=str(done.intent.target),
+            cause=done.cause.code,
+            result=done.outcome.result.value,
+            detail=done.outcome.detail,
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in done.outcome.phases.items()},
             checks={check.name: check.state.value for check in checks},
         )

@@ -68,6 +68,13 @@ def resolve(held: Allocations, *, inventory: Inventory) -> Allocations:
     )
 
 
+def hides_gpu(item: Allocation) -> bool:
+    """Whether a container holds a GPU, or a part of one, that could not be told by UUID."""
+    return any(claim.driver == NVIDIA_DRA_DRIVER for claim in item.claims) or any(
+        other.resource.startswith(_NVIDIA_RESOURCES) for other in item.plugin_devices
+    )
+
+
 def _resolved(item: Allocation, *, by_minor: dict[int, Gpu], by_index: dict[int, Gpu]) -> Allocation:
     devices, claims, others = set(item.devices), set(item.claims), set(item.plugin_devices)
     for claim in item.claims:

@@ -4,9 +4,7 @@ from typing import Any, Protocol
 
 from agent.model.workloads import PodView, RestartPolicy
 from agent.restart import admission
-from common.kube import errors
-
-_LWS_API = "apis/leaderworkerset.x-k8s.io/v1"
+from common.kube import errors, paths
 
 
 class Api(Protocol):
@@ -37,12 +35,13 @@ class OwnerLookup:
         if owner is None or owner.kind != "Job" or pod.restart_policy is not RestartPolicy.ON_FAILURE:
             return None
         namespace = pod.ref.namespace
-        job = await self._api.get(f"apis/batch/v1/namespaces/{namespace}/jobs/{owner.name}")
+        jobs = paths.collection("jobs", namespace=namespace, group="batch")
+        job = await self._api.get(f"{jobs}/{owner.name}")
         limit = int(job["spec"].get("backoffLimit", 6))
         if limit >= admission.UNLIMITED_BACKOFF:
             return limit
         pods = await self._api.list(
-            f"api/v1/namespaces/{namespace}/pods",
+            paths.collection("pods", namespace=namespace),
             params={"labelSelector": f"batch.kubernetes.io/job-name={owner.name}"},
         )
         failed = int(job.get("status", {}).get("failed", 0))
@@ -52,7 +51,8 @@ class OwnerLookup:
         name = pod.labels.get(admission.LWS_NAME_LABEL)
         if name is None:
             return None
-        group = await self._api.get(f"{_LWS_API}/namespaces/{pod.ref.namespace}/leaderworkersets/{name}")
+        groups = paths.collection("leaderworkersets", namespace=pod.ref.namespace, group="leaderworkerset.x-k8s.io")
+        group = await self._api.get(f"{groups}/{name}")
         # The CRD's default; research: LeaderWorkerSet recreates the group on any container restart.
         return str(group["spec"].get("leaderWorkerTemplate", {}).get("restartPolicy", "RecreateGroupOnPodRestart"))
 

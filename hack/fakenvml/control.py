@@ -75,6 +75,15 @@ def gpu_uuid(gpu: int) -> str:
     return f"GPU-fa4e0000-0000-4000-8000-{gpu:012x}"
 
 
+def kernel_address(gpu: int) -> str:
+    """Return where the fake GPU with that number is, as the driver writes it in the kernel log."""
+    return f"0000:{_bus(gpu):02x}:00"
+
+
+def _bus(gpu: int) -> int:
+    return 0x10 + 0x0D * gpu
+
+
 def mig_uuid(gpu: int, slot: int) -> str:
     """Return the UUID of a MIG device of a fake GPU."""
     return f"MIG-fa4e0000-0000-4000-8{slot:03x}-{gpu:012x}"
@@ -293,7 +302,7 @@ def _healthy_gpu(number: int, *, present: bool) -> layout.Gpu:
         supported_events=ALL_EVENTS,
         clocks_event_reasons=1,  # GpuIdle
         present=int(present),
-        bus=0x10 + 0x0D * number,
+        bus=_bus(number),
         minor=number,
         persistence=1,
         temperature=32 + number,

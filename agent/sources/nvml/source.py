@@ -22,6 +22,7 @@ from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml import changes, protocol, statuses, worker
 from agent.sources.nvml.child import Child
 from agent.sources.nvml.protocol import DevicesAnswer, EndReason
+from agent.sources.nvml.questions import Questions, Unknown
 from common import aio
 
 log = structlog.get_logger(__name__)
@@ -42,13 +43,6 @@ class Periods:
     reinit_period: float = 60.0
     hang_deadline: float = 10.0
     stop_deadline: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """NVML could not be asked. Says nothing about any device."""
-
-    reason: str
 
 
 class NvmlSource:
@@ -84,8 +78,7 @@ class NvmlSource:
         self._wanted.set()
         self._gone = asyncio.Event()  # no worker runs
         self._gone.set()
-        self._requests = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[DevicesAnswer | Unknown]] = {}
+        self._questions = Questions()
         self._serials = itertools.count(1)
         self._key_prefix = f"nvml:{time.time_ns():x}"  # no two agents of one boot share it
 
@@ -125,17 +118,8 @@ class NvmlSource:
         """Ask how these GPUs or MIG instances answer now; Unknown when NVML does not say in ``timeout`` seconds."""
         if self._child is None or not self._ready:
             return Unknown(self._status.message or "NVML has not answered yet")
-        request = next(self._requests)
-        future: asyncio.Future[DevicesAnswer | Unknown] = asyncio.get_running_loop().create_future()
-        self._answers[request] = future
-        try:
-            self._child.send(protocol.encode(protocol.Query(request=request, uuids=tuple(uuids))))
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return Unknown(f"NVML did not answer within {timeout:g} s")
-        finally:
-            del self._answers[request]
+        child = self._child
+        return await self._questions.ask(uuids, send=lambda query: child.send(protocol.encode(query)), timeout=timeout)
 
     async def release(self, *, timeout: float) -> bool:
         """Let go of every NVML handle, as a GPU reset needs; False when the worker has not ended within ``timeout``.
@@ -199,8 +183,8 @@ class NvmlSource:
                     self._on_snapshot(message)
                 case protocol.XidEvent(observed_at=observed_at):
                     self._hand_on(changes.of_xid(message), observed_at=observed_at)
-                case protocol.DevicesAnswer(request=request):
-                    self._answer(request, message)
+                case protocol.DevicesAnswer():
+                    self._questions.answer(message)
                 case protocol.DriverAbsent():
                     self._set_status(statuses.no_driver(seen_gpus=bool(self._view.gpus)))
                 case protocol.Ended():
@@ -238,7 +222,7 @@ class NvmlSource:
         self._stuck, self._fresh = True, False
         log.warning("nvml.driver_hangs", call=call, pid=self.worker_pid)
         self._set_status(statuses.unresponsive(call=call, seconds=self._periods.hang_deadline))
-        self._fail_queries("the NVIDIA driver does not answer")
+        self._questions.give_up("the NVIDIA driver does not answer")
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
@@ -286,19 +270,10 @@ class NvmlSource:
         elif ended.reason is not EndReason.NO_ANSWER or not self._fresh:
             self._set_status(statuses.not_initialised(ended.detail))
 
-    def _answer(self, request: int, answer: DevicesAnswer | Unknown) -> None:
-        future = self._answers.get(request)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
-    def _fail_queries(self, reason: str) -> None:
-        for request in self._answers:
-            self._answer(request, Unknown(reason))
-
     async def _part_with(self, child: Child) -> None:
         """Stop the worker and wait a while. One that hangs is left behind: killing it could wedge its GPU."""
         self._child = None
-        self._fail_queries("the NVML worker has ended")
+        self._questions.give_up("the NVML worker has ended")
         child.close_stdin()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._periods.stop_deadline):

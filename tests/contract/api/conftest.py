@@ -60,3 +60,21 @@ async def namespace(api: client.KubeClient) -> str:
 def node() -> str:
     """A node name of the test's own; the node need not exist."""
     return f"node-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def own_server(real_or_none: realkube.RealKube | None, tmp_path: Path) -> AsyncIterator[ApiServer]:
+    """A server for this test alone, which may stop and start it."""
+    own = (
+        standin.StandIn(kubeconfig=tmp_path / "own" / "kubeconfig")
+        if real_or_none is None
+        else realkube.RealKube(tmp_path / "own", assets=Path(os.environ["KUBEBUILDER_ASSETS"]))
+    )
+    async with own:
+        yield own
+
+
+@pytest.fixture
+async def own_api(own_server: ApiServer) -> AsyncIterator[client.KubeClient]:
+    async with client.connect(kubeconfig=own_server.kubeconfig, deadlines=DEADLINES) as connected:
+        yield connected

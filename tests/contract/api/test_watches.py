@@ -79,9 +79,10 @@ async def test_quiet_watch_ends_by_itself(api: client.KubeClient, namespace: str
     assert all(int(event.resource_version) >= int(version) for event in events)
 
 
-async def test_version_that_is_too_old_is_gone(server: ApiServer, api: client.KubeClient, namespace: str) -> None:
-    version = (await api.list(objects.pods(namespace))).resource_version
-    await api.create(objects.pods(namespace), objects.pod("a"))
-    await server.forget_history()
+async def test_version_that_is_too_old_is_gone(own_server: ApiServer, own_api: client.KubeClient) -> None:
+    path = objects.pods("default")
+    version = (await own_api.list(path)).resource_version
+    await own_api.create(path, objects.pod("a"))
+    await own_server.forget_history()
     with pytest.raises(errors.GoneError):
-        await _collect(api, objects.pods(namespace), count=1, version=version)
+        await _collect(own_api, path, count=1, version=version)

@@ -7,7 +7,8 @@ from agent.model.devices import DeviceLocator, PciAddress
 from agent.model.findings import FindingKind, Source
 from agent.model.parts import PartState
 from agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
-from agent.sources.nvml.source import Periods, Unknown
+from agent.sources.nvml.questions import Unknown
+from agent.sources.nvml.source import Periods
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from hack.fakenvml.layout import Fault

@@ -1,0 +1,141 @@
+"""What is to be seen of a pod from outside the agent: in the API, in the runtime, on the volume, in the logs."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from agent.cri.client import CriClient
+from agent.model.workloads import ContainerId, ContainerState, PodUid
+from agent.podresources.client import PodResourcesClient
+from common.kube import client as kube
+from common.kube import paths
+from hack.devnode import layout
+
+_NAMESPACE = "default"
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod at one moment. ``running`` lists, by container name, every container that the runtime says runs."""
+
+    uid: str
+    node: str
+    ip: str
+    phase: str
+    sandbox: str
+    running: Mapping[str, tuple[ContainerId, ...]]
+    restart_counts: Mapping[str, int]
+    container_ids: Mapping[str, str]
+    conditions: Mapping[str, Mapping[str, str]]
+    step: int
+    init_runs: int
+
+    def condition(self, kind: str) -> Mapping[str, str]:
+        """Return one of our conditions, empty when the pod has none of that type."""
+        return self.conditions.get(f"kubemend.io/{kind}", {})
+
+
+class Observer:
+    """Looks at pods of one dev node. ``async with Observer.of(node)``."""
+
+    def __init__(self, where: layout.NodeLayout, *, api: kube.KubeClient, cri: CriClient, kubelet_root: Path) -> None:
+        self._where = where
+        self._api = api
+        self._cri = cri
+        self._kubelet_root = kubelet_root
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, where: layout.NodeLayout, *, kubelet_root: Path | None = None) -> AsyncIterator[Self]:
+        """Connect to the node's API and runtime."""
+        async with kube.connect(kubeconfig=where.kubeconfig) as api, CriClient(str(where.containerd_socket)) as cri:
+            yield cls(where, api=api, cri=cri, kubelet_root=kubelet_root or where.kubelet_root)
+
+    async def create(self, manifest: Mapping[str, Any]) -> None:
+        """Create a pod."""
+        await self._api.create(paths.collection("pods", namespace=_NAMESPACE), dict(manifest))
+
+    async def delete(self, name: str) -> None:
+        """Delete a pod at once."""
+        await self._api.delete(paths.pod(_NAMESPACE, name), options={"gracePeriodSeconds": 0})
+
+    async def see(self, name: str) -> Seen:
+        """Look once. Raises KubeError or CriError."""
+        pod = await self._api.get(paths.pod(_NAMESPACE, name))
+        uid, status = pod["metadata"]["uid"], pod.get("status", {})
+        running: dict[str, tuple[ContainerId, ...]] = {}
+        for view in await self._cri.list_containers(pod_uid=PodUid(uid), state=ContainerState.RUNNING):
+            running[view.ref.name] = (*running.get(view.ref.name, ()), view.id)
+        sandboxes = [box.id for box in await self._cri.list_sandboxes(pod_uid=PodUid(uid)) if box.ready]
+        statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+        return Seen(
+            uid=uid,
+            node=pod["spec"].get("nodeName", ""),
+            ip=status.get("podIP", ""),
+            phase=status.get("phase", ""),
+            sandbox=" ".join(sandboxes),
+            running=running,
+            restart_counts={item["name"]: item["restartCount"] for item in statuses},
+            container_ids={item["name"]: item.get("containerID", "").rpartition("/")[2] for item in statuses},
+            conditions={item["type"]: item for item in status.get("conditions", ())},
+            step=_number(self.volume(uid) / "step"),
+            init_runs=_lines(self.volume(uid) / "init-runs"),
+        )
+
+    async def until(self, name: str, holds: Callable[[Seen], bool], *, timeout: float, what: str) -> Seen:
+        """Look until it holds. Raises TimeoutError, which says what did not come and what was there instead."""
+        seen: Seen | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    seen = await self.see(name)
+                    if holds(seen):
+                        return seen
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{what} did not come within {timeout:g} s; last seen: {seen}") from error
+
+    async def pid(self, container: ContainerId) -> int:
+        """Return the host's pid of a container's main process."""
+        pid = (await self._cri.container_info(container)).pid
+        assert pid is not None, f"container {container} does not run"
+        return pid
+
+    async def times(self, container: ContainerId) -> tuple[float, float]:
+        """Return when a container started and finished (Unix seconds, 0: not yet), by the runtime's own clock."""
+        info = await self._cri.container_info(container)
+        return info.started_at / 1e9, info.finished_at / 1e9
+
+    async def devices(self, name: str, *, socket: str) -> frozenset[str]:
+        """Return the UUIDs that kubelet says the pod's containers hold."""
+        async with PodResourcesClient(socket, report=lambda _: None) as pod_resources:
+            held = await pod_resources.list()
+        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
+        return frozenset(uuid for item in held.items if item.pod_name == name for uuid in item.devices)
+
+    def volume(self, uid: str) -> Path:
+        """Return the trainer's checkpoint volume on the host."""
+        return self._kubelet_root / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "checkpoints"
+
+    def log(self, name: str, uid: str, *, container: str, restart: int) -> str:
+        """Return the log of one run of a container, as kubectl would show it with the runtime's stamps."""
+        directory = self._where.pod_log_dir(namespace=_NAMESPACE, name=name, uid=uid)
+        return (directory / container / f"{restart}.log").read_text()
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def _lines(path: Path) -> int:
+    try:
+        return len(path.read_text().splitlines())
+    except FileNotFoundError:
+        return 0

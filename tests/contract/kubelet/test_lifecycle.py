@@ -1,0 +1,156 @@
+"""A pod's life under kubelet, from its init containers to its deletion."""
+
+import pytest
+
+from agent.podresources.client import PodResourcesClient
+from tests.contract.kubelet.cluster import (
+    LOOP,
+    Cluster,
+    conditions,
+    container,
+    is_ready,
+    obeying,
+    restarts,
+    runs_again,
+    status_of,
+)
+
+pytestmark = pytest.mark.devnode
+
+VOLUME = {"volumes": [{"name": "d", "emptyDir": {}}]}
+MOUNT = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
+
+
+async def test_init_then_sidecar_then_main_run_in_order(cluster: Cluster) -> None:
+    pod = await cluster.running(
+        container("main", f"echo main >> /d/order; {LOOP}", **MOUNT),
+        inits=[
+            container("init", "echo init >> /d/order", **MOUNT),
+            container(
+                "side",
+                f"echo side >> /d/order; sleep 0.5; echo started >> /d/order; touch /tmp/up; {LOOP}",
+                restartPolicy="Always",
+                startupProbe={"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1},
+                **MOUNT,
+            ),
+        ],
+        **VOLUME,
+    )
+    assert cluster.volume(pod, "d").joinpath("order").read_text().split() == ["init", "side", "started", "main"]
+    assert pod["status"]["phase"] == "Running"
+    assert {"Initialized", "Ready", "ContainersReady", "PodReadyToStartContainers"} <= {
+        kind for kind, value in conditions(pod).items() if value == "True"
+    }
+    assert status_of(pod, "init")["state"]["terminated"]["exitCode"] == 0
+    assert [status_of(pod, name)["ready"] for name in ("init", "side", "main")] == [True, True, True]
+
+
+async def test_environment_volumes_and_hooks_reach_the_container(cluster: Cluster) -> None:
+    field = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    pod = await cluster.running(
+        container(
+            "main",
+            f'echo "$A $B $IP" > /d/env; {LOOP}',
+            env=[{"name": "A", "value": "a"}, {"name": "B", "value": "$(A)b$$"}, {"name": "IP", **field}],
+            lifecycle={"postStart": {"exec": {"command": ["touch", "/d/post"]}}},
+            **MOUNT,
+        ),
+        **VOLUME,
+    )
+    volume = cluster.volume(pod, "d")
+    assert volume.joinpath("env").read_text().split() == ["a", "ab$", pod["status"]["podIP"]]
+    assert volume.joinpath("post").exists()
+
+
+async def test_first_crash_restarts_at_once_and_the_next_one_backs_off(cluster: Cluster) -> None:
+    pod = await cluster.running(container("main", obeying()))
+    await cluster.signal(pod, exit_code=3)
+    once = await cluster.wait(pod, runs_again(1))
+    assert status_of(once)["lastState"]["terminated"]["exitCode"] == 3
+    await cluster.signal(pod, exit_code=4)
+    waiting = await cluster.wait(
+        pod, lambda now: status_of(now)["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    )
+    assert waiting["status"]["phase"] == "Running"
+    assert restarts(waiting) == 1
+    await cluster.wait(pod, runs_again(2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "exit_code", "phase"),
+    [
+        pytest.param("Never", 1, "Failed", id="never-and-error-fails"),
+        pytest.param("Never", 0, "Succeeded", id="never-and-success-succeeds"),
+        pytest.param("OnFailure", 0, "Succeeded", id="on-failure-and-success-succeeds"),
+    ],
+)
+async def test_an_exit_that_is_final_ends_the_pod(
+    cluster: Cluster, policy: str, exit_code: int, phase: str
+) -> None:
+    pod = await cluster.running(container("main", obeying()), policy=policy)
+    await cluster.signal(pod, exit_code=exit_code)
+    ended = await cluster.wait(pod, lambda now: now["status"]["phase"] in ("Failed", "Succeeded"))
+    assert ended["status"]["phase"] == phase
+    assert status_of(ended)["state"]["terminated"]["exitCode"] == exit_code
+    assert restarts(ended) == 0
+
+
+async def test_a_container_rule_restarts_under_never(cluster: Cluster) -> None:
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [7]}}
+    pod = await cluster.running(
+        container("main", obeying(), restartPolicy="Never", restartPolicyRules=[rule]), policy="Never"
+    )
+    await cluster.signal(pod, exit_code=7)
+    await cluster.wait(pod, runs_again(1))
+    await cluster.signal(pod, exit_code=8)
+    ended = await cluster.wait(pod, lambda now: now["status"]["phase"] == "Failed")
+    assert restarts(ended) == 1
+
+
+async def test_restart_all_containers_runs_everything_again(cluster: Cluster) -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}
+    pod = await cluster.running(
+        container("main", obeying(), restartPolicy="Never", restartPolicyRules=[rule], **MOUNT),
+        container("other", LOOP),
+        inits=[container("init", "echo again >> /d/init", **MOUNT)],
+        policy="Never",
+        **VOLUME,
+    )
+    await cluster.signal(pod, exit_code=137)
+    after = await cluster.wait(pod, lambda now: is_ready(now) and restarts(now, "other") > 0 and restarts(now) > 0)
+    assert cluster.volume(pod, "d").joinpath("init").read_text().split() == ["again", "again"]
+    assert after["status"]["phase"] == "Running"
+
+
+async def test_deletion_gives_the_container_its_grace_and_leaves_nothing(cluster: Cluster) -> None:
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo pre > /out/pre"]}}}
+    out = cluster.node.layout.root / "out"
+    out.mkdir(exist_ok=True)
+    pod = await cluster.running(
+        container(
+            "main",
+            "trap 'echo term > /out/term; exit 0' TERM; while :; do sleep 0.1; done",
+            lifecycle=hook,
+            volumeMounts=[{"name": "out", "mountPath": "/out"}],
+        ),
+        volumes=[{"name": "out", "hostPath": {"path": str(out)}}],
+        terminationGracePeriodSeconds=10,
+    )
+    await cluster.delete(pod)
+    await cluster.gone(pod)
+    assert {item.name: item.read_text().strip() for item in out.iterdir()} == {"pre": "pre", "term": "term"}
+    assert [view.state.value for view in await cluster.containers(pod)] in ([], ["exited"])
+
+
+async def test_devices_are_allocated_once_and_kept_over_restarts(cluster: Cluster) -> None:
+    pod = await cluster.running(
+        container("main", obeying(), resources={"limits": {"nvidia.com/gpu": "2"}}), policy="OnFailure"
+    )
+    await cluster.signal(pod, exit_code=1)
+    await cluster.wait(pod, runs_again(1))
+    async with PodResourcesClient(
+        str(cluster.node.kubelet.pod_resources_socket), report=lambda _: None
+    ) as resources:
+        held = await resources.list()
+    mine = [item for item in held.items if item.pod_name == pod["metadata"]["name"]]
+    assert [(item.container, item.devices) for item in mine] == [("main", frozenset(cluster.node.gpu_uuids))]

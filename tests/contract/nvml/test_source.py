@@ -1,0 +1,81 @@
+"""The NVML source on a healthy node: it reads, it answers, it reports no fault, it lets go. Reads only."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.model.actions import ActionClass
+from agent.model.devices import GpuUuid
+from agent.model.findings import Finding
+from agent.model.parts import PartState, PartStatus
+from agent.sources.nvml.protocol import Condition, DevicesAnswer
+from agent.sources.nvml.source import NvmlSource
+
+PATIENCE = 45.0  # seconds; nvmlInit without persistence mode takes several per GPU
+
+
+@dataclass
+class Node:
+    """A running source, and what it has said."""
+
+    source: NvmlSource
+    findings: list[Finding] = field(default_factory=list)
+    statuses: asyncio.Queue[PartStatus] = field(default_factory=asyncio.Queue)
+
+    async def ready(self) -> None:
+        """Wait until NVML answers for every GPU."""
+        async with asyncio.timeout(PATIENCE):
+            while (await self.statuses.get()).state is not PartState.READY:
+                pass
+
+
+@pytest.fixture
+async def node(nvml_env: dict[str, str]) -> AsyncIterator[Node]:
+    """A source on the NVML under test, once it is ready."""
+    findings: list[Finding] = []
+    statuses: asyncio.Queue[PartStatus] = asyncio.Queue()
+    source = NvmlSource(
+        emit=findings.append, classify=lambda kind, code: ActionClass.NONE, report=statuses.put_nowait, env=nvml_env
+    )
+    task = asyncio.create_task(source.run())
+    node = Node(source=source, findings=findings, statuses=statuses)
+    await node.ready()
+    yield node
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_inventory_is_complete_and_its_gpus_answer(node: Node) -> None:
+    uuids = [gpu.uuid for gpu in node.source.inventory.gpus]
+
+    answer = await node.source.query(uuids, timeout=PATIENCE)
+
+    assert uuids
+    assert node.source.inventory.complete
+    assert isinstance(answer, DevicesAnswer)
+    assert answer.all_answer
+    assert [device.uuid for device in answer.devices] == uuids
+
+
+async def test_a_healthy_node_gives_no_findings(node: Node) -> None:
+    assert node.findings == []
+
+
+async def test_a_gpu_that_is_not_there_does_not_answer(node: Node) -> None:
+    answer = await node.source.query([GpuUuid("GPU-00000000-0000-0000-0000-000000000000")], timeout=PATIENCE)
+
+    assert isinstance(answer, DevicesAnswer)
+    assert answer.devices[0].condition is Condition.UNREADABLE
+
+
+async def test_nvml_is_let_go_of_and_taken_up_again(node: Node) -> None:
+    before = node.source.inventory.gpus
+
+    assert await node.source.release(timeout=PATIENCE)
+    assert node.source.worker_pid is None
+    node.source.resume()
+    await node.ready()
+
+    assert node.source.inventory.gpus == before
