@@ -1,4 +1,4 @@
-"""Both API servers behind one fixture. The real one is started once per session: it takes some seconds."""
+"""Both API servers behind one fixture. The real one is started once for all tests here: it takes some seconds."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from hack.devnode.api import ApiServer, standin
 DEADLINES = client.Deadlines(call=15.0, watch=2.0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[realkube.RealKube]:
     if why := realkube.missing():
         pytest.skip(why)

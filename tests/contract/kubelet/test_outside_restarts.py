@@ -59,6 +59,31 @@ async def test_create_before_stop_keeps_a_never_pod_alive(cluster: Cluster) -> N
     assert after["status"]["phase"] == "Running"
 
 
+@pytest.mark.parametrize(
+    ("policy", "sidecar", "phase"),
+    [
+        pytest.param("Never", False, "Failed", id="never-alone-fails"),
+        pytest.param("Never", True, "Running", id="never-with-a-sidecar-gets-a-copy"),
+        pytest.param("OnFailure", False, "Running", id="on-failure-gets-a-copy"),
+    ],
+)
+async def test_a_look_between_stop_and_start_although_the_successor_is_created(
+    cluster: Cluster, policy: str, sidecar: bool, phase: str
+) -> None:
+    """The swapper stands still after the stop until kubelet has looked, as a slow runtime would make it."""
+    inits = [container("side", LOOP, restartPolicy="Always")] if sidecar else []
+    pod = await cluster.running(container("main", LOOP), inits=inits, policy=policy)
+    swap = Swapper(cluster, pod)
+    await swap.create_next()
+    await swap.stop()
+    if phase == "Failed":
+        await cluster.wait(pod, lambda now: now["status"]["phase"] == "Failed")
+        return
+    after = await cluster.wait(pod, runs_again(2))
+    assert after["status"]["phase"] == "Running"
+    assert states(await cluster.containers(pod))[1:] == [(1, ContainerState.CREATED), (2, ContainerState.RUNNING)]
+
+
 async def test_a_successor_left_created_gets_a_copy_started_beside_the_running_one(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     await Swapper(cluster, pod).create_next()

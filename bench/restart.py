@@ -1,0 +1,241 @@
+"""How fast is a restart in place, and how soon is a fault in the API?
+
+Two pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
+material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare stop,
+create and start calls with the same config. Then an agent process reads kernel log lines, and the time from each line
+to the pod condition in the API is taken by a watch.
+
+Prints JSON. ``swap_ms`` is from the kill to the confirmed new process, ``prepare_ms`` what goes before the kill.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent.actuator.host_files import HostFiles
+from agent.actuator.outcomes import Result
+from agent.actuator.swap import Material, SwapActuator
+from agent.cri import client as cri_client
+from agent.engine import targets
+from agent.history.store import Store
+from agent.model.workloads import ContainerRef, PodRef, PodUid, RestartPolicy
+from agent.restart import intents
+from agent.sources.containers import ContainerWatch
+from agent.sources.processes import ProcFs
+from bench import figures
+from common import logs
+from common.kube import client as kube
+from common.kube import paths
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer
+from hack.fakenvml import control as nvml_control
+
+_SECONDS = 60.0
+
+
+@dataclass
+class Samples:
+    """Durations in seconds."""
+
+    prepare: list[float] = field(default_factory=list)
+    swap: list[float] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)
+    condition: list[float] = field(default_factory=list)
+    adopted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """The product's own parts, on the node's runtime."""
+
+    cri: cri_client.CriClient
+    actuator: SwapActuator
+    store: Store
+    observer: Observer
+
+
+async def measure(*, restarts: int, lines: int) -> dict[str, Any]:
+    """Run everything and return the figures."""
+    samples = Samples()
+    async with node.DevNode.named("bench") as dev:
+        async with _rig(dev) as rig:
+            for name in ("swapped", "bare"):
+                await rig.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
+                await _running(rig, name, restart=0)
+            for number in range(1, restarts + 1):
+                await _swap(rig, samples)
+                await _bare_calls(rig, samples)
+                await _running(rig, "swapped", restart=number)
+                await _running(rig, "bare", restart=number)
+        await _log_lines(dev, samples, lines=lines)
+        kinds = dev.kinds
+    return _figures(samples, kinds=kinds)
+
+
+def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
+    swap, bare = figures.milliseconds(samples.swap), figures.milliseconds(samples.bare)
+    return {
+        "node": kinds,
+        "restarts": len(samples.swap),
+        "adopted": samples.adopted,
+        "prepare_ms": figures.milliseconds(samples.prepare),
+        "swap_ms": swap,
+        "bare_calls_ms": bare,
+        "ratio": round(swap["p50"] / bare["p50"], 3),
+        "max_over_median": round(swap["max"] / swap["p50"], 2),
+        "log_lines": len(samples.condition),
+        "log_line_to_condition_ms": figures.milliseconds(samples.condition),
+    }
+
+
+@contextlib.asynccontextmanager
+async def _rig(dev: node.DevNode) -> AsyncIterator[Rig]:
+    where = dev.layout
+    store = await Store.open(Path(where.agent_state) / "bench.db")
+    async with cri_client.CriClient(str(where.containerd_socket)) as cri, Observer.of(where) as observer:
+        watch = ContainerWatch(cri, report=lambda _: None)
+        watching = asyncio.create_task(watch.run(), name="watch")
+        files = HostFiles(symlink_dir=where.container_log_links)
+        try:
+            yield Rig(
+                cri=cri,
+                actuator=SwapActuator(runtime=cri, events=watch, files=files),
+                store=store,
+                observer=observer,
+            )
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await store.close()
+
+
+async def _running(rig: Rig, name: str, *, restart: int) -> None:
+    """Wait until kubelet shows the restart: the next one must not meet a pod that is half-way through the last."""
+    await rig.observer.until(
+        name,
+        lambda s: (
+            s.restart_counts.get("trainer") == restart and s.running.get("trainer") == (s.container_ids["trainer"],)
+        ),
+        timeout=_SECONDS,
+        what=f"restart {restart} of {name} in kubelet's status",
+    )
+
+
+async def _target(rig: Rig, name: str) -> tuple[ContainerRef, targets.Target]:
+    seen = await rig.observer.see(name)
+    ref = ContainerRef(pod=PodRef("default", name, PodUid(seen.uid)), name="trainer")
+    target = await targets.find(rig.cri, ref)
+    assert target is not None
+    return ref, target
+
+
+async def _prepared(rig: Rig, ref: ContainerRef, target: targets.Target) -> tuple[intents.Intent, Material]:
+    intent = intents.Intent(
+        id=uuid.uuid4().hex[:12],
+        target=ref,
+        sandbox_id=target.view.sandbox_id,
+        old=target.view.id,
+        old_attempt=target.view.attempt,
+        order=intents.Order.of(policy=RestartPolicy.ON_FAILURE, grace_seconds=0.0),
+        reason="Bench",
+        created_at=time.time(),
+    )
+    return intent, await targets.material(rig.cri, target, intent=intent, pod=None, processes=ProcFs())
+
+
+async def _swap(rig: Rig, samples: Samples) -> None:
+    ref, _ = await _target(rig, "swapped")
+    began = time.perf_counter()
+    target = await targets.find(rig.cri, ref)
+    assert target is not None
+    intent, material = await _prepared(rig, ref, target)
+    await rig.store.begin(intent)
+    kill = time.perf_counter()
+    outcome = await rig.actuator.carry_out(intent, material=material, seen=target.siblings)
+    done = time.perf_counter()
+    assert outcome.result.restarted, outcome
+    samples.adopted += outcome.result is Result.ADOPTED
+    samples.prepare.append(kill - began)
+    samples.swap.append(done - kill)
+    await rig.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
+
+
+async def _bare_calls(rig: Rig, samples: Samples) -> None:
+    """The three calls alone, with the very config that the product would use: the floor for any restart."""
+    ref, target = await _target(rig, "bare")
+    intent, material = await _prepared(rig, ref, target)
+    began = time.perf_counter()
+    await rig.cri.stop_container(target.view.id, grace=0)
+    container_id = await rig.cri.create_container(
+        sandbox_id=intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+    )
+    await rig.cri.start_container(container_id)
+    samples.bare.append(time.perf_counter() - began)
+
+
+async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None:
+    """Toggle the driver's verdict by log lines (Xid 154); each toggle changes the pod's DevicesHealthy condition."""
+    async with dev.agent() as _, Observer.of(dev.layout) as observer, kube.connect(kubeconfig=dev.kubeconfig) as api:
+        await observer.create(trainer.manifest("faulty", node=dev.name, gpus=1))
+        seen = await observer.until(
+            "faulty",
+            lambda s: s.condition("DevicesHealthy").get("status") == "True",
+            timeout=_SECONDS,
+            what="a pod with healthy devices",
+        )
+        (uuid_held,) = await observer.devices("faulty", socket=str(dev.kubelet.pod_resources_socket))
+        pci = nvml_control.kernel_address(dev.gpu_uuids.index(uuid_held))
+        arrivals: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+        watching = asyncio.create_task(_watch_condition(api, uid=seen.uid, arrivals=arrivals), name="condition-watch")
+        try:
+            async with asyncio.timeout(_SECONDS):
+                while (await arrivals.get())[0] != "True":
+                    pass  # the state at the beginning
+            for number in range(lines):
+                broken = number % 2 == 0
+                began = time.perf_counter()
+                dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
+                async with asyncio.timeout(_SECONDS):
+                    while (arrival := await arrivals.get())[0] != ("False" if broken else "True"):
+                        pass
+                samples.condition.append(arrival[1] - began)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch_condition(api: kube.KubeClient, *, uid: str, arrivals: "asyncio.Queue[tuple[str, float]]") -> None:
+    listing = await api.list(paths.PODS)
+    for pod in listing.items:
+        _arrived(pod, uid=uid, arrivals=arrivals)
+    async for event in api.watch(paths.PODS, resource_version=listing.resource_version):
+        _arrived(event.object, uid=uid, arrivals=arrivals)
+
+
+def _arrived(pod: dict[str, Any], *, uid: str, arrivals: "asyncio.Queue[tuple[str, float]]") -> None:
+    conditions: Sequence[dict[str, str]] = pod.get("status", {}).get("conditions") or ()
+    status = next((item["status"] for item in conditions if item["type"] == "kubemend.io/DevicesHealthy"), None)
+    if pod["metadata"].get("uid") == uid and status is not None:
+        arrivals.put_nowait((status, time.perf_counter()))
+
+
+@click.command(help=__doc__)
+@click.option("--restarts", default=100, show_default=True, help="Restarts of each kind.")
+@click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
+def main(restarts: int, lines: int) -> None:
+    """Measure and print."""
+    logs.configure(level="error", log_format="console")
+    click.echo(json.dumps(asyncio.run(measure(restarts=restarts, lines=lines)), indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
