@@ -1,21 +1,57 @@
-# kubemend: `make demo` shows it, `make test` proves it; both set up what they need (Debian, root).
+# kubemend: `make demo` shows it, `make test` proves it. Both set up what they need, on Debian, as root:
+# a virtual environment in .venv, and a private containerd with its tools in .dev (nothing on the host is replaced).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit bench proto clean
+.PHONY: help venv devnode demo test lint unit test-gpu format bench proto clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
 
 $(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -qy python3-venv; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
 venv: $(VENV)/.installed  ## create .venv and install kubemend with its test tools
 
+devnode: venv  ## fetch what the dev node needs: containerd, runc, CNI, busybox, a C compiler
+	python -m hack.devnode setup
+
+demo: devnode  ## a GPU fault restarts the container that holds the GPU, in place, on a real container runtime
+	python -m hack.demo
+
+test: lint devnode  ## everything that CI runs
+	python -m pytest -n 2 --dist loadscope
+
+lint: venv  ## style, types, import contracts, generated files
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+	python -m hack.protogen --check
+	python -m hack.catalog_doc --check
+
+unit: venv  ## the tests that need neither root nor a runtime
+	python -m pytest -n 2 tests/unit
+
+test-gpu: venv  ## the NVML tests on this machine's real GPU and driver
+	python -m pytest -m gpu tests/gpu tests/contract/nvml
+
+format: venv  ## put the code into its form
+	ruff format .
+	ruff check --fix .
+
+bench: devnode  ## swap against the bare calls, and kernel log line to pod condition, as JSON
+	python -m bench.restart
+
+proto: venv  ## generate common/pb from proto/
+	python -m hack.protogen
+
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	-test ! -x $(BIN)/python || $(BIN)/python -m hack.devnode stop --name dev
+	rm -rf $(VENV) .dev build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

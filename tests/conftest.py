@@ -16,24 +16,32 @@ _TASK_SECONDS = 1.0  # for a task that is just ending
 _of_wider_fixtures: set[processes.ProcessId] = set()
 
 
+class _WiderFixtures:
+    """Remembers the children of fixtures wider than one test: they may start in the middle of the first that asks."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        """Compare the children before and after the set-up of each of them."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = _children()
+        try:
+            return (yield)
+        finally:
+            _of_wider_fixtures.update(_children() - before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the hook as a plugin: a conftest's own hooks are not asked about the session's fixtures."""
+    config.pluginmanager.register(_WiderFixtures())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _session_leaves_no_processes() -> Iterator[None]:
     """Fail the session when a child outlives the session's fixtures: being the first, this one ends last."""
     before = _children()
     yield
     _fail_on(_children() - before, what="the session")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
-    """Remember the children of fixtures wider than one test: these may start in the middle of the first that asks."""
-    if fixturedef.scope == "function":
-        return (yield)
-    before = _children()
-    try:
-        return (yield)
-    finally:
-        _of_wider_fixtures.update(_children() - before)
 
 
 @pytest.fixture(autouse=True)

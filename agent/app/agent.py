@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from agent.app.cursor import StoredCursor
+from agent.app.cursor import StoredCursor, watched_since
 from agent.app.holders import GpuHolders
 from agent.app.parts import Parts
 from agent.app.runtime import RuntimePart
@@ -136,6 +136,7 @@ async def _run_parts(
     kernel_log = KernelLogSource(
         settings.kernel_log,
         boot_id=boot_id,
+        watched_since=await watched_since(store, boot_id=boot_id),
         catalog=catalog,
         emit=engine.submit,
         report=parts.reporter("kernel-log"),

@@ -1,6 +1,7 @@
 """The kernel log's cursor on disk, never ahead of what has been acted on."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -13,6 +14,21 @@ from common import aio
 log = structlog.get_logger(__name__)
 
 _KEY = "kernel-log-cursor"
+_FIRST_START = "first-start"
+
+
+async def watched_since(store: Store, *, boot_id: str) -> float:
+    """Return when an agent first ran on this boot, in seconds since boot; now, if this is the first.
+
+    Raises HistoryError.
+    """
+    text = await store.load(_FIRST_START)
+    known = json.loads(text) if text is not None else {}
+    if known.get("boot_id") == boot_id:
+        return float(known["since"])
+    since = time.monotonic()
+    await store.save(_FIRST_START, json.dumps({"boot_id": boot_id, "since": since}))
+    return since
 
 
 class StoredCursor:

@@ -21,5 +21,5 @@ GPU_UUID: Final = "gpu_uuid"
 """The UUID that the driver printed for this PCI address earlier in the same log."""
 
 LOOK_BACK: Final = "look_back"
-"""``true``: it was in the log before the agent first ran on this boot. It counts for the verdict; whether it may
+"""``true``: it was in the log before an agent first ran on this boot. It counts for the verdict; whether it may
 restart a container is for ``Finding.boot_seconds`` against the start of that container."""

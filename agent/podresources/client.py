@@ -12,7 +12,7 @@ import structlog
 from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import Allocations, PodRef
 from agent.podresources import answers
-from common import aio, grpcio
+from common import grpcio
 from common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 log = structlog.get_logger(__name__)
@@ -117,11 +117,6 @@ class AllocationCache:
                 self._held = await self._fetch()
                 self._fetched_at = started_at
             return self._held
-
-    async def run(self, *, period: float = 10.0) -> None:
-        """Ask now and then for ever, so that a missing socket is noticed before it is needed, and its return too."""
-        async for _ in aio.ticks(period=period):
-            await self.current(max_age=0.0)
 
 
 def _lacks_get(error: grpc.aio.AioRpcError) -> bool:

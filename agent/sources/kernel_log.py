@@ -80,6 +80,7 @@ class KernelLogSource:
         path: Path,
         *,
         boot_id: str,
+        watched_since: float,
         catalog: Catalog,
         emit: Callable[[Finding], None],
         report: Callable[[PartStatus], None],
@@ -92,6 +93,8 @@ class KernelLogSource:
     ) -> None:
         """Prepare the source.
 
+        ``watched_since`` is when an agent first ran on this boot, in seconds since boot: what is older was there
+        before anybody looked. (Whether a cursor was saved says less: an agent can die before it saves its first.)
         ``accept_user_records`` also believes what user space wrote into the kernel log (``echo … > /dev/kmsg``): for
         drills only, since any root process could then have containers restarted.
         """
@@ -107,7 +110,7 @@ class KernelLogSource:
         self._offset = offset
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.1, limit=5.0)
         self._cursor: Cursor | None = None
-        self._looking_back = False
+        self._watched_since = watched_since
         self._status: PartStatus | None = None
 
     async def run(self) -> None:
@@ -115,7 +118,6 @@ class KernelLogSource:
         stored = await self._cursors.load()
         if stored is not None and stored.boot_id == self._boot_id:
             self._cursor = stored
-        self._looking_back = self._cursor is None
         while True:
             try:
                 reader = self._open_log(self._path)
@@ -135,7 +137,6 @@ class KernelLogSource:
                 self._backoff.reset()
                 self._say(PartStatus(PartState.READY))
                 self._take(batch)
-                self._looking_back = self._looking_back and not batch.at_end
                 await asyncio.sleep(0)  # a flood must not starve the rest of the agent
         except kmsg_readers.LogReplacedError:
             log.warning("kernel_log.replaced", path=str(self._path))
@@ -181,7 +182,7 @@ class KernelLogSource:
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
             key=f"kmsg:{record.seq}:{record.usec}",
-            evidence=_LOOK_BACK if self._looking_back else (),
+            evidence=_LOOK_BACK if boot_seconds < self._watched_since else (),
         )
         finding = self._lines.read(record.text, seen=seen)
         if finding is not None:

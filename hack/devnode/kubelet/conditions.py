@@ -52,9 +52,7 @@ def conditions(
             )
         )
     generation = pod.raw["metadata"].get("generation", 1)
-    return [
-        _dated(item, before=known.get(item["type"]), now=now) | {"observedGeneration": generation} for item in made
-    ]
+    return [_dated(item, before=known.get(item["type"]), now=now) | {"observedGeneration": generation} for item in made]
 
 
 def _condition(kind: str, *, value: bool, reason: str = "", message: str = "") -> Json:

@@ -133,6 +133,7 @@ class Kubelet:
     def _finished(self, uid: str) -> None:
         self._workers.pop(uid, None)
         self._tasks.pop(uid, None)
+        self._parts.progress.changed()
 
     def _wake(self, uid: str) -> None:
         if uid in self._workers:

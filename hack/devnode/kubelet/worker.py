@@ -118,7 +118,6 @@ class PodWorker:
             self._synced_at = asyncio.get_running_loop().time()
             self._enter(_Stage.IDLE)
         await cleanup.remove_pod(self.pod, parts=self.parts)
-        self.parts.progress.changed()
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -43,14 +43,16 @@ def legacy_containerd(legacy_binaries: packages.Binaries, worker: str) -> Iterat
     asyncio.run(runtime.start())
     yield runtime
     asyncio.run(runtime.stop())
+    runtime.node.root.with_name(f".{runtime.node.root.name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture(
+    scope="session",
     params=[
         STAND_IN,
         pytest.param(NEWEST, marks=pytest.mark.containerd),
         pytest.param(LEGACY, marks=pytest.mark.containerd),
-    ]
+    ],
 )
 def real(request: pytest.FixtureRequest) -> Real | None:
     """The real runtime to test on, or None for the stand-in. Sync: the runtimes' fixtures run loops."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,8 @@ class Cluster:
         """Wait until the API says so, by a watch; fail with the last status after ``timeout`` seconds."""
         last = await self.get(pod)
         try:
-            async with asyncio.timeout(timeout):
-                async for last in self._follow(pod):
+            async with asyncio.timeout(timeout), contextlib.aclosing(self._follow(pod)) as objects:
+                async for last in objects:
                     if holds(last):
                         return last
         except TimeoutError:
@@ -90,8 +90,8 @@ class Cluster:
 
     async def gone(self, pod: Json) -> None:
         """Wait until the pod object is gone."""
-        async with asyncio.timeout(DEADLINE):
-            async for _ in self._follow(pod):
+        async with asyncio.timeout(DEADLINE), contextlib.aclosing(self._follow(pod)) as objects:
+            async for _ in objects:
                 pass
 
     async def delete(self, pod: Json) -> None:
@@ -135,7 +135,7 @@ class Cluster:
             command = ("sh", "-c", f"echo {exit_code} > /tmp/exit")
             await runtime.exec_sync(newest(await self.containers(pod, name)).id, command, timeout=5)
 
-    async def _follow(self, pod: Json) -> AsyncIterator[Json]:
+    async def _follow(self, pod: Json) -> AsyncGenerator[Json, None]:
         selector = {"fieldSelector": f"metadata.name={pod['metadata']['name']}"}
         collection = paths.collection("pods", namespace=NAMESPACE)
         listing = await self.kube.list(collection, params=selector)
@@ -143,9 +143,9 @@ class Cluster:
             yield item
         if not listing.items:
             return
-        version = listing.resource_version
-        async with contextlib.aclosing(self.kube.watch(collection, params=selector, resource_version=version)) as events:
-            async for event in events:
+        events = self.kube.watch(collection, params=selector, resource_version=listing.resource_version)
+        async with contextlib.aclosing(events) as opened:
+            async for event in opened:
                 if event.type.value == "DELETED":
                     return
                 if event.type.value != "BOOKMARK":

@@ -84,9 +84,7 @@ async def test_first_crash_restarts_at_once_and_the_next_one_backs_off(cluster: 
         pytest.param("OnFailure", 0, "Succeeded", id="on-failure-and-success-succeeds"),
     ],
 )
-async def test_an_exit_that_is_final_ends_the_pod(
-    cluster: Cluster, policy: str, exit_code: int, phase: str
-) -> None:
+async def test_an_exit_that_is_final_ends_the_pod(cluster: Cluster, policy: str, exit_code: int, phase: str) -> None:
     pod = await cluster.running(container("main", obeying()), policy=policy)
     await cluster.signal(pod, exit_code=exit_code)
     ended = await cluster.wait(pod, lambda now: now["status"]["phase"] in ("Failed", "Succeeded"))
@@ -148,9 +146,7 @@ async def test_devices_are_allocated_once_and_kept_over_restarts(cluster: Cluste
     )
     await cluster.signal(pod, exit_code=1)
     await cluster.wait(pod, runs_again(1))
-    async with PodResourcesClient(
-        str(cluster.node.kubelet.pod_resources_socket), report=lambda _: None
-    ) as resources:
+    async with PodResourcesClient(str(cluster.node.kubelet.pod_resources_socket), report=lambda _: None) as resources:
         held = await resources.list()
     mine = [item for item in held.items if item.pod_name == pod["metadata"]["name"]]
     assert [(item.container, item.devices) for item in mine] == [("main", frozenset(cluster.node.gpu_uuids))]

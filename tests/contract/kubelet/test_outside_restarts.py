@@ -162,8 +162,6 @@ async def _resync(cluster: Cluster, pod: dict[str, object]) -> None:
 
     A label is a change of the pod, which makes either of them sync it.
     """
-    await cluster.kube.patch(
-        path(pod), {"metadata": {"labels": {"touched": "yes"}}}, content_type=client.Patch.MERGE
-    )
+    await cluster.kube.patch(path(pod), {"metadata": {"labels": {"touched": "yes"}}}, content_type=client.Patch.MERGE)
     if cluster.node.kubelet.control is not None:
         await cluster.control.resync()

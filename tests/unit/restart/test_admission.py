@@ -36,7 +36,8 @@ def runtime(**changes: Any) -> admission.RuntimeFacts:
 
 
 def cause(**changes: Any) -> admission.Cause:
-    return admission.Cause(**{"code": "Xid31", "message": "Xid 31", "happened_at": NOW - 1} | changes)
+    defaults: dict[str, Any] = {"code": "Xid31", "message": "Xid 31", "happened_at": NOW - 1}
+    return admission.Cause(**defaults | changes)
 
 
 def facts(**changes: Any) -> admission.Facts:
@@ -52,7 +53,8 @@ def facts(**changes: Any) -> admission.Facts:
 
 
 def main(**changes: Any) -> tuple[ContainerSpec, ...]:
-    return (ContainerSpec(**{"name": "trainer", "role": ContainerRole.MAIN, "running": True} | changes),)
+    defaults: dict[str, Any] = {"name": "trainer", "role": ContainerRole.MAIN, "running": True}
+    return (ContainerSpec(**defaults | changes),)
 
 
 def test_an_opted_in_running_container_on_a_usable_device_is_restarted() -> None:

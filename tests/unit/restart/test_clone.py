@@ -41,7 +41,7 @@ ENV = ("PATH=/bin", "RANK=3", "MASTER_ADDR=trainer-0.trainer")
 
 
 def successor(config: dict[str, Any] | None = None, **changes: Any) -> clone.Successor:
-    arguments = {"intent": builders.intent(), "runtime_env": ENV, "live_cpuset": None} | changes
+    arguments: dict[str, Any] = {"intent": builders.intent(), "runtime_env": ENV, "live_cpuset": None} | changes
     return clone.successor(config if config is not None else CONFIG, **arguments)
 
 

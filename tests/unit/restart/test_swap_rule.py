@@ -1,5 +1,6 @@
 """The swap rule, state by state, and against a kubelet that does what it likes in between."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -186,7 +187,7 @@ class World:
             self.agent_acts()
 
 
-MOVES = {
+MOVES: dict[str, Callable[[World], object]] = {
     "relist": World.kubelet_relists,
     "sync": World.kubelet_syncs,
     "start": World.kubelet_starts_what_it_created,

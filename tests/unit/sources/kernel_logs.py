@@ -78,6 +78,7 @@ async def running(
     notes: Notes,
     *,
     boot_id: str = BOOT,
+    watched_since: float = 0.0,
     accept_user_records: bool = False,
     open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
 ) -> AsyncIterator[None]:
@@ -85,6 +86,7 @@ async def running(
     source = kernel_log.KernelLogSource(
         path,
         boot_id=boot_id,
+        watched_since=watched_since,
         catalog=catalog_file.builtin(),
         emit=notes.emit,
         report=notes.report,

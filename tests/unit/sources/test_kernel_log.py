@@ -53,10 +53,12 @@ async def test_an_appended_record_becomes_a_finding(path: Path, writer: kmsg.Kms
     assert (notes.lost_records, notes.malformed_records) == (0, 0)
 
 
-async def test_the_first_start_looks_back_and_says_so(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_what_is_older_than_the_first_agent_of_this_boot_is_marked_as_such(
+    path: Path, writer: kmsg.KmsgWriter
+) -> None:
     writer.write_xid(79, pci="0000:41:00", usec=1_000_000)
     notes = Notes()
-    async with running(path, notes):
+    async with running(path, notes, watched_since=1.5):
         await notes.until(lambda: len(notes.findings) == 1)
         writer.write_xid(31, pci="0000:41:00", usec=2_000_000)
         await notes.until(lambda: len(notes.findings) == 2)

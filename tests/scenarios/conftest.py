@@ -1,0 +1,36 @@
+"""A whole dev node with stand-ins for API and kubelet, and real containers, shared by the scenarios of one worker."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from hack.devnode import leftovers, node
+from hack.devnode.layout import NodeLayout
+from hack.devnode.observer import Observer
+
+
+@pytest.fixture(scope="package")
+def dev() -> Iterator[node.DevNode]:
+    """The node. What a scenario changes on it (faults, pods) it takes back itself."""
+    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
+        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    if os.geteuid() != 0:
+        pytest.fail("a dev node needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    node.setup()
+    made = node.DevNode(NodeLayout.named(f"scenarios-{os.getpid()}"))
+    asyncio.run(made.start())
+    try:
+        yield made
+    finally:
+        asyncio.run(made.stop())
+        assert leftovers.find(made.layout) == []
+        made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
+
+
+@pytest.fixture
+async def observer(dev: node.DevNode) -> AsyncIterator[Observer]:
+    """Looks at the node from outside the agent."""
+    async with Observer.of(dev.layout) as made:
+        yield made

@@ -1,0 +1,135 @@
+"""GPU faults on a node with real containers: who is restarted, how, and who is left alone."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    """Verdicts of other scenarios must not reach this one: they outlive agents, as they should."""
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+async def test_an_xid_restarts_the_container_of_its_process_under_any_restart_policy(
+    dev: node.DevNode, observer: Observer, own_state: str, policy: str
+) -> None:
+    name = f"policy-{policy.lower()}"
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, name, restart_policy=policy) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, name, 31)
+        after = await training.restarted(observer, name, before)
+        assert "Xid 31" in after.condition("InPlaceRestart")["message"]
+        log = observer.log(name, after.uid, container="trainer", restart=1)
+        assert "restart 1 Xid31" in log
+        assert "resumed from step 0," not in log
+        healthy = await observer.until(
+            name, lambda s: s.condition("DevicesHealthy").get("status") == "True", timeout=30, what="healthy again"
+        )
+        assert healthy.condition("DeviceFailure")["status"] == "False"
+
+
+async def test_three_faults_in_a_row_are_three_restarts_without_backoff(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "in-a-row") as before:
+        await training.until_ready(agent)
+        for number in range(1, 4):
+            await training.xid(dev, observer, "in-a-row", 31)
+            await training.restarted(observer, "in-a-row", before, by=number)
+
+
+async def test_a_pod_that_did_not_opt_in_is_told_but_not_touched(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "observed", annotations={}) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "observed", 31)
+        told = await observer.until(
+            "observed",
+            lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31",
+            timeout=30,
+            what="the condition",
+        )
+        later = await training.trains_on(observer, "observed", told)
+        assert later.running == before.running
+        assert later.condition("InPlaceRestart") == {}
+
+
+async def test_a_gpu_off_the_bus_is_no_reason_to_restart_and_one_to_move(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "off-bus") as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "off-bus", 79)
+        told = await observer.until(
+            "off-bus", lambda s: s.condition("DeviceFailure").get("status") == "True", timeout=30, what="DeviceFailure"
+        )
+        assert told.condition("DevicesHealthy")["reason"] == "Xid79"
+        await training.trains_on(observer, "off-bus", told)
+        await training.xid(dev, observer, "off-bus", 31)  # a later, milder fault does not change that
+        refused = await observer.until(
+            "off-bus",
+            lambda s: s.condition("InPlaceRestart").get("reason") == "DeviceNotUsable",
+            timeout=30,
+            what="the refusal",
+        )
+        later = await training.trains_on(observer, "off-bus", refused)
+        assert later.running == before.running
+
+
+async def test_a_pods_other_container_is_not_touched_and_neither_is_another_pod(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with (
+        dev.agent(own_state) as agent,
+        training.pod(dev, observer, "hit") as before,
+        training.pod(dev, observer, "bystander") as bystander,
+    ):
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "hit", 31)
+        await training.restarted(observer, "hit", before)
+        assert (await observer.see("bystander")).running == bystander.running
+
+
+async def test_an_agent_killed_while_faults_come_in_loses_none(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with training.pod(dev, observer, "killed", restart_policy="Never"):
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            await training.xid(dev, observer, "killed", 31)
+            agent.child.signal(signal.SIGKILL)  # anywhere between reading the line and the end of the swap
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            after = await observer.until(
+                "killed",
+                lambda s: s.restart_counts["trainer"] == 1 and training.is_training(s),
+                timeout=training.DEADLINE,
+                what="the restart that the killed agent had begun or not",
+            )
+            assert after.phase == "Running"
+            await training.trains_on(observer, "killed", after)
+
+
+async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer, own_state: str) -> None:
+    async with training.pod(dev, observer, "outlive", annotations={}):
+        gpu = dev.gpu_uuids[await training.first_gpu(dev, observer, "outlive")]
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            await training.xid(dev, observer, "outlive", 95)
+            await observer.until(
+                "outlive", lambda s: s.condition("DeviceFailure").get("reason") == "Xid95", timeout=30, what="Xid95"
+            )
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            assert await training.metric(agent, "kubemend_device_verdict", device=gpu, verdict="Unhealthy") == 1.0
+            assert (await observer.see("outlive")).condition("DeviceFailure")["reason"] == "Xid95"

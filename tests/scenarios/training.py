@@ -1,0 +1,116 @@
+"""What scenarios do and wait for, in sentences."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer, Seen
+from hack.fakenvml import control
+
+DEADLINE = 40.0
+
+
+@contextlib.asynccontextmanager
+async def pod(dev: node.DevNode, observer: Observer, name: str, **fields: Any) -> AsyncIterator[Seen]:
+    """Run a training pod for the length of the block; yields it training."""
+    await observer.create(trainer.manifest(name, node=dev.name, **fields))
+    try:
+        yield await observer.until(name, is_training, timeout=DEADLINE, what=f"{name} training")
+    finally:
+        await observer.delete(name)
+
+
+def is_training(seen: Seen) -> bool:
+    """Running, and past its first step."""
+    return seen.phase == "Running" and seen.step > 0 and len(seen.running.get("trainer", ())) == 1
+
+
+async def xid(dev: node.DevNode, observer: Observer, name: str, code: int, *, pid: int | None = None) -> None:
+    """Write an Xid on the first GPU that the pod holds into the kernel log; by default with its trainer's pid."""
+    if pid is None:
+        (container,) = (await observer.see(name)).running["trainer"]
+        pid = await observer.pid(container)
+    dev.kernel_log.write_xid(code, pci=control.kernel_address(await first_gpu(dev, observer, name)), pid=pid, name="sh")
+
+
+async def first_gpu(dev: node.DevNode, observer: Observer, name: str) -> int:
+    """Return the number of the first GPU that the pod holds."""
+    held = await observer.devices(name, socket=str(dev.kubelet.pod_resources_socket))
+    return min(dev.gpu_uuids.index(uuid) for uuid in held)
+
+
+async def restarted(observer: Observer, name: str, before: Seen, *, by: int = 1) -> Seen:
+    """Wait for so many verified restarts; everything but the trainer must be as it was."""
+    wanted = before.restart_counts["trainer"] + by
+    after = await observer.until(
+        name,
+        lambda s: (
+            s.restart_counts["trainer"] == wanted
+            and s.condition("InPlaceRestart").get("message", "").endswith("; verified")
+            and s.condition("InPlaceRestart")["message"].startswith(f"trainer restart {wanted} ")
+        ),
+        timeout=DEADLINE,
+        what=f"verified restart {wanted} of {name}",
+    )
+    assert len(after.running["trainer"]) == 1
+    assert after.container_ids["trainer"] == after.running["trainer"][0]
+    assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")
+    assert after.running.get("shipper") == before.running.get("shipper")
+    assert after.init_runs == before.init_runs
+    return after
+
+
+async def trains_on(observer: Observer, name: str, since: Seen, *, steps: int = 20) -> Seen:
+    """Wait until the very same container has done so many further steps."""
+    later = await observer.until(name, lambda s: s.step >= since.step + steps, timeout=DEADLINE, what="further steps")
+    assert later.running["trainer"] == since.running["trainer"]
+    assert later.restart_counts == since.restart_counts
+    return later
+
+
+async def readyz(agent: node.Agent) -> Mapping[str, Any]:
+    """Return what /readyz says; an agent that does not listen yet is not ready."""
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=False) as session,
+            session.get(f"http://{agent.metrics_address}/readyz") as answer,
+        ):
+            return {"status": answer.status, **await answer.json()}
+    except aiohttp.ClientConnectionError:
+        return {"status": 0, "ready": False, "parts": {}}
+
+
+async def metric(agent: node.Agent, name: str, **labels: str) -> float:
+    """Return the value of one series on /metrics; 0 when it is not there."""
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.get(f"http://{agent.metrics_address}/metrics") as answer,
+    ):
+        text = await answer.text()
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return next((sample.value for sample in samples if sample.name == name and sample.labels == labels), 0.0)
+
+
+async def until_ready(agent: node.Agent) -> None:
+    """Wait until every part works."""
+    await part_is(agent, "every part", lambda ready: bool(ready["ready"]))
+
+
+async def part_is(agent: node.Agent, what: str, holds: Any) -> Mapping[str, Any]:
+    """Wait until /readyz is as wanted. Raises TimeoutError with what it was last."""
+    ready: Mapping[str, Any] = {}
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                ready = await readyz(agent)
+                if ready["parts"] and holds(ready):
+                    return ready
+                await asyncio.sleep(0.05)
+    except TimeoutError as error:
+        raise TimeoutError(f"{what}: last seen {json.dumps(ready)}") from error
