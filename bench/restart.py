@@ -2,44 +2,39 @@
 
 Two pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
 material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare stop,
-create and start calls with the same config. Then an agent process reads kernel log lines, and the time from each line
-to the pod condition in the API is taken by a watch.
+create and start calls with the same config. The same then with reruns of whole pods. Then an agent process reads kernel
+log lines, and the time from each line to the pod condition in the API is taken by a watch.
 
-Prints JSON. ``swap_ms`` is from the kill to the confirmed new process, ``prepare_ms`` what goes before the kill.
+Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the kill to the confirmed new process, ``prepare_ms`` is what goes
+before the kill.
 """
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 
-from agent.actuator.host_files import HostFiles
 from agent.actuator.outcomes import Result
-from agent.actuator.swap import Material, SwapActuator
-from agent.cri import client as cri_client
+from agent.actuator.tools import Material
 from agent.engine import targets
-from agent.history.store import Store
 from agent.model.workloads import ContainerRef, PodRef, PodUid, RestartPolicy
 from agent.restart import intents
-from agent.sources.containers import ContainerWatch
 from agent.sources.processes import ProcFs
-from bench import figures
+from bench import figures, rig
+from bench import reruns as bench_reruns
+from bench.rig import SECONDS
 from common import logs
 from common.kube import client as kube
 from common.kube import paths
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
-
-_SECONDS = 60.0
 
 
 @dataclass
@@ -53,32 +48,23 @@ class Samples:
     adopted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """The product's own parts, on the node's runtime."""
-
-    cri: cri_client.CriClient
-    actuator: SwapActuator
-    store: Store
-    observer: Observer
-
-
-async def measure(*, restarts: int, lines: int) -> dict[str, Any]:
+async def measure(*, restarts: int, reruns: int, lines: int) -> dict[str, Any]:
     """Run everything and return the figures."""
     samples = Samples()
     async with node.DevNode.named("bench") as dev:
-        async with _rig(dev) as rig:
+        async with rig.on(dev) as made:
             for name in ("swapped", "bare"):
-                await rig.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
-                await _running(rig, name, restart=0)
+                await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
+                await made.running(name, restart=0)
             for number in range(1, restarts + 1):
-                await _swap(rig, samples)
-                await _bare_calls(rig, samples)
-                await _running(rig, "swapped", restart=number)
-                await _running(rig, "bare", restart=number)
+                await _swap(made, samples)
+                await _bare_calls(made, samples)
+                await made.running("swapped", restart=number)
+                await made.running("bare", restart=number)
+            whole_pods = await bench_reruns.measure(dev, made, count=reruns)
         await _log_lines(dev, samples, lines=lines)
         kinds = dev.kinds
-    return _figures(samples, kinds=kinds)
+    return {**_figures(samples, kinds=kinds), "whole_pod": whole_pods.figures()}
 
 
 def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
@@ -97,48 +83,15 @@ def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
     }
 
 
-@contextlib.asynccontextmanager
-async def _rig(dev: node.DevNode) -> AsyncIterator[Rig]:
-    where = dev.layout
-    store = await Store.open(Path(where.agent_state) / "bench.db")
-    async with cri_client.CriClient(str(where.containerd_socket)) as cri, Observer.of(where) as observer:
-        watch = ContainerWatch(cri, report=lambda _: None)
-        watching = asyncio.create_task(watch.run(), name="watch")
-        files = HostFiles(symlink_dir=where.container_log_links)
-        try:
-            yield Rig(
-                cri=cri,
-                actuator=SwapActuator(runtime=cri, events=watch, files=files),
-                store=store,
-                observer=observer,
-            )
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            await store.close()
-
-
-async def _running(rig: Rig, name: str, *, restart: int) -> None:
-    """Wait until kubelet shows the restart: the next one must not meet a pod that is half-way through the last."""
-    await rig.observer.until(
-        name,
-        lambda s: (
-            s.restart_counts.get("trainer") == restart and s.running.get("trainer") == (s.container_ids["trainer"],)
-        ),
-        timeout=_SECONDS,
-        what=f"restart {restart} of {name} in kubelet's status",
-    )
-
-
-async def _target(rig: Rig, name: str) -> tuple[ContainerRef, targets.Target]:
-    seen = await rig.observer.see(name)
+async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, targets.Target]:
+    seen = await made.observer.see(name)
     ref = ContainerRef(pod=PodRef("default", name, PodUid(seen.uid)), name="trainer")
-    target = await targets.find(rig.cri, ref)
+    target = await targets.find(made.cri, ref)
     assert target is not None
     return ref, target
 
 
-async def _prepared(rig: Rig, ref: ContainerRef, target: targets.Target) -> tuple[intents.Intent, Material]:
+async def _prepared(made: rig.Rig, ref: ContainerRef, target: targets.Target) -> tuple[intents.Intent, Material]:
     intent = intents.Intent(
         id=uuid.uuid4().hex[:12],
         target=ref,
@@ -149,36 +102,36 @@ async def _prepared(rig: Rig, ref: ContainerRef, target: targets.Target) -> tupl
         reason="Bench",
         created_at=time.time(),
     )
-    return intent, await targets.material(rig.cri, target, intent=intent, pod=None, processes=ProcFs())
+    return intent, await targets.material(made.cri, target.info, intent=intent, pod=None, processes=ProcFs())
 
 
-async def _swap(rig: Rig, samples: Samples) -> None:
-    ref, _ = await _target(rig, "swapped")
+async def _swap(made: rig.Rig, samples: Samples) -> None:
+    ref, _ = await _target(made, "swapped")
     began = time.perf_counter()
-    target = await targets.find(rig.cri, ref)
+    target = await targets.find(made.cri, ref)
     assert target is not None
-    intent, material = await _prepared(rig, ref, target)
-    await rig.store.begin(intent)
+    intent, material = await _prepared(made, ref, target)
+    await made.store.begin(intent)
     kill = time.perf_counter()
-    outcome = await rig.actuator.carry_out(intent, material=material, seen=target.siblings)
+    outcome = await made.swap.carry_out(intent, material=material, seen=target.siblings)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.adopted += outcome.result is Result.ADOPTED
     samples.prepare.append(kill - began)
     samples.swap.append(done - kill)
-    await rig.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
+    await made.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
 
 
-async def _bare_calls(rig: Rig, samples: Samples) -> None:
+async def _bare_calls(made: rig.Rig, samples: Samples) -> None:
     """The three calls alone, with the very config that the product would use: the floor for any restart."""
-    ref, target = await _target(rig, "bare")
-    intent, material = await _prepared(rig, ref, target)
+    ref, target = await _target(made, "bare")
+    intent, material = await _prepared(made, ref, target)
     began = time.perf_counter()
-    await rig.cri.stop_container(target.view.id, grace=0)
-    container_id = await rig.cri.create_container(
+    await made.cri.stop_container(target.view.id, grace=0)
+    container_id = await made.cri.create_container(
         sandbox_id=intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
     )
-    await rig.cri.start_container(container_id)
+    await made.cri.start_container(container_id)
     samples.bare.append(time.perf_counter() - began)
 
 
@@ -189,7 +142,7 @@ async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None
         seen = await observer.until(
             "faulty",
             lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=_SECONDS,
+            timeout=SECONDS,
             what="a pod with healthy devices",
         )
         (uuid_held,) = await observer.devices("faulty", socket=str(dev.kubelet.pod_resources_socket))
@@ -197,14 +150,14 @@ async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None
         arrivals: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
         watching = asyncio.create_task(_watch_condition(api, uid=seen.uid, arrivals=arrivals), name="condition-watch")
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 while (await arrivals.get())[0] != "True":
                     pass  # the state at the beginning
             for number in range(lines):
                 broken = number % 2 == 0
                 began = time.perf_counter()
                 dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(SECONDS):
                     while (arrival := await arrivals.get())[0] != ("False" if broken else "True"):
                         pass
                 samples.condition.append(arrival[1] - began)
@@ -230,11 +183,12 @@ def _arrived(pod: dict[str, Any], *, uid: str, arrivals: "asyncio.Queue[tuple[st
 
 @click.command(help=__doc__)
 @click.option("--restarts", default=100, show_default=True, help="Restarts of each kind.")
+@click.option("--reruns", default=50, show_default=True, help="Reruns of each kind.")
 @click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
-def main(restarts: int, lines: int) -> None:
+def main(restarts: int, reruns: int, lines: int) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    click.echo(json.dumps(asyncio.run(measure(restarts=restarts, lines=lines)), indent=2))
+    click.echo(json.dumps(asyncio.run(measure(restarts=restarts, reruns=reruns, lines=lines)), indent=2))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from agent.actuator.host_files import HostFiles
-from agent.actuator.swap import SwapActuator
+from agent.actuator.tools import Tools
 from agent.cri import client, discovery
 from agent.cri.errors import CriError
 from agent.engine import ports
@@ -94,7 +94,7 @@ class RuntimePart:
             owners=self._owners,
             reporter=self._reporter,
             processes=self._processes,
-            actuator=SwapActuator(runtime=cri, events=watch, files=files),
+            actuators=ports.Actuators.of(Tools(runtime=cri, events=watch, files=files), pods=self._pods),
         )
         await self._replay(Recovery(outside=outside, store=self._store, now=self._now))
         self._restarts = Restarts(

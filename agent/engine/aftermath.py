@@ -1,4 +1,4 @@
-"""After a restart: do the devices answer, does kubelet agree, and is there exactly one container of the name?
+"""After a restart: do the devices answer, does kubelet agree, and is there exactly one container of each name?
 
 Kubelet acts on its last relist, up to a second old, so a copy of its own can appear after our own work is done.
 That is resolved here, before the restart counts as verified.
@@ -6,23 +6,27 @@ That is resolved here, before the restart counts as verified.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.actuator.outcomes import Outcome
 from agent.cri.errors import CriError
 from agent.cri.events import ContainerEvent, EventKind
 from agent.engine import ports
+from agent.engine.acts import Act
 from agent.model.devices import GpuUuid
-from agent.model.workloads import ContainerId, PodView
-from agent.restart import intents, verification
+from agent.model.workloads import PodView
+from agent.restart import verification
+from agent.restart.intents import Strategy
 from agent.restart.verification import Check, CheckState
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds: ``kubelet`` to show the survivor in its status, ``devices`` to answer a question."""
+    """Seconds: ``kubelet`` to show a swap's survivors in its status, ``pod`` to have a whole pod up again,
+    ``devices`` to answer a question."""
 
     kubelet: float = 15.0
+    pod: float = 60.0
     devices: float = 2.0
 
 
@@ -40,67 +44,60 @@ class Aftermath:
         answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
         return verification.devices_answer(devices, answering=answering)
 
-    async def settle(self, intent: intents.Intent, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
-        """Stay until kubelet shows the survivor, resolving any copy that it starts; then look once more."""
-        uid = intent.target.pod.uid
+    async def settle(self, act: Act, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
+        """Stay until kubelet shows the survivors, resolving any copy that it starts; then look once more."""
+        uid = act.target.pod.uid
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience.kubelet
+        swap = act.strategy is Strategy.SWAP
+        deadline = loop.time() + (self._patience.kubelet if swap else self._patience.pod)
         async with self._outside.events.subscribe(uid) as changes:
+            outcome = await act.resolve(outcome)
             while (left := deadline - loop.time()) > 0:
-                if await self._kubelet_agrees_first(intent, outcome.container, changes=changes, timeout=left):
+                if await self._kubelet_agrees_first(act, outcome, changes=changes, timeout=left):
                     break
-                outcome = await self._resolved(intent, outcome)
-        outcome = await self._resolved(intent, outcome)
+                outcome = await act.resolve(outcome)
+        outcome = await act.resolve(outcome)
+        awaited = act.awaited(outcome)
         pod = self._outside.pods.pods().get(uid)
-        assert outcome.container is not None
-        agrees = verification.kubelet_agrees(pod, container=intent.target.name, expected=outcome.container)
-        return outcome, (agrees, await self._one_running(intent, expected=outcome.container))
+        agrees = verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+        return outcome, (agrees, await self._one_running(act, outcome, awaited=awaited))
 
-    async def _resolved(self, intent: intents.Intent, outcome: Outcome) -> Outcome:
-        again = await self._outside.actuator.carry_out(intent, material=None)
-        return replace(outcome, result=again.result, container=again.container or outcome.container)
-
-    async def _one_running(self, intent: intents.Intent, *, expected: ContainerId) -> Check:
-        target = intent.target
+    async def _one_running(self, act: Act, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:
-            seen = await self._outside.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
+            seen = await self._outside.runtime.list_containers(pod_uid=act.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
-        return verification.one_running(seen, expected=expected)
+        return verification.one_running(seen, expected=act.must_run(outcome), awaited=awaited)
 
     async def _kubelet_agrees_first(
-        self,
-        intent: intents.Intent,
-        survivor: ContainerId | None,
-        *,
-        changes: asyncio.Queue[ContainerEvent],
-        timeout: float,
+        self, act: Act, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
     ) -> bool:
-        """Return True when kubelet's status shows the survivor (or time is up), False when a copy appears first."""
-        name = intent.target.name
+        """Return True when kubelet's status shows the survivors (or time is up), False when another one appears."""
+        complete = not act.awaited(outcome)
 
-        def shows_survivor(pod: PodView) -> bool:
-            spec = pod.container(name)
-            return spec is not None and spec.container_id == survivor
+        def shows_survivors(pod: PodView) -> bool:
+            check = verification.kubelet_agrees(pod, expected=outcome.survivors)
+            return complete and check.state is CheckState.PASSED
 
         agreed = asyncio.create_task(
-            self._outside.pods.wait_for(intent.target.pod.uid, shows_survivor, timeout=timeout),
-            name=f"kubelet-agrees {intent.id}",
+            self._outside.pods.wait_for(act.target.pod.uid, shows_survivors, timeout=timeout),
+            name=f"kubelet-agrees {act.id}",
         )
-        copied = asyncio.create_task(_other_container(changes, name=name, known=survivor), name=f"copy {intent.id}")
+        another = asyncio.create_task(_another(act, outcome, changes=changes), name=f"another {act.id}")
         try:
-            done, _ = await asyncio.wait({agreed, copied}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({agreed, another}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (agreed, copied):
+            for task in (agreed, another):
                 task.cancel()
-            await asyncio.gather(agreed, copied, return_exceptions=True)
+            await asyncio.gather(agreed, another, return_exceptions=True)
         return agreed in done
 
 
-async def _other_container(changes: asyncio.Queue[ContainerEvent], *, name: str, known: ContainerId | None) -> None:
-    """Return when another container of that name is created or started."""
+async def _another(act: Act, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
+    """Return when a container of the act's names is created or started that is none of the survivors."""
+    known = set(outcome.survivors.values())
     while True:
         event = await changes.get()
-        another = event.container.ref.name == name and event.container.id != known
-        if another and event.kind in (EventKind.CREATED, EventKind.STARTED):
+        new = event.container.ref.name in act.names and event.container.id not in known
+        if new and event.kind in (EventKind.CREATED, EventKind.STARTED):
             return

@@ -44,7 +44,8 @@ def _about(verdict: Verdict) -> str:
 
 def for_restart(
     *,
-    intent: intents.Intent,
+    container: str,
+    strategy: intents.Strategy,
     restart_count: int,
     cause: admission.Cause,
     outcome: Outcome,
@@ -56,7 +57,7 @@ def for_restart(
     ``settled`` is False while kubelet's consent is still awaited.
     """
     failed = verification.failed(checks)
-    where = f"{intent.target.name} restart {restart_count} by {intent.strategy.value}"
+    where = f"{container} restart {restart_count} by {strategy.value}"
     phases = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in outcome.phases.items())
     took = f"in {outcome.seconds * 1000:.0f} ms ({phases})"
     if outcome.result.restarted and not failed:

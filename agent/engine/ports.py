@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from agent.actuator import swap as swap_actuator
-from agent.cri.answers import ContainerInfo
+from agent.actuator import tools
+from agent.actuator.rerun import RerunActuator
+from agent.actuator.reset import ResetActuator
+from agent.actuator.rules import RulesActuator
+from agent.actuator.swap import SwapActuator
 from agent.cri.events import ContainerEvent
 from agent.model.conditions import Condition
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
 from agent.model.workloads import (
     Allocations,
-    ContainerId,
     ContainerView,
     PodRef,
     PodUid,
@@ -25,11 +27,10 @@ from agent.restart import admission
 from agent.sources.processes import ProcFs
 
 
-class Runtime(swap_actuator.Runtime, Protocol):
+class Runtime(tools.Runtime, Protocol):
     """The container runtime (``agent.cri.client.CriClient``). Every call raises CriError."""
 
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
-    async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
 
 
@@ -83,6 +84,26 @@ class Conditions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Actuators:
+    """How each strategy is carried out."""
+
+    swap: SwapActuator
+    rerun: RerunActuator
+    reset: ResetActuator
+    rules: RulesActuator
+
+    @classmethod
+    def of(cls, using: tools.Tools, *, pods: Pods) -> Self:
+        """Make all of them."""
+        return cls(
+            swap=SwapActuator(using),
+            rerun=RerunActuator(using, pods=pods),
+            reset=ResetActuator(using),
+            rules=RulesActuator(using),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Outside:
     """Everything outside that restarts need."""
 
@@ -93,7 +114,7 @@ class Outside:
     owners: Owners
     reporter: Conditions
     processes: ProcFs
-    actuator: swap_actuator.SwapActuator
+    actuators: Actuators
 
 
 def locator(device: str) -> DeviceLocator:

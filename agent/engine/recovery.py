@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.actuator import swap as swap_actuator
 from agent.actuator.outcomes import Outcome, Result
-from agent.engine import ports, targets
+from agent.engine import acts, ports, preparing
 from agent.history.store import Store
-from agent.restart import clone, intents, swap
+from agent.restart import clone, intents, steps, swap
 
 log = structlog.get_logger(__name__)
 
@@ -33,43 +32,41 @@ class Recovery:
         unfinished = await self._store.unfinished()
         views = await self._outside.runtime.list_containers()
         lost = swap.orphans(views, owned=frozenset(intent.id for intent in unfinished), now=self._now())
-        for intent in lost:
-            outcome = await self._outside.actuator.carry_out(intent, material=None, resolution=swap.Resolution.UNDO)
-            log.warning("restart.orphan", restart=intent.id, container=str(intent.target), result=outcome.result.value)
-        for intent in sorted(unfinished, key=lambda item: item.order is not intents.Order.CREATE_FIRST):
+        for orphan in lost:
+            outcome = await preparing.without_material(self._outside, orphan).carry_out(
+                resolution=steps.Resolution.UNDO
+            )
+            log.warning("restart.orphan", restart=orphan.id, container=str(orphan.target), result=outcome.result.value)
+        for intent in sorted(unfinished, key=lambda item: not _is_dangerous(item)):
             await self._resume(intent)
         return len(unfinished) + len(lost)
 
-    async def _resume(self, intent: intents.Intent) -> None:
+    async def _resume(self, intent: intents.AnyIntent) -> None:
         stale = self._now() - intent.created_at > STALE_AFTER
-        outcome = await self._outside.actuator.carry_out(
-            intent,
-            material=await self._material(intent),
-            resolution=swap.Resolution.UNDO if stale else swap.Resolution.FINISH,
-        )
+        act = await self._act(intent)
+        outcome = await act.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
         log.warning(
-            "restart.resumed", restart=intent.id, container=str(intent.target), stale=stale, result=outcome.result.value
+            "restart.resumed",
+            restart=intent.id,
+            container=str(intent.target),
+            strategy=intent.strategy.value,
+            stale=stale,
+            result=outcome.result.value,
         )
         await self._close(intent, outcome)
 
-    async def _close(self, intent: intents.Intent, outcome: Outcome) -> None:
+    async def _act(self, intent: intents.AnyIntent) -> acts.Act:
+        try:
+            return await preparing.resume(self._outside, intent)
+        except clone.CloneRefusedError as error:
+            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+            assert isinstance(intent, intents.Intent), "nothing is copied for a whole pod that is taken up"
+            return preparing.without_material(self._outside, intent)
+
+    async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
         if outcome.result is not Result.UNFINISHED:
             await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
 
-    async def _material(self, intent: intents.Intent) -> swap_actuator.Material | None:
-        """The old container still knows its config, unless kubelet's GC took it."""
-        target = intent.target
-        pod = self._outside.pods.pods().get(target.pod.uid)
-        views = await self._outside.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
-        old = next((view for view in views if view.id == intent.old), None)
-        if old is None:
-            return None
-        info = await self._outside.runtime.container_info(old.id)
-        shown = targets.Target(info=info, siblings=views, view=old, sandbox_ready=True)
-        try:
-            return await targets.material(
-                self._outside.runtime, shown, intent=intent, pod=pod, processes=self._outside.processes
-            )
-        except clone.CloneRefusedError as error:
-            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
-            return None
+
+def _is_dangerous(intent: intents.AnyIntent) -> bool:
+    return isinstance(intent, intents.Intent) and intent.order is intents.Order.CREATE_FIRST

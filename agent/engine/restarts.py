@@ -1,24 +1,21 @@
-"""Carry restarts through: gather, decide, journal, act, verify, report. One at a time per pod, pods side by side."""
+"""From a wish to a decision, and to an act: one at a time per pod, pods side by side."""
 
 import asyncio
 import contextlib
-import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import structlog
 
-from agent.actuator import swap as swap_actuator
-from agent.actuator.outcomes import Outcome, Result
 from agent.cri.errors import CriError
-from agent.engine import aftermath, conditions, ports, targets
+from agent.engine import conditions, ports, preparing, targets
 from agent.engine.metrics import Metrics
-from agent.engine.recovery import STALE_AFTER
+from agent.engine.performing import Performer
 from agent.history.store import HistoryError, Store
 from agent.model.devices import GpuUuid
-from agent.model.workloads import ContainerRef, PodUid, PodView
-from agent.restart import admission, clone, intents, swap, verification
+from agent.model.workloads import ContainerRef, PodUid
+from agent.restart import admission, clone
 
 log = structlog.get_logger(__name__)
 
@@ -44,21 +41,11 @@ class Request:
     devices: frozenset[GpuUuid]
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """A restart that was acted on."""
-
-    intent: intents.Intent
-    cause: admission.Cause
-    outcome: Outcome
-    restart_count: int
-
-
 _ASK_AGAIN = 1.0
 
 
 class Restarts:
-    """Runs requests. ``quiet`` is set while no restart is being acted on (held ones do not count)."""
+    """Runs requests. One that is held does not count as being acted on."""
 
     def __init__(
         self,
@@ -73,7 +60,6 @@ class Restarts:
         limits: Limits | None = None,
     ) -> None:
         self._outside = outside
-        self._aftermath = aftermath.Aftermath(outside=outside)
         self._store = store
         self._metrics = metrics
         self._now = now
@@ -84,9 +70,12 @@ class Restarts:
         self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._slots = asyncio.Semaphore(self._limits.parallel_pods)
         self._under_way: set[ContainerRef] = set()
-        self._acting = 0
-        self.quiet = asyncio.Event()
-        self.quiet.set()
+        self._performer = Performer(outside=outside, store=store, metrics=metrics, now=now, held=self._limits.held)
+
+    @property
+    def quiet(self) -> asyncio.Event:
+        """Is set while no restart is being acted on."""
+        return self._performer.quiet
 
     async def handle(self, request: Request) -> None:
         """Carry one request to its end. A second one for the same container meanwhile is the same request."""
@@ -155,106 +144,52 @@ class Restarts:
             own_pod_uid=self._own_pod_uid,
         )
         decision = admission.decide(facts, now=self._now())
+        if decision.verb is admission.Verb.ACT:
+            assert target is not None
+            return await self._act(request, facts, decision, target=target)
         if decision.verb is admission.Verb.REFUSE:
             self._announce(request, decision)
-        if decision.verb is not admission.Verb.ACT:
-            return decision
-        assert target is not None
-        assert pod is not None
-        return await self._act(request, cause, decision, target=target, pod=pod)
+        return decision
 
     async def _act(
-        self,
-        request: Request,
-        cause: admission.Cause,
-        decision: admission.Decision,
-        *,
-        target: targets.Target,
-        pod: PodView,
+        self, request: Request, facts: admission.Facts, decision: admission.Decision, *, target: targets.Target
     ) -> admission.Decision:
-        assert decision.order is not None
-        intent = intents.Intent(
-            id=uuid.uuid4().hex[:12],
-            target=request.target,
-            sandbox_id=target.view.sandbox_id,
-            old=target.view.id,
-            old_attempt=max(view.attempt for view in target.siblings),
-            order=decision.order,
-            reason=cause.code,
-            created_at=self._now(),
-            grace_seconds=decision.grace_seconds,
-        )
+        assert facts.pod is not None
         try:
-            material = await targets.material(
-                self._outside.runtime, target, intent=intent, pod=pod, processes=self._outside.processes
+            act = await preparing.prepare(
+                self._outside, decision, target=target, pod=facts.pod, reason=facts.cause.code, now=self._now()
             )
         except clone.CloneRefusedError as error:
-            refusal = replace(
-                decision, verb=admission.Verb.REFUSE, reason=admission.Reason.RUNTIME_HIDES_CONFIG, detail=str(error)
-            )
-            self._announce(request, refusal)
-            return refusal
+            return await self._without_clone(request, facts, target=target, why=str(error))
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
-            self._announce(request, replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN))
-            return replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
+            refusal = replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
+            self._announce(request, refusal)
+            return refusal
         try:
-            await self._store.begin(intent)
+            await self._performer.perform(
+                act,
+                cause=facts.cause,
+                devices=request.devices,
+                announce=lambda: self._announce(request, decision, restart=act.id),
+            )
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
-        self._announce(request, decision, restart=intent.id)
-        with self._act_noted():
-            outcome = await self._to_the_end(intent, target, material)
-        done = _Done(intent=intent, cause=cause, outcome=outcome, restart_count=material.successor.restart_count)
-        await self._conclude(done, devices=request.devices)
         return decision
 
-    @contextlib.contextmanager
-    def _act_noted(self) -> Iterator[None]:
-        self._acting += 1
-        self.quiet.clear()
-        try:
-            yield
-        finally:
-            self._acting -= 1
-            if self._acting == 0:
-                self.quiet.set()
-
-    async def _to_the_end(
-        self, intent: intents.Intent, target: targets.Target, work: swap_actuator.Material
-    ) -> Outcome:
-        """Carry it out, again while the runtime stays away; what has grown stale is taken back where that is safe."""
-        outcome = await self._outside.actuator.carry_out(intent, material=work, seen=target.siblings)
-        while outcome.result is Result.UNFINISHED and self._now() - intent.created_at < self._limits.held:
-            log.warning("restart.unfinished", restart=intent.id, detail=outcome.detail)
-            stale = self._now() - intent.created_at > STALE_AFTER
-            outcome = await self._outside.actuator.carry_out(
-                intent, material=work, resolution=swap.Resolution.UNDO if stale else swap.Resolution.FINISH
-            )
-        return outcome
-
-    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid]) -> None:
-        """Report at once, verify, wait for kubelet's consent, report again, and close the intent.
-
-        An unfinished intent stays open in the journal: the agent's next start takes it up.
-        """
-        self._count(done)
-        self._report(done, checks=(), settled=not done.outcome.result.restarted)
-        if done.outcome.result.restarted:
-            (outcome, settled), answer = await asyncio.gather(
-                self._aftermath.settle(done.intent, done.outcome), self._aftermath.devices_answer(devices)
-            )
-            done = replace(done, outcome=outcome)
-            self._report(done, checks=(answer, *settled), settled=True)
-        if done.outcome.result is not Result.UNFINISHED:
-            await self._close(done.intent, done.outcome)
-
-    async def _close(self, intent: intents.Intent, outcome: Outcome) -> None:
-        try:
-            await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
-        except HistoryError as error:
-            log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
+    async def _without_clone(
+        self, request: Request, facts: admission.Facts, *, target: targets.Target, why: str
+    ) -> admission.Decision:
+        """Decide once more, now knowing that a config cannot be copied faithfully."""
+        assert facts.runtime is not None
+        facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=why))
+        decision = admission.decide(facts, now=self._now())
+        if decision.verb is admission.Verb.ACT:
+            return await self._act(request, facts, decision, target=target)
+        if decision.verb is admission.Verb.REFUSE:
+            self._announce(request, decision)
+        return decision
 
     def _announce(self, request: Request, decision: admission.Decision, *, restart: str | None = None) -> None:
         """One log event, one count and, unless the pod never opted in, one condition per decision."""
@@ -268,39 +203,10 @@ class Restarts:
             verb=decision.verb.value,
             reason=decision.reason.value,
             detail=decision.detail,
+            strategy=decision.strategy.value if decision.strategy is not None else None,
             **({"restart": restart} if restart is not None else {}),
         )
         silent = (admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD, admission.Reason.ALREADY_REPLACED)
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)
-
-    def _count(self, done: _Done) -> None:
-        strategy = done.intent.strategy.value
-        self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
-        for phase, seconds in done.outcome.phases.items():
-            self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
-        if done.outcome.result.restarted:
-            since_fault = self._now() - done.cause.happened_at
-            self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
-
-    def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
-        condition = conditions.for_restart(
-            intent=done.intent,
-            restart_count=done.restart_count,
-            cause=done.cause,
-            outcome=done.outcome,
-            checks=checks,
-            settled=settled,
-        )
-        self._outside.reporter.set(done.intent.target.pod, condition)
-        log.info(
-            "restart.finished" if settled else "restart.acted",
-            restart=done.intent.id,
-            container=str(done.intent.target),
-            cause=done.cause.code,
-            result=done.outcome.result.value,
-            detail=done.outcome.detail,
-            milliseconds={name: round(seconds * 1000, 1) for name, seconds in done.outcome.phases.items()},
-            checks={check.name: check.state.value for check in checks},
-        )

@@ -1,8 +1,9 @@
-"""Gather what the runtime and the API server show about a container that may be restarted."""
+"""Gather what the runtime and the API server show about what may be restarted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.actuator import swap as swap_actuator
+from agent.actuator.tools import LastWish, Material
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
 from agent.model.workloads import ContainerRef, ContainerState, ContainerView, PodView
@@ -29,7 +30,7 @@ class Target:
             exit_code=self.info.exit_code if exited else None,
             started_at=self.info.started_at * _NANOSECOND if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
-            gives_config=self.info.config is not None,
+            not_cloneable=None if self.info.config is not None else "the runtime does not give the config back",
         )
 
 
@@ -41,29 +42,78 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> Target | None:
     siblings = await runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name)
     if not siblings:
         return None
-    newest = max(siblings, key=lambda view: (view.created_at, view.attempt))
+    newest = max(siblings, key=_age)
     sandboxes = await runtime.list_sandboxes(pod_uid=ref.pod.uid)
     ready = any(sandbox.id == newest.sandbox_id and sandbox.ready for sandbox in sandboxes)
     info = await runtime.container_info(newest.id)
     return Target(info=info, siblings=siblings, view=newest, sandbox_ready=ready)
 
 
+async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:
+    """Return every container of the pod's spec with what the runtime shows of it, in the spec's order.
+
+    Raises CriError.
+    """
+    views = sorted(await runtime.list_containers(pod_uid=pod.ref.uid), key=_age)
+    found = []
+    for spec in pod.containers:
+        mine = [view for view in views if view.ref.name == spec.name]
+        found.append(
+            intents.Planned(
+                name=spec.name,
+                role=spec.role,
+                old=tuple(view.id for view in mine),
+                old_attempt=max((view.attempt for view in mine), default=-1),
+                has_startup_probe=spec.has_startup_probe,
+            )
+        )
+    return tuple(found)
+
+
 async def material(
-    runtime: ports.Runtime, target: Target, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
-) -> swap_actuator.Material:
-    """Return what the successor is made of. Raises CriError, or CloneRefusedError when it cannot be faithful."""
-    sandbox = clone.sandbox_config(await runtime.sandbox_config(target.view.sandbox_id))
-    pid = target.info.pid
+    runtime: ports.Runtime, info: ContainerInfo, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
+) -> Material:
+    """Return what a container's successor is made of. Raises CriError, or CloneRefusedError: it cannot be faithful."""
+    sandbox = clone.sandbox_config(await runtime.sandbox_config(intent.sandbox_id))
     successor = clone.successor(
-        target.info.config,
+        info.config,
         intent=intent,
-        runtime_env=target.info.runtime_env,
-        live_cpuset=processes.cpuset(pid) if pid is not None else None,
+        runtime_env=info.runtime_env,
+        live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
     )
     spec = pod.container(intent.target.name) if pod is not None else None
-    return swap_actuator.Material(
+    return Material(
         successor=successor,
         sandbox_config=sandbox,
         post_start=spec.post_start if spec is not None else None,
+        last_wish=last_wishes(pod).get(intent.target.name),
         pod_ip=pod.pod_ip if pod is not None else None,
     )
+
+
+async def materials(
+    runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ProcFs
+) -> Mapping[str, Material]:
+    """Return what each container of a pod is made of again. Raises CriError, or CloneRefusedError."""
+    found = {}
+    for planned in intent.plan:
+        if not planned.old:
+            raise clone.CloneRefusedError(
+                clone.CloneRefusal.NO_CONFIG, f"the runtime shows no container {planned.name} to take the config from"
+            )
+        info = await runtime.container_info(planned.old[-1])
+        found[planned.name] = await material(
+            runtime, info, intent=intent.of_container(planned), pod=pod, processes=processes
+        )
+    return found
+
+
+def last_wishes(pod: PodView | None) -> Mapping[str, LastWish]:
+    """Return the preStop hooks of a pod's containers."""
+    if pod is None:
+        return {}
+    return {spec.name: LastWish(spec.pre_stop, pod.pod_ip) for spec in pod.containers if spec.pre_stop is not None}
+
+
+def _age(view: ContainerView) -> tuple[int, int]:
+    return view.created_at, view.attempt

@@ -1,4 +1,4 @@
-"""Values of the journal to JSON and back. Format version 1; a reader refuses what it does not know."""
+"""Values of the journal to JSON and back; a reader refuses what it does not know."""
 
 import json
 from collections.abc import Mapping
@@ -8,46 +8,75 @@ from typing import Any
 from agent.health.fold import HealthState, Latch
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
-from agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, SandboxId
+from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, PodRef, PodUid, SandboxId
 from agent.restart import intents
 
+_INTENT_VERSION = 2
 
-def intent_to_json(intent: intents.Intent) -> str:
+
+def intent_to_json(intent: intents.AnyIntent) -> str:
     """Serialise an intent."""
-    return json.dumps(
-        {
-            "id": intent.id,
-            "namespace": intent.target.pod.namespace,
-            "pod": intent.target.pod.name,
-            "uid": intent.target.pod.uid,
-            "container": intent.target.name,
-            "sandbox": intent.sandbox_id,
-            "old": intent.old,
-            "oldAttempt": intent.old_attempt,
-            "order": intent.order.value,
-            "reason": intent.reason,
-            "createdAt": intent.created_at,
-            "grace": intent.grace_seconds,
-            "strategy": intent.strategy.value,
-        }
-    )
+    raw = {
+        "version": _INTENT_VERSION,
+        "id": intent.id,
+        "namespace": intent.target.pod.namespace,
+        "pod": intent.target.pod.name,
+        "uid": intent.target.pod.uid,
+        "container": intent.target.name,
+        "sandbox": intent.sandbox_id,
+        "reason": intent.reason,
+        "createdAt": intent.created_at,
+        "grace": intent.grace_seconds,
+        "strategy": intent.strategy.value,
+    }
+    if isinstance(intent, intents.PodIntent):
+        return json.dumps(raw | {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger})
+    return json.dumps(raw | {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value})
 
 
-def intent_from_json(text: str) -> intents.Intent:
-    """Read an intent back. Raises KeyError or ValueError when it is not one of ours."""
+def intent_from_json(text: str) -> intents.AnyIntent:
+    """Read an intent back. Raises KeyError or ValueError when it is not one of ours.
+
+    Version 1, which bore no number, knew single containers only; in all else they are as now.
+    """
     raw = json.loads(text)
+    version = raw.get("version", 1)
+    if version not in (1, _INTENT_VERSION):
+        raise ValueError(f"an intent of version {version}, this agent reads {_INTENT_VERSION}")
     pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
-    return intents.Intent(
-        id=raw["id"],
-        target=ContainerRef(pod=pod, name=raw["container"]),
-        sandbox_id=SandboxId(raw["sandbox"]),
-        old=ContainerId(raw["old"]),
+    common: dict[str, Any] = {
+        "id": raw["id"],
+        "target": ContainerRef(pod=pod, name=raw["container"]),
+        "sandbox_id": SandboxId(raw["sandbox"]),
+        "reason": raw["reason"],
+        "created_at": raw["createdAt"],
+        "grace_seconds": raw["grace"],
+        "strategy": intents.Strategy(raw["strategy"]),
+    }
+    if "plan" in raw:
+        trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
+        return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
+    old, order = ContainerId(raw["old"]), intents.Order(raw["order"])
+    return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order)
+
+
+def _planned_to_raw(planned: intents.Planned) -> dict[str, Any]:
+    return {
+        "name": planned.name,
+        "role": planned.role.value,
+        "old": list(planned.old),
+        "oldAttempt": planned.old_attempt,
+        "startupProbe": planned.has_startup_probe,
+    }
+
+
+def _planned_from_raw(raw: Mapping[str, Any]) -> intents.Planned:
+    return intents.Planned(
+        name=raw["name"],
+        role=ContainerRole(raw["role"]),
+        old=tuple(map(ContainerId, raw["old"])),
         old_attempt=raw["oldAttempt"],
-        order=intents.Order(raw["order"]),
-        reason=raw["reason"],
-        created_at=raw["createdAt"],
-        grace_seconds=raw["grace"],
-        strategy=intents.Strategy(raw["strategy"]),
+        has_startup_probe=raw["startupProbe"],
     )
 
 

@@ -61,21 +61,23 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown(wait=True)
 
-    async def begin(self, intent: intents.Intent) -> None:
-        """Write an intent to disk and count it against the budget. Returns once it is durable.
+    async def begin(self, *begun: intents.AnyIntent) -> None:
+        """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
 
         Raises HistoryError (disk full, read-only): then nothing may be done.
         """
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO intents (id, body, opened_at) VALUES (?, ?, ?)",
-                (intent.id, codec.intent_to_json(intent), intent.created_at),
-            )
-            connection.execute(
-                "INSERT INTO restarts (pod_uid, container, at) VALUES (?, ?, ?)",
-                (intent.target.pod.uid, intent.target.name, intent.created_at),
-            )
+            for intent in begun:
+                connection.execute(
+                    "INSERT INTO intents (id, body, opened_at) VALUES (?, ?, ?)",
+                    (intent.id, codec.intent_to_json(intent), intent.created_at),
+                )
+                names = sorted(intent.names) if isinstance(intent, intents.PodIntent) else [intent.target.name]
+                connection.executemany(
+                    "INSERT INTO restarts (pod_uid, container, at) VALUES (?, ?, ?)",
+                    [(intent.target.pod.uid, name, intent.created_at) for name in names],
+                )
 
         await self._do(write)
 
@@ -89,14 +91,22 @@ class Store:
 
         await self._do(write)
 
-    async def unfinished(self) -> tuple[intents.Intent, ...]:
-        """Return the intents that were begun and never closed, oldest first. Raises HistoryError."""
+    async def unfinished(self) -> tuple[intents.AnyIntent, ...]:
+        """Return the intents that were begun and never closed, oldest first.
+
+        Raises HistoryError, also when one of them is of another agent's making: nothing is begun on top of that.
+        """
         rows = await self._do(
             lambda connection: connection.execute(
                 "SELECT body FROM intents WHERE closed_at IS NULL ORDER BY opened_at"
             ).fetchall()
         )
-        return tuple(codec.intent_from_json(body) for (body,) in rows)
+        try:
+            return tuple(codec.intent_from_json(body) for (body,) in rows)
+        except (KeyError, ValueError) as error:
+            raise HistoryError(
+                f"cannot read an open intent in {self._path}: {error!r}; run the newer agent that wrote it once more"
+            ) from error
 
     async def restarts_of(self, container: ContainerRef, *, since: float) -> tuple[float, ...]:
         """Return the Unix times of a container's restarts since then, oldest first. Raises HistoryError."""

@@ -91,14 +91,14 @@ class ContainerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExecHook:
-    """``lifecycle.postStart.exec``."""
+    """``exec`` of a lifecycle hook (postStart, preStop)."""
 
     command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpHook:
-    """``lifecycle.postStart.httpGet``. ``host`` None means the pod's IP; ``port`` is already resolved."""
+    """``httpGet`` of a lifecycle hook. ``host`` None means the pod's IP; ``port`` is already resolved."""
 
     port: int
     path: str = "/"
@@ -109,14 +109,14 @@ class HttpHook:
 
 @dataclass(frozen=True, slots=True)
 class SleepHook:
-    """``lifecycle.postStart.sleep`` (KEP-3960)."""
+    """``sleep`` of a lifecycle hook (KEP-3960)."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedHook:
-    """A postStart handler that we cannot run as kubelet would; such a container is not restarted by swap."""
+    """A handler that we cannot run as kubelet would; a container with such a postStart is left to kubelet to start."""
 
     why: str
 
@@ -124,18 +124,46 @@ class UnsupportedHook:
 Hook = ExecHook | HttpHook | SleepHook | UnsupportedHook
 
 
+class RuleAction(enum.Enum):
+    """What a ``restartPolicyRules`` item asks kubelet for (KEP-5307, KEP-5532)."""
+
+    RESTART = "Restart"
+    RESTART_ALL = "RestartAllContainers"
+    OTHER = "other"  # of a Kubernetes newer than we know
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRule:
+    """One item of ``restartPolicyRules``; ``inverted`` is the operator NotIn. Kubelet takes the first that matches."""
+
+    action: RuleAction
+    exit_codes: frozenset[int]
+    inverted: bool = False
+
+    def matches(self, exit_code: int) -> bool:
+        """Whether the rule is about this exit code."""
+        return (exit_code in self.exit_codes) is not self.inverted
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What the pod's spec and status say about one container."""
+    """What the pod's spec and status say about one container. ``started`` is status' word on the startup probe."""
 
     name: str
     role: ContainerRole
     restart_policy: RestartPolicy | None = None  # None: the pod's holds
-    has_restart_rules: bool = False
+    restart_rules: tuple[RestartRule, ...] = ()
     post_start: Hook | None = None
+    pre_stop: Hook | None = None
+    has_startup_probe: bool = False
     container_id: ContainerId | None = None  # from status, without its runtime prefix
     restart_count: int = 0
     running: bool = False
+    started: bool = False
+
+    def rule_for(self, exit_code: int) -> RestartRule | None:
+        """Return the rule by which kubelet would act on this exit code, or None."""
+        return next((rule for rule in self.restart_rules if rule.matches(exit_code)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ refused beforehand. What cannot be told is not done: it is held and asked again,
 """
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from agent.model.actions import ActionClass
 from agent.model.workloads import (
@@ -17,9 +18,8 @@ from agent.model.workloads import (
     ContainerState,
     PodView,
     RestartPolicy,
-    UnsupportedHook,
 )
-from agent.restart import intents, options
+from agent.restart import intents, options, strategies
 from agent.restart.budget import Budget
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -59,8 +59,11 @@ class Reason(enum.Enum):
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
-    STRATEGY_UNAVAILABLE = "StrategyUnavailable"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
+    RESTART_POLICY_NEVER = "RestartPolicyNever"
+    GRACE_COULD_COMPLETE = "GraceCouldComplete"
+    RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
+    NO_RESTART_RULE = "NoRestartRule"
     SANDBOX_NOT_READY = "SandboxNotReady"
     BUDGET_SPENT = "BudgetSpent"
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
@@ -85,14 +88,15 @@ class OwnerFacts:
 class RuntimeFacts:
     """What the runtime shows about the target: the newest container of the name, and whether it can be cloned.
 
-    ``started_at`` is Unix time in seconds, None when it never started.
+    ``started_at`` is Unix time in seconds, None when it never started. ``not_cloneable`` says why its config cannot be
+    had or copied, None when nothing is known to be in the way.
     """
 
     state: ContainerState
     exit_code: int | None
     started_at: float | None
     sandbox_ready: bool
-    gives_config: bool
+    not_cloneable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer. ``order`` and ``grace_seconds`` are set for ACT, ``retry_at`` (Unix time) for a timed HOLD."""
+    """The answer.
+
+    For ACT ``strategy`` and ``grace_seconds`` are set, ``detail`` says what was passed over, and ``orders`` has the
+    containers that a swap replaces, each with its safe order. ``retry_at`` (Unix time) is set for a timed HOLD.
+    """
 
     verb: Verb
     reason: Reason
     detail: str = ""
-    order: intents.Order | None = None
+    strategy: intents.Strategy | None = None
+    orders: Mapping[str, intents.Order] = field(default_factory=lambda: MappingProxyType({}))
     grace_seconds: float = 0.0
     retry_at: float | None = None
 
@@ -144,18 +153,30 @@ def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decisio
         wishes = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
         return _refuse(Reason.BAD_ANNOTATION, str(error))
-    spec = pod.container(facts.target.name)
     refusal = (
         _refuse_by_opt_in(facts, pod=pod, wishes=wishes)
         or _refuse_by_pod(facts, pod=pod)
-        or _refuse_by_container(facts, spec=spec, wishes=wishes)
-        or _refuse_by_owner(facts, pod=pod)
+        or _refuse_by_container(facts, pod=pod, wishes=wishes)
         or _refuse_by_device(facts)
         or _refuse_by_runtime(facts, pod=pod)
     )
     if refusal is not None:
         return refusal
-    assert spec is not None
+    assert facts.runtime is not None
+    targets = tuple(spec for spec in pod.containers if spec.name in (wishes.containers or {facts.target.name}))
+    choice = strategies.choose(
+        wishes.strategy,
+        strategies.Situation(
+            pod=pod,
+            targets=targets,
+            grace_seconds=wishes.grace_seconds,
+            not_cloneable=facts.runtime.not_cloneable,
+        ),
+    )
+    if choice.strategy is None:
+        return _refuse(Reason(choice.refused[0].obstacle.value), choice.stepped_down)
+    if (refusal := _refuse_by_owner(facts, pod=pod, restarts=_restarts(choice.strategy, pod, targets))) is not None:
+        return refusal
     allowance = budget if budget is not None else wishes.budget()
     if (reopens := allowance.reopens_at(facts.past_restarts, now=now)) is not None:
         return Decision(
@@ -164,16 +185,28 @@ def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decisio
             f"{len(facts.past_restarts)} restarts so far; the next is allowed in {reopens - now:.0f} s",
             retry_at=reopens,
         )
+    swapped = targets if choice.strategy is intents.Strategy.SWAP else ()
+    orders = {spec.name: _order(pod=pod, spec=spec, grace=wishes.grace_seconds) for spec in swapped}
     return Decision(
         Verb.ACT,
         Reason.ADMITTED,
-        order=_order(pod=pod, spec=spec, grace=wishes.grace_seconds),
+        choice.stepped_down,
+        strategy=choice.strategy,
+        orders=MappingProxyType(orders),
         grace_seconds=wishes.grace_seconds,
     )
 
 
+def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[ContainerSpec]) -> int:
+    """Return by how much the restart raises the pod's restartCounts together, finished init containers included."""
+    if strategy is intents.Strategy.SWAP:
+        return len(targets)
+    # Kubelet counts the exit and the removal apart when its rules restart a pod (measured, docs/architecture.md).
+    return len(pod.containers) * (2 if strategy is intents.Strategy.RULES else 1)
+
+
 def _order(*, pod: PodView, spec: ContainerSpec, grace: float) -> intents.Order:
-    if spec.has_restart_rules:
+    if spec.restart_rules:
         # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
         return intents.Order.CREATE_FIRST
     return intents.Order.of(policy=pod.policy_of(spec.name), grace_seconds=grace)
@@ -184,8 +217,6 @@ def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) ->
         return _refuse(Reason.OWN_POD, "the agent does not restart itself")
     if not wishes.opted_in and pod.ref.namespace not in facts.opted_in_namespaces:
         return _refuse(Reason.NOT_OPTED_IN, f"no annotation {options.RESTART}: {options.IN_PLACE}")
-    if wishes.strategy not in (intents.Strategy.AUTO, intents.Strategy.SWAP):
-        return _refuse(Reason.STRATEGY_UNAVAILABLE, f"strategy {wishes.strategy.value!r} is not available yet")
     return None
 
 
@@ -201,19 +232,19 @@ def _refuse_by_pod(facts: Facts, *, pod: PodView) -> Decision | None:
     return None
 
 
-def _refuse_by_container(facts: Facts, *, spec: ContainerSpec | None, wishes: options.Options) -> Decision | None:
-    if spec is None:
-        return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {facts.target.name!r}")
-    if spec.role is ContainerRole.INIT:
-        return _refuse(Reason.INIT_CONTAINER, "init containers are rerun with their pod, not swapped")
-    if wishes.containers and spec.name not in wishes.containers:
+def _refuse_by_container(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
+    if wishes.containers and facts.target.name not in wishes.containers:
         return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not name it")
-    if isinstance(spec.post_start, UnsupportedHook):
-        return _refuse(Reason.POST_START_UNSUPPORTED, spec.post_start.why)
+    for name in sorted({facts.target.name, *wishes.containers}):
+        spec = pod.container(name)
+        if spec is None:
+            return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {name!r}")
+        if spec.role is ContainerRole.INIT:
+            return _refuse(Reason.INIT_CONTAINER, f"{name} is an init container: they are rerun with their pod alone")
     return None
 
 
-def _refuse_by_owner(facts: Facts, *, pod: PodView) -> Decision | None:
+def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
     counted_by_job = (
         pod.owner is not None
         and pod.owner.kind == "Job"
@@ -231,10 +262,10 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView) -> Decision | None:
             f"LeaderWorkerSet restartPolicy {facts.owner.group_policy} recreates the group on any restart; set None",
         )
     left = facts.owner.job_restarts_left
-    if counted_by_job and (left is None or left < 1):
+    if counted_by_job and (left is None or left < restarts):
         return _refuse(
             Reason.JOB_BACKOFF,
-            "the Job would fail: restarts count against backoffLimit under OnFailure; "
+            f"the Job would fail: {restarts} more restarts count against backoffLimit under OnFailure; "
             f"set backoffLimit to {UNLIMITED_BACKOFF} or restartPolicy to Never",
         )
     return None
@@ -269,8 +300,6 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
             return _refuse(Reason.COMPLETED, "it has completed")
     elif runtime.state is not ContainerState.RUNNING:
         return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime says {runtime.state.value}")
-    if not runtime.gives_config:
-        return _refuse(Reason.RUNTIME_HIDES_CONFIG, "the runtime does not give the container's config back")
     return None
 
 

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerRef, RestartPolicy, SandboxId
+from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, RestartPolicy, SandboxId
 
 
 class Strategy(enum.Enum):
@@ -47,7 +47,7 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One container's restart: which container, replaced how, and why.
+    """One container's swap: which container, replaced how, and why.
 
     ``id`` marks the successor (annotation ``kubemend.io/restart-id``), so that it is recognised after a crash.
     ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once.
@@ -63,3 +63,62 @@ class Intent:
     created_at: float
     grace_seconds: float = 0.0
     strategy: Strategy = Strategy.SWAP
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One container of a pod that is restarted as a whole. ``old`` are all that had its name, the newest last."""
+
+    name: str
+    role: ContainerRole
+    old: tuple[ContainerId, ...] = ()
+    old_attempt: int = -1
+    has_startup_probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodIntent:
+    """The restart of a whole pod (rerun, reset, rules). ``plan`` has its containers in the order of the spec.
+
+    ``target`` is the container for whose sake it is done, ``trigger`` the one that ``rules`` kills. No config is kept
+    here, for configs hold secrets: an agent that comes back after it died half-way takes away what is left of the old
+    and leaves the starting to kubelet, which reruns the pod by itself within two seconds.
+    """
+
+    id: str
+    target: ContainerRef
+    sandbox_id: SandboxId
+    strategy: Strategy
+    plan: tuple[Planned, ...]
+    reason: str
+    created_at: float
+    grace_seconds: float = 0.0
+    trigger: ContainerId | None = None
+
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        """Every container that must go."""
+        return frozenset(container for planned in self.plan for container in planned.old)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the plan; other containers of the pod (ephemeral ones) are none of our business."""
+        return frozenset(planned.name for planned in self.plan)
+
+    def of_container(self, planned: Planned) -> Intent:
+        """Return what the restart means for one container, for cloning its newest config."""
+        return Intent(
+            id=self.id,
+            target=ContainerRef(pod=self.target.pod, name=planned.name),
+            sandbox_id=self.sandbox_id,
+            old=planned.old[-1],
+            old_attempt=planned.old_attempt,
+            order=Order.STOP_FIRST,
+            reason=self.reason,
+            created_at=self.created_at,
+            grace_seconds=self.grace_seconds,
+            strategy=self.strategy,
+        )
+
+
+AnyIntent = Intent | PodIntent

@@ -25,7 +25,11 @@ class BadAnnotationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One pod's wishes. ``containers`` empty means all of them; ``max_restarts`` None means the default budget."""
+    """One pod's wishes. ``max_restarts`` None means the default budget.
+
+    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that the
+    container that was hit, whichever it is, is swapped alone.
+    """
 
     opted_in: bool = False
     strategy: intents.Strategy = intents.Strategy.AUTO

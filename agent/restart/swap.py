@@ -9,59 +9,11 @@ name, never kills an older duplicate, adopts a successor that it did not create,
 CREATED for one that it should start itself.
 """
 
-import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents
-
-
-class StepKind(enum.Enum):
-    """What to do next."""
-
-    STOP = "stop"
-    CREATE = "create"
-    START = "start"
-    REMOVE = "remove"
-    WAIT = "wait"
-    DONE = "done"
-
-
-class Why(enum.Enum):
-    """Why this is the next step; for DONE, how it ended."""
-
-    OLD_RUNS = "OldRuns"
-    NO_SUCCESSOR = "NoSuccessor"
-    SUCCESSOR_READY = "SuccessorReady"
-    KUBELET_WON = "KubeletWon"
-    UNDOING = "Undoing"
-    KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
-    STATE_UNKNOWN = "StateUnknown"
-    SWAPPED = "Swapped"
-    ADOPTED = "Adopted"
-    SUCCESSOR_EXITED = "SuccessorExited"
-    UNDONE = "Undone"
-    NOTHING_TO_CLONE = "NothingToClone"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step; ``container`` is what it acts on (None for CREATE and some ends)."""
-
-    kind: StepKind
-    why: Why
-    container: ContainerId | None = None
-
-
-class Resolution(enum.Enum):
-    """Whether to carry an intent through, or take it back as far as that is safe (too old, or it cannot succeed)."""
-
-    FINISH = "finish"
-    UNDO = "undo"
-
-
-_LIVE = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.UNKNOWN)
+from agent.model.workloads import ContainerState, ContainerView
+from agent.restart import intents, steps
+from agent.restart.steps import Resolution, Step, StepKind, Why
 
 
 def next_step(
@@ -82,7 +34,7 @@ def next_step(
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
     newer = [view for view in containers if view.attempt > intent.old_attempt and view.id != intent.old]
-    live = [view for view in newer if view.state in _LIVE]
+    live = [view for view in newer if view.state in steps.LIVE]
     ours = [view for view in live if view.restart_id == intent.id]
     others = [view for view in live if view.restart_id != intent.id]
     old_runs = old is not None and old.state is ContainerState.RUNNING

@@ -1,7 +1,7 @@
 """Was the restart a success? Pure: what was observed in, a list of checks out, each true, false or unknown."""
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodView
@@ -17,29 +17,42 @@ class CheckState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One observation about the restarted container."""
+    """One observation about the restarted containers."""
 
     name: str
     state: CheckState
     detail: str = ""
 
 
-def one_running(seen: Iterable[ContainerView], *, expected: ContainerId) -> Check:
-    """Exactly one container of the name may run, and it is the survivor."""
-    running = [view.id for view in seen if view.state is ContainerState.RUNNING]
-    if running == [expected]:
-        return Check("one-running", CheckState.PASSED)
-    return Check("one-running", CheckState.FAILED, f"{len(running)} containers of that name run")
+def one_running(
+    seen: Iterable[ContainerView], *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
+) -> Check:
+    """Of each name exactly one container may run, and it is the survivor; ``awaited`` has none yet."""
+    running: dict[str, list[ContainerId]] = {}
+    for view in seen:
+        if view.state is ContainerState.RUNNING:
+            running.setdefault(view.ref.name, []).append(view.id)
+    wrong = [
+        f"{len(running.get(name, []))} containers named {name} run"
+        for name, container in sorted(expected.items())
+        if running.get(name) != [container]
+    ]
+    return _judge("one-running", wrong=wrong, awaited=awaited)
 
 
-def kubelet_agrees(pod: PodView | None, *, container: str, expected: ContainerId) -> Check:
-    """Kubelet's status must show the survivor."""
-    spec = pod.container(container) if pod is not None else None
-    if spec is None:
+def kubelet_agrees(
+    pod: PodView | None, *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
+) -> Check:
+    """Kubelet's status must show the survivors."""
+    if pod is None:
         return Check("kubelet-agrees", CheckState.UNKNOWN, "the API server could not be asked")
-    if spec.container_id == expected:
-        return Check("kubelet-agrees", CheckState.PASSED)
-    return Check("kubelet-agrees", CheckState.FAILED, f"kubelet reports {spec.container_id or 'no container'}")
+    wrong = []
+    for name, container in sorted(expected.items()):
+        spec = pod.container(name)
+        shown = spec.container_id if spec is not None else None
+        if shown != container:
+            wrong.append(f"kubelet reports {shown or 'no container'} for {name}")
+    return _judge("kubelet-agrees", wrong=wrong, awaited=awaited)
 
 
 def devices_answer(wanted: frozenset[str], *, answering: frozenset[str] | None) -> Check:
@@ -56,3 +69,11 @@ def devices_answer(wanted: frozenset[str], *, answering: frozenset[str] | None) 
 def failed(checks: Iterable[Check]) -> tuple[Check, ...]:
     """Return the checks that disprove the restart."""
     return tuple(check for check in checks if check.state is CheckState.FAILED)
+
+
+def _judge(name: str, *, wrong: list[str], awaited: frozenset[str]) -> Check:
+    if wrong:
+        return Check(name, CheckState.FAILED, "; ".join(wrong))
+    if awaited:
+        return Check(name, CheckState.UNKNOWN, f"kubelet has not started {', '.join(sorted(awaited))} yet")
+    return Check(name, CheckState.PASSED)

@@ -17,6 +17,8 @@ from agent.model.workloads import (
     PodUid,
     PodView,
     RestartPolicy,
+    RestartRule,
+    RuleAction,
     SleepHook,
     UnsupportedHook,
 )
@@ -67,11 +69,27 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         name=container["name"],
         role=role,
         restart_policy=RestartPolicy(policy) if policy else None,
-        has_restart_rules=bool(container.get("restartPolicyRules")),
-        post_start=_post_start(container),
+        restart_rules=tuple(_restart_rule(rule) for rule in container.get("restartPolicyRules") or ()),
+        post_start=_hook(container, "postStart"),
+        pre_stop=_hook(container, "preStop"),
+        has_startup_probe=bool(container.get("startupProbe")),
         container_id=_container_id(status.get("containerID")),
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
+        started=bool(status.get("started")),
+    )
+
+
+_RULE_ACTIONS: Final = {action.value: action for action in RuleAction}
+
+
+def _restart_rule(rule: Object) -> RestartRule:
+    """Read one rule; exit codes are the only condition there is (``pkg/api/v1/pod/util.go``)."""
+    codes = rule.get("exitCodes") or {}
+    return RestartRule(
+        action=_RULE_ACTIONS.get(rule.get("action", ""), RuleAction.OTHER),
+        exit_codes=frozenset(int(code) for code in codes.get("values") or ()),
+        inverted=codes.get("operator") == "NotIn",
     )
 
 
@@ -80,27 +98,27 @@ def _container_id(text: str | None) -> ContainerId | None:
     return ContainerId(text.rpartition("://")[2]) if text else None
 
 
-def _post_start(container: Object) -> Hook | None:
-    """Return the postStart handler, as kubelet would run it (``pkg/kubelet/lifecycle/handlers.go``)."""
-    match (container.get("lifecycle") or {}).get("postStart"):
+def _hook(container: Object, kind: str) -> Hook | None:
+    """Return the handler of a lifecycle hook, as kubelet would run it (``pkg/kubelet/lifecycle/handlers.go``)."""
+    match (container.get("lifecycle") or {}).get(kind):
         case None:
             return None
         case {"exec": {"command": [*command]}}:
             return ExecHook(command=tuple(command))
         case {"httpGet": dict(action)}:
-            return _http_hook(action, container)
+            return _http_hook(action, container, kind=kind)
         case {"sleep": {"seconds": seconds}}:
             return SleepHook(seconds=int(seconds))
         case {"tcpSocket": _}:
-            return UnsupportedHook("postStart tcpSocket is not supported by kubelet either: it always fails")
+            return UnsupportedHook(f"{kind} tcpSocket is not supported by kubelet either: it always fails")
         case handler:
-            return UnsupportedHook(f"postStart handler of unknown form: {', '.join(handler) or 'empty'}")
+            return UnsupportedHook(f"{kind} handler of unknown form: {', '.join(handler) or 'empty'}")
 
 
-def _http_hook(action: Object, container: Object) -> Hook:
+def _http_hook(action: Object, container: Object, *, kind: str) -> Hook:
     port = _port(action.get("port"), container)
     if port is None:
-        return UnsupportedHook(f"postStart httpGet names port {action.get('port')!r}, which the container has not")
+        return UnsupportedHook(f"{kind} httpGet names port {action.get('port')!r}, which the container has not")
     return HttpHook(
         port=port,
         path=action.get("path") or "/",

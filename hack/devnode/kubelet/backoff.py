@@ -27,7 +27,7 @@ class CrashLoopBackOff:
     def remaining(self, key: str, *, finished_at: float, now: float) -> float:
         """Return the seconds that are left to wait after an exit at ``finished_at``; 0 means start now."""
         entry = self._live(key, finished_at)
-        return max(0.0, finished_at + entry.wait - now) if entry is not None else 0.0
+        return max(0.0, entry.wait - (now - finished_at)) if entry is not None else 0.0
 
     def current(self, key: str) -> float:
         """Return the waiting time that holds for the key (0 when there is none)."""

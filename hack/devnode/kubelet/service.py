@@ -36,7 +36,7 @@ class Kubelet:
         self._settings = settings
         self._kube = kube
         self._workers: dict[str, PodWorker] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tidying: set[asyncio.Task[None]] = set()
         self._listed = False
         progress = Progress()
         pleg = Pleg(runtime, period=settings.relist_period, on_change=self._changed)
@@ -123,7 +123,7 @@ class Kubelet:
             self._workers[pod.uid].update(pod)
             return
         worker = self._workers[pod.uid] = PodWorker(pod=pod, parts=self._parts)
-        task = self._tasks[pod.uid] = group.create_task(worker.run(), name=f"pod {pod}")
+        task = group.create_task(worker.run(), name=f"pod {pod}")
         task.add_done_callback(lambda _: self._finished(pod.uid))
 
     def _gone(self, uid: str) -> None:
@@ -132,7 +132,6 @@ class Kubelet:
 
     def _finished(self, uid: str) -> None:
         self._workers.pop(uid, None)
-        self._tasks.pop(uid, None)
         self._parts.progress.changed()
 
     def _wake(self, uid: str) -> None:
@@ -142,7 +141,9 @@ class Kubelet:
     def _changed(self, change: Change) -> None:
         self._wake(change.uid)
         if change.died and change.uid in self._workers:
-            asyncio.get_running_loop().create_task(self._after_death(change))
+            task = asyncio.create_task(self._after_death(change), name=f"gc after a death in {change.uid}")
+            self._tidying.add(task)
+            task.add_done_callback(self._tidying.discard)
 
     async def _after_death(self, change: Change) -> None:
         """Right after an exit kubelet keeps one dead container of that name."""

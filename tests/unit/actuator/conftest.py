@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agent.actuator.host_files import HostFiles
-from agent.actuator.swap import Material, SwapActuator
+from agent.actuator.swap import SwapActuator
+from agent.actuator.tools import Material, Tools
 from agent.cri import client
 from agent.model.parts import PartStatus
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
@@ -44,9 +45,11 @@ class Rig:
         return self.directory / "links"
 
     def actuator(self, *, time_limit: float = 10.0) -> SwapActuator:
-        return SwapActuator(
-            runtime=self.cri, events=self.watch, files=HostFiles(symlink_dir=self.links), time_limit=time_limit
-        )
+        return SwapActuator(self.tools(time_limit=time_limit))
+
+    def tools(self, *, time_limit: float = 10.0) -> Tools:
+        files = HostFiles(symlink_dir=self.links)
+        return Tools(runtime=self.cri, events=self.watch, files=files, time_limit=time_limit)
 
     def intent(self, *, order: intents.Order = intents.Order.STOP_FIRST, **changes: Any) -> intents.Intent:
         defaults: dict[str, Any] = {
@@ -75,18 +78,19 @@ class Rig:
     async def running(self) -> list[ContainerView]:
         return [view for view in await self.containers() if view.state is ContainerState.RUNNING]
 
-    async def kubelet_creates(self, *, attempt: int, start: bool = True) -> ContainerId:
+    async def kubelet_creates(self, *, attempt: int, name: str = TARGET.name, start: bool = True) -> ContainerId:
         """What kubelet does when it finds the container missing or exited."""
+        config = self.config(attempt=attempt, name=name)
         container_id = await self.cri.create_container(
-            sandbox_id=self.sandbox_id, config=self.config(attempt=attempt), sandbox_config=self.sandbox_config
+            sandbox_id=self.sandbox_id, config=config, sandbox_config=self.sandbox_config
         )
         if start:
             await self.cri.start_container(container_id)
         return container_id
 
-    def config(self, *, attempt: int) -> api_pb2.ContainerConfig:
+    def config(self, *, attempt: int, name: str = TARGET.name) -> api_pb2.ContainerConfig:
         return api_pb2.ContainerConfig(
-            metadata=api_pb2.ContainerMetadata(name=TARGET.name, attempt=attempt),
+            metadata=api_pb2.ContainerMetadata(name=name, attempt=attempt),
             image=api_pb2.ImageSpec(image="busybox"),
             envs=[api_pb2.KeyValue(key="RANK", value=b"0")],
             mounts=[api_pb2.Mount(container_path="/dev/termination-log", host_path=str(self.termination_log))],
@@ -94,13 +98,13 @@ class Rig:
                 "io.kubernetes.pod.name": POD.name,
                 "io.kubernetes.pod.namespace": POD.namespace,
                 "io.kubernetes.pod.uid": POD.uid,
-                "io.kubernetes.container.name": TARGET.name,
+                "io.kubernetes.container.name": name,
             },
             annotations={
                 "io.kubernetes.container.restartCount": str(attempt),
                 "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
             },
-            log_path=f"trainer/{attempt}.log",
+            log_path=f"{name}/{attempt}.log",
         )
 
 

@@ -7,8 +7,9 @@ import grpc
 import pytest
 
 from agent.actuator.outcomes import Result
-from agent.model.workloads import ContainerState, ExecHook, UnsupportedHook
-from agent.restart import intents, swap
+from agent.actuator.tools import LastWish
+from agent.model.workloads import ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
+from agent.restart import intents, steps, swap
 from tests.unit.actuator.conftest import TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
@@ -34,7 +35,7 @@ async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == expected
     (survivor,) = await rig.running()
-    assert (survivor.id, survivor.attempt, survivor.restart_id) == (outcome.container, 1, "r1")
+    assert (survivor.id, survivor.attempt, survivor.restart_id) == (outcome.survivors["trainer"], 1, "r1")
     assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
 
 
@@ -43,7 +44,7 @@ async def test_host_files_are_left_as_kubelet_would_leave_them(rig: Rig) -> None
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert rig.termination_log.read_text() == ""
     (link,) = rig.links.iterdir()
-    assert link.name == f"trainer-0_default_trainer-{outcome.container}.log"
+    assert link.name == f"trainer-0_default_trainer-{outcome.survivors['trainer']}.log"
     assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
 
 
@@ -88,7 +89,7 @@ async def test_kubelets_container_is_adopted_when_it_won_the_name(rig: Rig) -> N
     theirs = await rig.kubelet_creates(attempt=1)
     rig.server.calls.clear()
     outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
-    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
 
 
@@ -102,7 +103,7 @@ async def test_kubelets_container_that_is_not_started_yet_is_waited_for(rig: Rig
             pass  # the swap has stopped the old container and now waits
     await rig.cri.start_container(theirs)
     outcome = await work
-    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
 
 
 async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
@@ -110,7 +111,7 @@ async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
     await rig.actuator().carry_out(intent, material=await rig.material(intent))
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await rig.actuator().carry_out(intent, material=None)
-    assert (outcome.result, outcome.container) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
     assert not [view for view in await rig.containers() if view.restart_id == intent.id]
 
@@ -152,9 +153,9 @@ async def test_a_runtime_that_stays_away_leaves_the_intent_unfinished(rig: Rig) 
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("calls", range(4))
-@pytest.mark.parametrize("resolution", swap.Resolution)
+@pytest.mark.parametrize("resolution", steps.Resolution)
 async def test_a_crash_after_any_call_is_finished_or_undone_by_the_next_agent(
-    rig: Rig, order: intents.Order, calls: int, resolution: swap.Resolution
+    rig: Rig, order: intents.Order, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = rig.intent(order=order)
     material = await rig.material(intent)
@@ -171,15 +172,15 @@ async def _crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls
     for _ in range(calls):
         step = swap.next_step(intent, await rig.containers())
         match step.kind:
-            case swap.StepKind.STOP:
+            case steps.StepKind.STOP:
                 await rig.cri.stop_container(intent.old, grace=0)
-            case swap.StepKind.CREATE:
+            case steps.StepKind.CREATE:
                 await rig.cri.create_container(
                     sandbox_id=intent.sandbox_id,
                     config=material.successor.config,
                     sandbox_config=material.sandbox_config,
                 )
-            case swap.StepKind.START:
+            case steps.StepKind.START:
                 assert step.container is not None
                 await rig.cri.start_container(step.container)
 
@@ -207,3 +208,38 @@ async def test_a_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> Non
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
     assert "tcpSocket" in outcome.detail
+
+
+async def test_with_grace_pre_stop_comes_first_and_then_sigterm(rig: Rig) -> None:
+    intent = rig.intent(grace_seconds=5.0)
+    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, material=material)
+    called = [method for method in rig.server.called() if method in ("ExecSync", "StopContainer")]
+    assert called == ["ExecSync", "StopContainer"]
+
+
+async def test_without_grace_pre_stop_is_not_honoured(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, material=material)
+    assert "ExecSync" not in rig.server.called()
+
+
+async def test_pre_stop_takes_its_time_from_the_grace_period(rig: Rig) -> None:
+    intent = rig.intent(grace_seconds=4.0)
+    rig.server.delay("ExecSync", 1.1)
+    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, material=material)
+    (stop,) = [call.request for call in rig.server.calls if call.method == "StopContainer"]
+    assert stop.timeout == 3  # type: ignore[attr-defined]  # 2.9 s, in whole seconds as CRI has it
+
+
+@pytest.mark.parametrize("hook", [ExecHook(("sync",)), SleepHook(60), UnsupportedHook("tcpSocket")])
+async def test_a_pre_stop_hook_that_fails_or_takes_too_long_keeps_nothing_from_being_stopped(
+    rig: Rig, hook: Hook
+) -> None:
+    intent = rig.intent(grace_seconds=0.5)
+    rig.server.fail("ExecSync", grpc.StatusCode.INTERNAL)
+    material = await rig.material(intent, last_wish=LastWish(hook))
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED

@@ -1,5 +1,6 @@
 """What the agent remembers: durable before the first act, and never read as something it is not."""
 
+import json
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from agent.history import codec
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
-from tests.unit.restart import builders
+from agent.model.workloads import ContainerId, ContainerRef
+from tests.unit.restart import builders, pods
 
 
 @pytest.fixture
@@ -90,3 +92,48 @@ def test_verdicts_survive_the_way_to_disk_and_back() -> None:
     latch = fold.Latch(FindingKind.XID, "79", ActionClass.REBOOT_NODE, 1.0, 2.0, text="off the bus", count=3)
     state = fold.HealthState(boot_id="b", devices={"GPU-1": (latch,)})
     assert codec.health_from_json(codec.health_to_json(state)) == state
+
+
+def test_an_intent_of_a_whole_pod_survives_the_way_to_disk_and_back() -> None:
+    intent = pods.intent(trigger=ContainerId("old-trainer"), grace_seconds=2.0)
+    assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
+
+
+def test_intents_of_the_first_version_still_load() -> None:
+    body = {
+        "id": "r1",
+        "namespace": "default",
+        "pod": "trainer-0",
+        "uid": "uid-1",
+        "container": "trainer",
+        "sandbox": "sandbox-1",
+        "old": "old",
+        "oldAttempt": 0,
+        "order": "stop-first",
+        "reason": "Xid31",
+        "createdAt": 1000.0,
+        "grace": 0.0,
+        "strategy": "swap",
+    }
+    assert codec.intent_from_json(json.dumps(body)) == builders.intent()
+
+
+async def test_an_open_intent_of_a_newer_agent_keeps_this_one_from_beginning_anything(store: Store) -> None:
+    await store.begin(builders.intent())
+    connection = store._connection
+    connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
+    with pytest.raises(HistoryError, match="version 9"):
+        await store.unfinished()
+
+
+async def test_one_restart_of_several_containers_is_begun_whole_or_not_at_all(store: Store) -> None:
+    await store.begin(builders.intent(id="b"))
+    with pytest.raises(HistoryError):
+        await store.begin(builders.intent(id="a"), builders.intent(id="b"))
+    assert [intent.id for intent in await store.unfinished()] == ["b"]
+
+
+async def test_a_whole_pods_restart_counts_for_each_of_its_containers(store: Store) -> None:
+    await store.begin(pods.intent())
+    for name in pods.intent().names:
+        assert await store.restarts_of(ContainerRef(builders.POD, name), since=0.0) == (0.0,)

@@ -13,6 +13,8 @@ from agent.model.workloads import (
     PodRef,
     PodUid,
     RestartPolicy,
+    RestartRule,
+    RuleAction,
     UnsupportedHook,
 )
 from agent.restart import admission, intents
@@ -30,7 +32,6 @@ def runtime(**changes: Any) -> admission.RuntimeFacts:
         "exit_code": None,
         "started_at": NOW - 500,
         "sandbox_ready": True,
-        "gives_config": True,
     }
     return admission.RuntimeFacts(**defaults | changes)
 
@@ -59,7 +60,8 @@ def main(**changes: Any) -> tuple[ContainerSpec, ...]:
 
 def test_an_opted_in_running_container_on_a_usable_device_is_restarted() -> None:
     decision = admission.decide(facts(), now=NOW)
-    assert (decision.verb, decision.order, decision.grace_seconds) == (Verb.ACT, intents.Order.STOP_FIRST, 0.0)
+    assert (decision.verb, decision.strategy, decision.grace_seconds) == (Verb.ACT, intents.Strategy.SWAP, 0.0)
+    assert decision.orders == {"trainer": intents.Order.STOP_FIRST}
 
 
 def test_a_namespace_may_opt_in_for_its_pods() -> None:
@@ -69,14 +71,16 @@ def test_a_namespace_may_opt_in_for_its_pods() -> None:
     assert decision.verb is Verb.ACT
 
 
+NEVER = RestartPolicy.NEVER
+RESTART_ON_42 = RestartRule(RuleAction.RESTART, frozenset({42}))
 REPLACED_POD = builders.pod(ref=PodRef("default", "trainer-0", PodUid("uid-2")))
 REFUSALS = [
     pytest.param({"pod": builders.pod(annotations={})}, Reason.NOT_OPTED_IN, id="observed-only-without-opt-in"),
     pytest.param({"pod": builders.pod(annotations={"kubemend.io/restart": "yes"})}, Reason.BAD_ANNOTATION, id="typo"),
     pytest.param(
-        {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/strategy": "reset"})},
-        Reason.STRATEGY_UNAVAILABLE,
-        id="a-strategy-that-is-not-there-is-not-replaced-by-another",
+        {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/strategy": "rules"})},
+        Reason.NO_RESTART_RULE,
+        id="a-strategy-asked-for-by-name-is-not-replaced-by-another",
     ),
     pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="never-the-agent-itself"),
     pytest.param({"pod": REPLACED_POD}, Reason.POD_DELETING, id="another-pod-of-the-same-name"),
@@ -100,7 +104,7 @@ REFUSALS = [
         id="not-selected",
     ),
     pytest.param(
-        {"pod": builders.pod(containers=main(post_start=UnsupportedHook("tcpSocket")))},
+        {"pod": builders.pod(containers=main(post_start=UnsupportedHook("tcpSocket")), restart_policy=NEVER)},
         Reason.POST_START_UNSUPPORTED,
         id="a-hook-that-we-cannot-run",
     ),
@@ -121,7 +125,16 @@ REFUSALS = [
     pytest.param({"cause": cause(action=ActionClass.REBOOT_NODE)}, Reason.DEVICE_NOT_USABLE, id="needs-reboot"),
     pytest.param({"runtime": runtime(sandbox_ready=False)}, Reason.SANDBOX_NOT_READY, id="sandbox-gone"),
     pytest.param({"runtime": runtime(started_at=NOW)}, Reason.ALREADY_REPLACED, id="younger-than-the-fault"),
-    pytest.param({"runtime": runtime(gives_config=False)}, Reason.RUNTIME_HIDES_CONFIG, id="runtime-hides-config"),
+    pytest.param(
+        {"runtime": runtime(not_cloneable="hidden"), "pod": builders.pod(restart_policy=NEVER)},
+        Reason.RUNTIME_HIDES_CONFIG,
+        id="runtime-hides-config",
+    ),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"kubemend.io/containers": "trainer,typo"})},
+        Reason.CONTAINER_UNKNOWN,
+        id="a-selected-container-that-is-not-there",
+    ),
     pytest.param(
         {"runtime": runtime(state=ContainerState.EXITED, exit_code=0)}, Reason.COMPLETED, id="completed-by-itself"
     ),
@@ -187,16 +200,38 @@ def test_a_spent_budget_holds_until_it_reopens() -> None:
             id="the-containers-own-policy-goes-before-the-pods",
         ),
         pytest.param(
-            {"restart_policy": RestartPolicy.ALWAYS, "containers": main(has_restart_rules=True)},
+            {
+                "restart_policy": RestartPolicy.ALWAYS,
+                "containers": main(restart_rules=(RestartRule(RuleAction.RESTART, frozenset({42})),)),
+            },
             intents.Order.CREATE_FIRST,
             id="an-exit-could-match-a-rule",
         ),
     ],
 )
 def test_the_order_leaves_no_gap_that_kubelet_would_punish(pod: dict[str, Any], order: intents.Order) -> None:
-    assert admission.decide(facts(pod=builders.pod(**pod)), now=NOW).order is order
+    assert admission.decide(facts(pod=builders.pod(**pod)), now=NOW).orders == {"trainer": order}
 
 
 def test_a_never_job_is_not_held_against_its_backoff_limit() -> None:
     pod = builders.pod(owner=JOB, restart_policy=RestartPolicy.NEVER)
     assert admission.decide(facts(pod=pod, owner=None), now=NOW).verb is Verb.ACT
+
+
+def test_selected_containers_are_swapped_together() -> None:
+    containers = (*main(), *main(name="logger"), *main(name="bystander"))
+    pod = builders.pod(containers=containers, annotations=OPT_IN | {"kubemend.io/containers": "trainer, logger"})
+    assert set(admission.decide(facts(pod=pod), now=NOW).orders) == {"trainer", "logger"}
+
+
+def test_a_step_down_is_told() -> None:
+    decision = admission.decide(facts(runtime=runtime(not_cloneable="the runtime hides it")), now=NOW)
+    assert (decision.strategy, decision.detail) == (intents.Strategy.RESET, "not swap: the runtime hides it")
+
+
+def test_a_job_must_survive_the_restart_of_every_container() -> None:
+    pod = builders.pod(owner=JOB, containers=(*main(), *main(name="logger")))
+    rerun = builders.pod(owner=JOB, containers=pod.containers, annotations=OPT_IN | {"kubemend.io/strategy": "rerun"})
+    owner = admission.OwnerFacts(job_restarts_left=1)
+    assert admission.decide(facts(pod=pod, owner=owner), now=NOW).verb is Verb.ACT
+    assert admission.decide(facts(pod=rerun, owner=owner), now=NOW).reason is Reason.JOB_BACKOFF

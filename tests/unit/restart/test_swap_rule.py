@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents, swap
+from agent.restart import intents, steps, swap
 from tests.unit.restart import builders
 
 RUNNING, CREATED, EXITED = ContainerState.RUNNING, ContainerState.CREATED, ContainerState.EXITED
@@ -72,17 +72,17 @@ def test_next_step(intent: intents.Intent, seen: list[ContainerView], expected: 
 
 
 def test_undo_takes_a_waiting_successor_back_while_the_old_one_runs() -> None:
-    step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=swap.Resolution.UNDO)
-    assert (step.kind, step.container) == (swap.StepKind.REMOVE, "ours")
+    step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=steps.Resolution.UNDO)
+    assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
 def test_undo_goes_forward_where_the_old_one_is_dead() -> None:
-    step = swap.next_step(CREATE_FIRST, [OLD_DEAD, ours(CREATED)], resolution=swap.Resolution.UNDO)
-    assert step.kind is swap.StepKind.START
+    step = swap.next_step(CREATE_FIRST, [OLD_DEAD, ours(CREATED)], resolution=steps.Resolution.UNDO)
+    assert step.kind is steps.StepKind.START
 
 
 def test_without_a_config_there_is_nothing_to_create() -> None:
-    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is swap.Why.NOTHING_TO_CLONE
+    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is steps.Why.NOTHING_TO_CLONE
 
 
 def test_an_ownerless_created_successor_is_found() -> None:
@@ -153,28 +153,28 @@ class World:
     def agent_looks(self) -> None:
         self.agent_sees = list(self.containers)
 
-    def agent_acts(self, resolution: swap.Resolution = swap.Resolution.FINISH) -> bool:
+    def agent_acts(self, resolution: steps.Resolution = steps.Resolution.FINISH) -> bool:
         """Do one step on what was last seen (it may be stale by now); return whether the agent is done."""
         if self.agent_sees is None:
             self.agent_looks()
         assert self.agent_sees is not None
         step = swap.next_step(self.intent, self.agent_sees, resolution=resolution)
         match step.kind:
-            case swap.StepKind.STOP:
+            case steps.StepKind.STOP:
                 assert step.container == self.intent.old
                 self._set(step.container, EXITED)
-            case swap.StepKind.CREATE:
+            case steps.StepKind.CREATE:
                 self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
-            case swap.StepKind.START:
+            case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
                 assert not old_runs, "a successor was started beside the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)
-            case swap.StepKind.REMOVE:
+            case steps.StepKind.REMOVE:
                 assert any(v.id == step.container and v.restart_id == self.intent.id for v in self.agent_sees)
                 self.containers = [view for view in self.containers if view.id != step.container]
         self.agent_sees = None
-        return step.kind is swap.StepKind.DONE
+        return step.kind is steps.StepKind.DONE
 
     def settle(self) -> None:
         """Let everything that is under way come to its end, the agent watching."""
@@ -221,7 +221,7 @@ def test_a_crash_at_any_step_and_an_undo_never_leaves_a_duplicate(order: intents
         MOVES[move](world)
     for _ in range(30):  # the agent died and is back, and takes back what it can
         world.agent_looks()
-        world.agent_acts(swap.Resolution.UNDO)
+        world.agent_acts(steps.Resolution.UNDO)
         world.kubelet_starts_what_it_created()
         world.kubelet_relists()
         world.kubelet_syncs()

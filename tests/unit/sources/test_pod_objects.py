@@ -15,11 +15,20 @@ from agent.model.workloads import (
     PodRef,
     PodUid,
     RestartPolicy,
+    RestartRule,
+    RuleAction,
     SleepHook,
     UnsupportedHook,
 )
 from agent.sources import pod_objects
 
+RULES: dict[str, Any] = {
+    "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}},
+        {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0]}},
+        {"action": "Novel"},
+    ]
+}
 POD: dict[str, Any] = {
     "metadata": {
         "namespace": "ml",
@@ -41,7 +50,7 @@ POD: dict[str, Any] = {
         "nodeName": "n1",
         "restartPolicy": "OnFailure",
         "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
-        "containers": [{"name": "main", "restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}],
+        "containers": [{"name": "main", "restartPolicy": "Never"} | RULES],
         "ephemeralContainers": [{"name": "debug"}],
     },
     "status": {
@@ -82,10 +91,31 @@ def test_containers_have_roles_policies_and_status() -> None:
     assert (proxy.role, proxy.restart_policy, proxy.container_id, proxy.running) == (
         ContainerRole.SIDECAR, RestartPolicy.ALWAYS, "p1", True,
     )  # fmt: skip
-    assert (main.role, main.restart_policy, main.has_restart_rules) == (
-        ContainerRole.MAIN, RestartPolicy.NEVER, True,
-    )  # fmt: skip
+    assert (main.role, main.restart_policy) == (ContainerRole.MAIN, RestartPolicy.NEVER)
     assert (main.container_id, main.restart_count, main.running) == ("m1", 3, False)
+
+
+def test_restart_rules_are_read_and_the_first_that_matches_counts() -> None:
+    main = pod_objects.pod_view(POD).containers[2]
+    assert main.restart_rules == (
+        RestartRule(RuleAction.RESTART_ALL, frozenset({137})),
+        RestartRule(RuleAction.RESTART, frozenset({0}), inverted=True),
+        RestartRule(RuleAction.OTHER, frozenset()),
+    )
+    actions = [rule.action if (rule := main.rule_for(code)) is not None else None for code in (137, 1, 0)]
+    assert actions == [RuleAction.RESTART_ALL, RuleAction.RESTART, None]
+
+
+def test_probes_hooks_and_started_are_read() -> None:
+    pod = copy.deepcopy(POD)
+    pod["spec"]["initContainers"][1] |= {
+        "startupProbe": {"exec": {"command": ["true"]}},
+        "lifecycle": {"preStop": {"exec": {"command": ["sync"]}}},
+    }
+    pod["status"]["initContainerStatuses"][0]["started"] = True
+    setup, proxy, _ = pod_objects.pod_view(pod).containers
+    assert (proxy.has_startup_probe, proxy.started, proxy.pre_stop) == (True, True, ExecHook(("sync",)))
+    assert (setup.has_startup_probe, setup.started, setup.pre_stop) == (False, False, None)
 
 
 def test_only_our_conditions_are_kept() -> None:

@@ -1,0 +1,39 @@
+"""Carry out resets (``agent.restart.reset``)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.actuator.outcomes import Outcome
+from agent.actuator.tools import LastWish, Tools
+from agent.actuator.whole_pod import PodRun
+from agent.restart import intents, reset, steps
+
+
+class ResetActuator:
+    """Takes a pod's containers away and leaves the rest to kubelet."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def carry_out(
+        self,
+        intent: intents.PodIntent,
+        *,
+        last_wishes: Mapping[str, LastWish],
+        resolution: steps.Resolution = steps.Resolution.FINISH,
+    ) -> Outcome:
+        """Bring the intent to an end; ``last_wishes`` are by container name. See ``SwapActuator``."""
+        run = _ResetRun(tools=self._tools, intent=intent, last_wishes=last_wishes, resolution=resolution)
+        return await run.to_the_end()
+
+
+@dataclass(slots=True, kw_only=True)
+class _ResetRun(PodRun):
+    last_wishes: Mapping[str, LastWish]
+
+    def next_steps(self) -> Sequence[steps.Step]:
+        known = reset.Known(exits=self.exits)
+        return reset.next_steps(self.intent, self.seen, known=known, resolution=self.resolution)
+
+    def last_wish(self, name: str) -> LastWish | None:
+        return self.last_wishes.get(name)

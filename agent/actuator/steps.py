@@ -1,0 +1,305 @@
+"""Carry out a restart: ask its rule for the next steps, take them, look again, until the rule says done.
+
+All knowledge of what is right lives in ``agent.restart``; here are the calls, their deadlines and their failures. A
+lost answer is not an error: the runtime is listed again, and the rule goes on from what is there.
+"""
+
+import abc
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from agent.actuator import hooks
+from agent.actuator.outcomes import Outcome, Result
+from agent.actuator.tools import LastWish, Material, Tools
+from agent.cri import errors as cri_errors
+from agent.cri.events import ContainerEvent
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, Hook
+from agent.restart import intents, steps
+from common import aio
+
+log = structlog.get_logger(__name__)
+
+LOOK_AGAIN = 1.0
+"""Seconds after which the runtime is listed again although no event has come."""
+
+
+_Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
+
+
+@dataclass(slots=True, kw_only=True)
+class Run(abc.ABC, Generic[_Intent]):
+    """One restart on its way. ``seen`` is what the runtime showed last, brought up to date by our own calls.
+
+    ``fresh`` says that nothing of ours has changed since; only a fresh look proves the end.
+    """
+
+    tools: Tools
+    intent: _Intent
+    seen: tuple[ContainerView, ...] = ()
+    fresh: bool = True
+    resolution: steps.Resolution = steps.Resolution.FINISH
+    last_error: str = ""
+    failures: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @abc.abstractmethod
+    def next_steps(self) -> Sequence[steps.Step]:
+        """Return what the rule says now."""
+
+    @abc.abstractmethod
+    def material(self, name: str | None) -> Material | None:
+        """Return what a container is made from; None when that is not at hand."""
+
+    @abc.abstractmethod
+    async def containers(self) -> tuple[ContainerView, ...]:
+        """Return the containers that the rule is about. Raises CriError."""
+
+    def last_wish(self, name: str) -> LastWish | None:
+        """Return a container's preStop hook."""
+        material = self.material(name)
+        return material.last_wish if material is not None else None
+
+    def ended(self, step: steps.Step) -> Outcome:
+        """Return the outcome that a DONE stands for."""
+        return self.outcome(_RESULT[step.why])
+
+    def gives_up(self) -> bool:
+        """Call after failures that do not end; False when there is another way, which has then been taken."""
+        return True
+
+    def post_start_failed(self) -> bool:
+        """Whether a container whose postStart hook has failed is stopped, as kubelet would."""
+        return True
+
+    async def to_the_end(self, *, look_first: bool = True) -> Outcome:
+        """Carry it out. ``UNFINISHED`` means that time is up or the runtime stayed away: do it again later."""
+        async with self.tools.events.subscribe(self.intent.target.pod.uid) as changes:
+            try:
+                async with asyncio.timeout(self.tools.time_limit + self.intent.grace_seconds):
+                    if look_first:
+                        await self.look()
+                    return await self._drive(changes)
+            except TimeoutError:
+                return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
+
+    async def look(self) -> None:
+        """List what is there. Patient: without that nothing can be decided, and the time limit bounds it."""
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        while True:
+            try:
+                self.seen = await self.containers()
+            except cri_errors.CriError as error:
+                self.last_error = str(error)
+                await backoff.wait()
+            else:
+                self.fresh = True
+                return
+
+    async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
+        """Wait until what the step waits for may have come."""
+        await next_change(changes, timeout=LOOK_AGAIN)
+
+    def outcome(self, result: Result, *, detail: str = "") -> Outcome:
+        """Return how it ended."""
+        return Outcome(
+            result=result,
+            survivors=MappingProxyType(self.survivors()),
+            phases=MappingProxyType(dict(self.phases)),
+            detail=detail or self.last_error,
+        )
+
+    def survivors(self) -> dict[str, ContainerId]:
+        """Return the newest container of each name."""
+        newest = sorted(self.seen, key=lambda view: (view.created_at, view.attempt))
+        return {view.ref.name: view.id for view in newest}
+
+    async def _drive(self, changes: "asyncio.Queue[ContainerEvent]") -> Outcome:
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        while True:
+            todo = self.next_steps()
+            if todo[0].kind is steps.StepKind.DONE and self.fresh:
+                return self.ended(todo[0])
+            errors = await self._take(todo, changes)
+            if not errors:
+                continue
+            unkillable = [e for step, e in errors if isinstance(e, cri_errors.DeadlineExceeded) and kills(step)]
+            if unkillable:
+                return await self._stuck(unkillable[0])
+            self.last_error = str(errors[0][1])
+            if all(isinstance(error, cri_errors.NameReserved) for _, error in errors):
+                # Kubelet is creating the same attempt; its container shows up in a moment and is adopted.
+                await next_change(changes, timeout=backoff.next_wait())
+            else:
+                self.failures += not any(isinstance(error, cri_errors.RuntimeUnavailable) for _, error in errors)
+                log.warning("restart.call_failed", restart=self.intent.id, error=self.last_error)
+                await backoff.wait()
+            await self.look()
+            if self.failures >= _MOST_FAILURES and self.gives_up():
+                return self.outcome(Result.FAILED)
+
+    async def _take(
+        self, todo: Sequence[steps.Step], changes: "asyncio.Queue[ContainerEvent]"
+    ) -> list[tuple[steps.Step, cri_errors.CriError]]:
+        """Take steps side by side; return those that failed, and how."""
+        begun = asyncio.get_running_loop().time()
+        results = await asyncio.gather(*(self._try(step, changes) for step in todo))
+        phase = "confirm" if todo[0].kind is steps.StepKind.DONE else todo[0].kind.value
+        self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - begun
+        for step in todo:
+            log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
+        return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
+
+    async def _try(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> cri_errors.CriError | None:
+        try:
+            await self._perform(step, changes)
+        except cri_errors.CriError as error:
+            return error
+        return None
+
+    async def _perform(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
+        match step.kind:
+            case steps.StepKind.WAIT:
+                await self.wait(step, changes)
+                await self.look()
+            case steps.StepKind.DONE:
+                await self.look()
+            case steps.StepKind.CREATE:
+                await self._create(step.name)
+            case _:
+                assert step.container is not None
+                if step.kind is steps.StepKind.STOP:
+                    await self._stop(step.container)
+                elif step.kind is steps.StepKind.START:
+                    await self._start(step.container)
+                else:
+                    await self._remove(step.container)
+
+    async def _stop(self, container_id: ContainerId) -> None:
+        """Stop it; with a grace period the preStop hook comes first, and takes its time from it, as in kubelet."""
+        grace, last = self.intent.grace_seconds, self.last_wish(self._name(container_id))
+        if grace > 0 and last is not None:
+            grace = await hooks.run_pre_stop(
+                last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace
+            )
+        await self.tools.runtime.stop_container(container_id, grace=grace)
+        self._mark(container_id, ContainerState.EXITED)
+
+    async def _create(self, name: str | None) -> None:
+        material = self.material(name)
+        assert material is not None
+        config = material.successor.config
+        container_id = await self.tools.runtime.create_container(
+            sandbox_id=self.intent.sandbox_id, config=config, sandbox_config=material.sandbox_config
+        )
+        created = ContainerView(
+            id=container_id,
+            ref=ContainerRef(pod=self.intent.target.pod, name=config.metadata.name),
+            sandbox_id=self.intent.sandbox_id,
+            attempt=config.metadata.attempt,
+            state=ContainerState.CREATED,
+            created_at=max([time.time_ns(), *(view.created_at + 1 for view in self.seen)]),
+            restart_id=self.intent.id,
+        )
+        self.seen = (*self.seen, created)
+        self.fresh = False
+
+    async def _start(self, container_id: ContainerId) -> None:
+        name = self._name(container_id)
+        material = self.material(name)
+        if material is not None:
+            self.tools.files.empty_termination_log(material.successor.termination_log)
+        await self.tools.runtime.start_container(container_id)
+        self._mark(container_id, ContainerState.RUNNING)
+        if material is None:
+            return
+        ref = ContainerRef(pod=self.intent.target.pod, name=name)
+        self.tools.files.link_log(ref, container_id=container_id, log_file=material.log_file)
+        if material.post_start is not None:
+            await self._post_start(material.post_start, ref=ref, container_id=container_id, pod_ip=material.pod_ip)
+
+    async def _post_start(
+        self, hook: Hook, *, ref: ContainerRef, container_id: ContainerId, pod_ip: str | None
+    ) -> None:
+        try:
+            await hooks.run_post_start(hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=pod_ip)
+        except hooks.HookFailedError as error:
+            log.warning("restart.post_start_failed", restart=self.intent.id, container=str(ref), error=str(error))
+            self.last_error = str(error)
+            if self.post_start_failed():
+                await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
+                await self.look()
+
+    async def _remove(self, container_id: ContainerId) -> None:
+        await self.tools.runtime.remove_container(container_id)
+        self.seen = tuple(view for view in self.seen if view.id != container_id)
+        self.fresh = False
+
+    async def _stuck(self, error: cri_errors.CriError) -> Outcome:
+        """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever."""
+        log.error("restart.kill_without_effect", restart=self.intent.id, error=str(error))
+        await self.look()
+        waiting = [view.id for view in self.seen if view.restart_id == self.intent.id and view.state in _NOT_STARTED]
+        try:
+            for container_id in waiting:
+                await self.tools.runtime.remove_container(container_id)
+        except cri_errors.CriError as again:
+            return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
+        return self.outcome(Result.STUCK, detail=str(error))
+
+    def _name(self, container_id: ContainerId) -> str:
+        return next((view.ref.name for view in self.seen if view.id == container_id), self.intent.target.name)
+
+    def _mark(self, container_id: ContainerId, state: ContainerState) -> None:
+        self.seen = tuple(replace(view, state=state) if view.id == container_id else view for view in self.seen)
+        self.fresh = False
+
+
+def kills(step: steps.Step) -> bool:
+    """Whether a step that takes for ever means that a process cannot be killed."""
+    return step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE)
+
+
+async def next_change(changes: "asyncio.Queue[ContainerEvent]", *, timeout: float) -> None:
+    """Wait for the pod's containers to change; look again after ``timeout`` seconds in any case."""
+    try:
+        async with asyncio.timeout(timeout):
+            await changes.get()
+    except TimeoutError:
+        return
+    while not changes.empty():
+        changes.get_nowait()  # one look answers them all
+
+
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first has ended, and end the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_MOST_FAILURES = 3
+_NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)
+
+_RESULT = {
+    steps.Why.SWAPPED: Result.SWAPPED,
+    steps.Why.ADOPTED: Result.ADOPTED,
+    steps.Why.RERUN: Result.RERUN,
+    steps.Why.CLEARED: Result.RESET,
+    steps.Why.TRIGGERED: Result.TRIGGERED,
+    steps.Why.INIT_FAILED: Result.LEFT_TO_KUBELET,
+    steps.Why.SIDECAR_EXITED: Result.LEFT_TO_KUBELET,
+    steps.Why.LEFT_TO_KUBELET: Result.LEFT_TO_KUBELET,
+    steps.Why.SUCCESSOR_EXITED: Result.SUCCESSOR_EXITED,
+    steps.Why.UNDONE: Result.UNDONE,
+    steps.Why.NOTHING_TO_CLONE: Result.FAILED,
+}

@@ -1,0 +1,80 @@
+"""What restarts are carried out with: the calls, the events, the host's files, and what successors are made of."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from agent.actuator import hooks
+from agent.actuator.host_files import HostFiles
+from agent.cri.answers import ContainerInfo
+from agent.cri.events import ContainerEvent
+from agent.model.workloads import ContainerId, ContainerView, Hook, PodUid, SandboxId
+from agent.restart import clone, host_files
+from common.pb.runtime.v1 import api_pb2
+
+
+class Runtime(hooks.Execs, Protocol):
+    """The calls of ``agent.cri.client.CriClient`` that a restart makes; each raises CriError and has a deadline."""
+
+    async def list_containers(
+        self, *, pod_uid: PodUid | None = None, name: str | None = None
+    ) -> tuple[ContainerView, ...]: ...
+
+    async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
+
+    async def create_container(
+        self,
+        *,
+        sandbox_id: SandboxId,
+        config: api_pb2.ContainerConfig,
+        sandbox_config: api_pb2.PodSandboxConfig,
+    ) -> ContainerId: ...
+
+    async def start_container(self, container_id: ContainerId) -> None: ...
+
+    async def stop_container(self, container_id: ContainerId, *, grace: float) -> None: ...
+
+    async def remove_container(self, container_id: ContainerId) -> None: ...
+
+
+class PodEvents(Protocol):
+    """Something that tells when a pod's containers change (``agent.sources.containers.ContainerWatch``)."""
+
+    def subscribe(self, pod_uid: PodUid) -> AbstractAsyncContextManager[asyncio.Queue[ContainerEvent]]:
+        """Yield a queue that receives an item at every change of the pod's containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What restarts are carried out with. ``time_limit`` bounds one carrying out, in seconds beside its grace."""
+
+    runtime: Runtime
+    events: PodEvents
+    files: HostFiles
+    time_limit: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastWish:
+    """A container's preStop hook. ``pod_ip`` is where an HTTP hook goes by default."""
+
+    hook: Hook
+    pod_ip: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is needed to make one successor, and to end its predecessor as the pod asks."""
+
+    successor: clone.Successor
+    sandbox_config: api_pb2.PodSandboxConfig
+    post_start: Hook | None = None
+    last_wish: LastWish | None = None
+    pod_ip: str | None = None
+
+    @property
+    def log_file(self) -> Path:
+        """The successor's log on the host."""
+        return Path(host_files.log_file(self.sandbox_config.log_directory, self.successor.log_path))

@@ -1,0 +1,92 @@
+"""The API server: does it answer, does it know this node, and what does the kubelet there do differently."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from agent.doctor.checks import Check, Result
+from common.kube import errors, paths
+
+API = "kubernetes-api"
+NAME, KUBELET, RULES = NODE = ("node", "kubelet", "restart-rules")
+
+RULES_FEATURE = "RestartAllContainersOnContainerExits"
+"""How a kubelet with KEP-5532 declares it (component-helpers/nodedeclaredfeatures/features/restartallcontainers)."""
+
+NO_FREEZE_SINCE = (1, 35)
+"""Before, kubelet drops every status update of a pod in which a container that had ended for good runs again.
+
+From then on a pod of which all containers could restart is exempt: pkg/kubelet/status/status_manager.go,
+``AllContainersCouldRestart`` in pkg/api/v1/pod/util.go.
+"""
+
+_VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)")
+
+
+class Api(Protocol):
+    """The one read that is needed (``common.kube.client.KubeClient``)."""
+
+    async def get(self, path: str) -> dict[str, Any]: ...
+
+
+async def server(api: Api) -> Sequence[Check]:
+    """Say whether the API server answers, and its version."""
+    try:
+        answer = await api.get("/version")
+    except errors.KubeError as error:
+        return (Check(API, Result.FAIL, error.what, error.mend),)
+    return (Check(API, Result.OK, f"the API server answers, version {answer.get('gitVersion', 'unknown')}"),)
+
+
+async def node(api: Api, *, name: str) -> Sequence[Check]:
+    """Say whether there is such a node, and what its kubelet's version and features mean for restarts."""
+    try:
+        found = await api.get(f"{paths.NODES}/{name}")
+    except errors.NotFoundError:
+        mend = "set --node-name, in a pod by NODE_NAME from the field spec.nodeName"
+        return Check(NAME, Result.FAIL, f"the cluster has no node named {name}", mend), *_unread()
+    except errors.KubeError as error:
+        return not_asked(NAME, error), *_unread()
+    status = found.get("status") or {}
+    return (
+        Check(NAME, Result.OK, f"the cluster knows this node as {name}"),
+        kubelet_check(str((status.get("nodeInfo") or {}).get("kubeletVersion", ""))),
+        rules_check(status),
+    )
+
+
+def kubelet_check(version: str) -> Check:
+    """Say what this version of kubelet does with a pod in which an init container is run again."""
+    match = _VERSION.match(version)
+    if match is None:
+        what = f"kubelet's version cannot be told from {version!r}"
+        return Check(KUBELET, Result.UNKNOWN, what, "see kubeletVersion in the node's status")
+    if (int(match["major"]), int(match["minor"])) >= NO_FREEZE_SINCE:
+        return Check(KUBELET, Result.OK, f"kubelet {version}")
+    return Check(
+        KUBELET,
+        Result.WARN,
+        f"kubelet {version} freezes the status of an OnFailure or Never pod while an init container that had "
+        "completed runs again (strategies rerun and reset)",
+        "use Kubernetes 1.35 or newer, or the strategy swap, which runs no init container",
+    )
+
+
+def rules_check(status: Mapping[str, Any]) -> Check:
+    """Say whether kubelet restarts whole pods by rules of their own (KEP-5532), from a node's status."""
+    if RULES_FEATURE in (status.get("declaredFeatures") or ()):
+        return Check(RULES, Result.OK, "kubelet has RestartAllContainers: the strategy rules can be used")
+    what = "kubelet does not declare RestartAllContainers: the strategy rules is not available, the others are"
+    return Check(RULES, Result.NOT_NEEDED, what)
+
+
+def not_asked(name: str, error: errors.KubeError) -> Check:
+    """Return "could not tell"; a cause that the check of the server itself tells is not told again."""
+    if isinstance(error, errors.ApiUnavailableError | errors.UnauthorizedError):
+        return Check(name, Result.UNKNOWN, "the API server could not be asked", f"see {API}")
+    return Check(name, Result.UNKNOWN, error.what, error.mend or f"see {API}")
+
+
+def _unread() -> Sequence[Check]:
+    what, mend = "the node's status could not be read", f"see {NAME}"
+    return tuple(Check(name, Result.UNKNOWN, what, mend) for name in (KUBELET, RULES))

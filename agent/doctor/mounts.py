@@ -1,0 +1,27 @@
+"""On which kind of file system a path lies, from mountinfo (proc_pid_mountinfo(5))."""
+
+import re
+from pathlib import Path
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks and backslashes in a mount point
+_MOUNT_POINT = 4  # of the fields before the separator, counted from 0
+
+
+def own() -> str:
+    """Return the mounts that this process sees. Raises OSError."""
+    return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def file_system(path: Path, *, mounts: str) -> str:
+    """Return the kind of file system, such as ``ext4``, that holds a path; "unknown" when no mount does."""
+    resolved = path.resolve()
+    best, kind = Path(), "unknown"
+    for line in mounts.splitlines():
+        place, separator, file_system = line.partition(" - ")
+        if not separator:
+            continue
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), place.split()[_MOUNT_POINT]))
+        # Of two at the same point the later one lies on top.
+        if resolved.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, file_system.split()[0]
+    return kind

@@ -1,0 +1,152 @@
+"""One restart on its way through the engine, whatever its strategy: how to carry it out, and what must come of it."""
+
+import abc
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.actuator import outcomes
+from agent.actuator.outcomes import Outcome, Result
+from agent.actuator.tools import Material
+from agent.engine import ports, targets
+from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerView, PodView
+from agent.restart import intents, steps
+from agent.restart.intents import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Act(abc.ABC):
+    """A restart that has been decided on. ``restart_count`` is what its target's will be."""
+
+    outside: ports.Outside
+    target: ContainerRef
+    restart_count: int
+
+    @property
+    @abc.abstractmethod
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        """What goes into the journal before the first step."""
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> frozenset[str]:
+        """The containers that it concerns."""
+
+    @abc.abstractmethod
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        """Bring it to an end."""
+
+    @abc.abstractmethod
+    def again(self) -> "Act":
+        """Return the same act for another try: what was seen before the first no longer holds."""
+
+    @abc.abstractmethod
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        """Look again after the end: a copy that kubelet has started since goes, or takes over."""
+
+    def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
+        """Return the survivors that run for good."""
+        return outcome.survivors
+
+    def awaited(self, outcome: Outcome) -> frozenset[str]:
+        """Return the names that kubelet has not started yet."""
+        return self.names - outcome.survivors.keys()
+
+    @property
+    def id(self) -> str:
+        """The restart's name in the log."""
+        return self.entries[0].id
+
+    @property
+    def strategy(self) -> Strategy:
+        """How it is done."""
+        return self.entries[0].strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One container's part in a swap. ``seen`` is the listing that the decision was made on."""
+
+    intent: intents.Intent
+    material: Material | None
+    seen: Sequence[ContainerView] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapAct(Act):
+    """Containers of one pod, swapped side by side."""
+
+    swaps: tuple[Swap, ...]
+
+    @property
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        return tuple(swap.intent for swap in self.swaps)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(swap.intent.target.name for swap in self.swaps)
+
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        swapper = self.outside.actuators.swap
+        return outcomes.together(
+            await asyncio.gather(
+                *(
+                    swapper.carry_out(swap.intent, material=swap.material, resolution=resolution, seen=swap.seen)
+                    for swap in self.swaps
+                )
+            )
+        )
+
+    def again(self) -> Act:
+        return replace(self, swaps=tuple(replace(swap, seen=None) for swap in self.swaps))
+
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        swapper = self.outside.actuators.swap
+        again = outcomes.together(
+            await asyncio.gather(*(swapper.carry_out(swap.intent, material=None) for swap in self.swaps))
+        )
+        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors})
+
+
+@dataclass(frozen=True, slots=True)
+class PodAct(Act):
+    """A whole pod. ``materials`` None: kubelet starts what is missing (a replay, a reset, the rules)."""
+
+    intent: intents.PodIntent
+    pod: PodView | None = None
+    materials: Mapping[str, Material] | None = None
+
+    @property
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        return (self.intent,)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.intent.names
+
+    def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
+        lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
+        return {name: container for name, container in outcome.survivors.items() if name in lasting}
+
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        actuators = self.outside.actuators
+        match self.intent.strategy:
+            case Strategy.RERUN:
+                return await actuators.rerun.carry_out(self.intent, materials=self.materials, resolution=resolution)
+            case Strategy.RESET:
+                last_wishes = targets.last_wishes(self.pod)
+                return await actuators.reset.carry_out(self.intent, last_wishes=last_wishes, resolution=resolution)
+            case Strategy.RULES:
+                return await actuators.rules.carry_out(self.intent, resolution=resolution)
+            case _:
+                raise AssertionError(f"{self.intent.strategy.value} is not done to a whole pod")
+
+    def again(self) -> Act:
+        return self
+
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        finished = outcome.result is Result.RERUN  # else the starting has been left to kubelet
+        again = await (self if finished else replace(self, materials=None)).carry_out()
+        if again.result is Result.UNFINISHED:
+            return outcome
+        return replace(outcome, survivors=again.survivors)

@@ -1,0 +1,151 @@
+"""From an act to its end: journal it, carry it out, verify, report, close."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import structlog
+
+from agent.actuator.outcomes import Outcome, Result
+from agent.engine import aftermath, conditions, ports
+from agent.engine.acts import Act
+from agent.engine.metrics import Metrics
+from agent.engine.recovery import STALE_AFTER
+from agent.history.store import HistoryError, Store
+from agent.model.devices import GpuUuid
+from agent.restart import admission, steps, verification
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A restart that was acted on."""
+
+    act: Act
+    cause: admission.Cause
+    outcome: Outcome
+
+
+class Performer:
+    """Performs acts, many side by side. ``quiet`` is set while none is being carried out."""
+
+    def __init__(
+        self,
+        *,
+        outside: ports.Outside,
+        store: Store,
+        metrics: Metrics,
+        now: Callable[[], float],
+        held: float,
+    ) -> None:
+        self._outside = outside
+        self._aftermath = aftermath.Aftermath(outside=outside)
+        self._store = store
+        self._metrics = metrics
+        self._now = now
+        self._held = held
+        self._acting = 0
+        self.quiet = asyncio.Event()
+        self.quiet.set()
+
+    async def perform(
+        self, act: Act, *, cause: admission.Cause, devices: frozenset[GpuUuid], announce: Callable[[], None]
+    ) -> None:
+        """See an act through to its verified end. Raises HistoryError before anything is done.
+
+        ``announce`` is called once it is in the journal. ``devices`` must answer afterwards.
+        """
+        await self._store.begin(*act.entries)
+        announce()
+        with self._act_noted():
+            outcome = await self._to_the_end(act)
+        await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=devices)
+
+    @contextlib.contextmanager
+    def _act_noted(self) -> Iterator[None]:
+        self._acting += 1
+        self.quiet.clear()
+        try:
+            yield
+        finally:
+            self._acting -= 1
+            if self._acting == 0:
+                self.quiet.set()
+
+    async def _to_the_end(self, act: Act) -> Outcome:
+        """Carry it out, again while the runtime stays away; what has grown stale is taken back where that is safe."""
+        outcome = await act.carry_out()
+        while outcome.result is Result.UNFINISHED and self._age(act) < self._held:
+            log.warning("restart.unfinished", restart=act.id, detail=outcome.detail)
+            stale = self._age(act) > STALE_AFTER
+            outcome = await act.again().carry_out(
+                resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH
+            )
+        return outcome
+
+    def _age(self, act: Act) -> float:
+        return self._now() - act.entries[0].created_at
+
+    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid]) -> None:
+        """Report at once, verify, wait for kubelet's consent, report again, and close the intents.
+
+        An unfinished intent stays open in the journal: the agent's next start takes it up.
+        """
+        self._count(done)
+        self._report(done, checks=(), settled=not done.outcome.result.restarted)
+        if done.outcome.result.restarted:
+            begun = asyncio.get_running_loop().time()
+            (outcome, settled), answer = await asyncio.gather(
+                self._aftermath.settle(done.act, done.outcome), self._aftermath.devices_answer(devices)
+            )
+            if done.act.awaited(done.outcome):  # what kubelet had to do is a part of this restart
+                kubelets = asyncio.get_running_loop().time() - begun
+                outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
+            done = replace(done, outcome=outcome)
+            self._report(done, checks=(answer, *settled), settled=True)
+        if done.outcome.result is not Result.UNFINISHED:
+            await self._close(done)
+
+    async def _close(self, done: _Done) -> None:
+        for intent in done.act.entries:
+            try:
+                await self._store.finish(intent.id, outcome=done.outcome.result.value, now=self._now())
+            except HistoryError as error:
+                log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
+
+    def _count(self, done: _Done) -> None:
+        strategy = done.act.strategy.value
+        self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
+        for phase, seconds in done.outcome.phases.items():
+            self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
+        if done.outcome.result.restarted and not done.act.awaited(done.outcome):
+            since_fault = self._now() - done.cause.happened_at
+            self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
+
+    def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
+        act, outcome = done.act, done.outcome
+        condition = conditions.for_restart(
+            container=act.target.name,
+            strategy=act.strategy,
+            restart_count=act.restart_count,
+            cause=done.cause,
+            outcome=outcome,
+            checks=checks,
+            settled=settled,
+        )
+        self._outside.reporter.set(act.target.pod, condition)
+        log.info(
+            "restart.finished" if settled else "restart.acted",
+            restart=act.id,
+            container=str(act.target),
+            containers=sorted(act.names),
+            strategy=act.strategy.value,
+            cause=done.cause.code,
+            result=outcome.result.value,
+            detail=outcome.detail,
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in outcome.phases.items()},
+            checks={check.name: check.state.value for check in checks},
+        )

@@ -1,0 +1,112 @@
+"""Make an act ready: gather what its strategy needs, for a new restart or one that an earlier agent has begun."""
+
+import uuid
+from collections.abc import Sequence
+
+from agent.engine import acts, ports, targets
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodView
+from agent.restart import admission, intents, rules
+from agent.restart.intents import Strategy
+
+
+async def prepare(
+    outside: ports.Outside,
+    decision: admission.Decision,
+    *,
+    target: targets.Target,
+    pod: PodView,
+    reason: str,
+    now: float,
+) -> acts.Act:
+    """Make ready what the decision asks for. Raises CriError, or CloneRefusedError."""
+    if decision.strategy is Strategy.SWAP:
+        return await _prepare_swap(outside, decision, target=target, pod=pod, reason=reason, now=now)
+    assert decision.strategy is not None
+    ref = target.view.ref
+    plan = await targets.plan(outside.runtime, pod)
+    rules_grace = decision.strategy is Strategy.RULES  # only SIGKILL gives the exit code that the rule is for
+    intent = intents.PodIntent(
+        id=_new_id(),
+        target=ref,
+        sandbox_id=target.view.sandbox_id,
+        strategy=decision.strategy,
+        plan=plan,
+        reason=reason,
+        created_at=now,
+        grace_seconds=0.0 if rules_grace else decision.grace_seconds,
+        trigger=_trigger(pod, plan=plan, preferred=ref.name) if rules_grace else None,
+    )
+    materials = None
+    if decision.strategy is Strategy.RERUN:
+        materials = await targets.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
+    spec = pod.container(ref.name)
+    count = spec.restart_count + 1 if spec is not None else 1
+    if materials is not None:
+        count = materials[ref.name].successor.restart_count
+    return acts.PodAct(outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials)
+
+
+async def resume(outside: ports.Outside, intent: intents.AnyIntent) -> acts.Act:
+    """Make ready what an earlier agent has begun. Raises CriError, or CloneRefusedError."""
+    pod = outside.pods.pods().get(intent.target.pod.uid)
+    if isinstance(intent, intents.PodIntent):
+        return acts.PodAct(outside=outside, target=intent.target, restart_count=0, intent=intent, pod=pod)
+    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
+    material = None
+    if any(view.id == intent.old for view in views):  # it still knows its config, unless kubelet's GC took it
+        info = await outside.runtime.container_info(intent.old)
+        material = await targets.material(outside.runtime, info, intent=intent, pod=pod, processes=outside.processes)
+    return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, material),))
+
+
+def without_material(outside: ports.Outside, intent: intents.Intent) -> acts.Act:
+    """Return what can be done about a swap whose old config cannot be copied."""
+    return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, None),))
+
+
+async def _prepare_swap(
+    outside: ports.Outside,
+    decision: admission.Decision,
+    *,
+    target: targets.Target,
+    pod: PodView,
+    reason: str,
+    now: float,
+) -> acts.Act:
+    swaps: list[acts.Swap] = []
+    count = 1
+    for name, order in decision.orders.items():
+        found = target
+        if name != target.view.ref.name:
+            sibling = await targets.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
+            if sibling is None or sibling.info.state is not ContainerState.RUNNING:
+                continue  # it was not hit, and what does not run is kubelet's to start
+            found = sibling
+        intent = intents.Intent(
+            id=_new_id(),
+            target=found.view.ref,
+            sandbox_id=found.view.sandbox_id,
+            old=found.view.id,
+            old_attempt=max(view.attempt for view in found.siblings),
+            order=order,
+            reason=reason,
+            created_at=now,
+            grace_seconds=decision.grace_seconds,
+        )
+        material = await targets.material(
+            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
+        )
+        swaps.append(acts.Swap(intent, material, found.siblings))
+        if found is target:
+            count = material.successor.restart_count
+    return acts.SwapAct(outside=outside, target=target.view.ref, restart_count=count, swaps=tuple(swaps))
+
+
+def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:
+    chosen = rules.trigger(pod, preferred=preferred)
+    assert chosen is not None, "admission has found one"
+    return next((planned.old[-1] for planned in plan if planned.name == chosen.name and planned.old), None)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]

@@ -1,0 +1,42 @@
+"""The pod's own rules: kill one container, and kubelet restarts all of them. Pure.
+
+KEP-5532: a container may declare ``RestartAllContainers`` for exit codes; SIGKILL makes it exit with 137. Kubelet
+(1.35 with the gate, 1.36 by default) then stops, removes and starts every container of the pod.
+"""
+
+from collections.abc import Iterable
+
+from agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, ContainerView, PodView, RuleAction
+from agent.restart import intents
+from agent.restart.steps import Resolution, Step, StepKind, Why
+
+KILLED = 137
+"""The exit code of a container that SIGKILL has ended."""
+
+
+def declares_restart_all(container: ContainerSpec) -> bool:
+    """Whether kubelet restarts the whole pod when this container is killed."""
+    rule = container.rule_for(KILLED)
+    return rule is not None and rule.action is RuleAction.RESTART_ALL
+
+
+def trigger(pod: PodView, *, preferred: str) -> ContainerSpec | None:
+    """Return the container to kill: the preferred one, else any other that declares the rule and runs."""
+    candidates = [
+        container
+        for container in pod.containers
+        if container.role is not ContainerRole.INIT and container.running and declares_restart_all(container)
+    ]
+    return next((container for container in candidates if container.name == preferred), next(iter(candidates), None))
+
+
+def next_steps(
+    intent: intents.PodIntent, seen: Iterable[ContainerView], *, resolution: Resolution = Resolution.FINISH
+) -> tuple[Step, ...]:
+    """Return the one next step: kill the trigger if it still runs; the rest is kubelet's."""
+    running = any(view.id == intent.trigger and view.state is ContainerState.RUNNING for view in seen)
+    if not running:
+        return (Step(StepKind.DONE, Why.TRIGGERED),)
+    if resolution is Resolution.UNDO:
+        return (Step(StepKind.DONE, Why.UNDONE),)
+    return (Step(StepKind.STOP, Why.OLD_RUNS, intent.trigger),)

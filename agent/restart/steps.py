@@ -1,0 +1,65 @@
+"""The words of restart rules: a rule maps what the runtime shows to the next step, or to steps that go side by side."""
+
+import enum
+from dataclasses import dataclass
+
+from agent.model.workloads import ContainerId, ContainerState
+
+
+class StepKind(enum.Enum):
+    """What to do next."""
+
+    STOP = "stop"
+    CREATE = "create"
+    START = "start"
+    REMOVE = "remove"
+    WAIT = "wait"
+    DONE = "done"
+
+
+class Why(enum.Enum):
+    """Why this is the next step; for DONE, how it ended."""
+
+    OLD_RUNS = "OldRuns"
+    OLD_LEFT = "OldLeft"
+    NO_SUCCESSOR = "NoSuccessor"
+    SUCCESSOR_READY = "SuccessorReady"
+    KUBELET_WON = "KubeletWon"
+    OUT_OF_TURN = "OutOfTurn"
+    UNDOING = "Undoing"
+    KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
+    INIT_RUNS = "InitRuns"
+    NOT_STARTED = "StartupProbeOpen"
+    STATE_UNKNOWN = "StateUnknown"
+    SWAPPED = "Swapped"
+    ADOPTED = "Adopted"
+    RERUN = "Rerun"
+    CLEARED = "Cleared"
+    TRIGGERED = "Triggered"
+    INIT_FAILED = "InitFailed"
+    SIDECAR_EXITED = "SidecarExited"
+    LEFT_TO_KUBELET = "LeftToKubelet"
+    SUCCESSOR_EXITED = "SuccessorExited"
+    UNDONE = "Undone"
+    NOTHING_TO_CLONE = "NothingToClone"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. ``container`` is what it acts on, ``name`` whose container to create or what an end is about."""
+
+    kind: StepKind
+    why: Why
+    container: ContainerId | None = None
+    name: str | None = None
+
+
+class Resolution(enum.Enum):
+    """Whether to carry an intent through, or take it back as far as that is safe (too old, or it cannot succeed)."""
+
+    FINISH = "finish"
+    UNDO = "undo"
+
+
+LIVE = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.UNKNOWN)
+"""States of a container that may run, now or later."""

@@ -1,0 +1,134 @@
+"""Which strategy restarts this pod, and why not a better one. Pure: a table of strategies, each with its obstacle.
+
+What is asked for by name is done or refused; only ``auto`` steps down, each time with the reason.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
+from agent.restart import rules
+from agent.restart.intents import Strategy
+
+
+class Obstacle(enum.Enum):
+    """What stands in a strategy's way. Each is a ``Reason`` of admission by the same word."""
+
+    RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
+    POST_START_UNSUPPORTED = "PostStartUnsupported"
+    RESTART_POLICY_NEVER = "RestartPolicyNever"
+    GRACE_COULD_COMPLETE = "GraceCouldComplete"
+    RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
+    NO_RESTART_RULE = "NoRestartRule"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the choice depends on.
+
+    ``targets`` are the containers that a swap would replace. ``not_cloneable`` says why a container's config cannot be
+    had or copied, None when it can.
+    """
+
+    pod: PodView
+    targets: tuple[ContainerSpec, ...]
+    grace_seconds: float = 0.0
+    not_cloneable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One strategy that cannot be used here."""
+
+    strategy: Strategy
+    obstacle: Obstacle
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The strategy, or None when none can be used; ``refused`` are those that were passed over, in order."""
+
+    strategy: Strategy | None
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def stepped_down(self) -> str:
+        """Why it is not the strategy that comes first, for people; empty when it is."""
+        return "; ".join(f"not {item.strategy.value}: {item.detail}" for item in self.refused)
+
+
+Check = Callable[[Situation], tuple[Obstacle, str] | None]
+
+
+def choose(wanted: Strategy, situation: Situation) -> Choice:
+    """Return the first strategy that nothing stands in the way of: the wanted one, or for ``auto`` those in turn."""
+    refused: list[Refused] = []
+    for strategy in _AUTO if wanted is Strategy.AUTO else (wanted,):
+        obstacle = CHECKS[strategy](situation)
+        if obstacle is None:
+            return Choice(strategy, tuple(refused))
+        refused.append(Refused(strategy, *obstacle))
+    return Choice(None, tuple(refused))
+
+
+def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
+    return _hidden_config(situation) or _foreign_hook(situation.targets)
+
+
+def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
+    return _hidden_config(situation) or _foreign_hook(situation.pod.containers) or _reset(situation)
+
+
+def _reset(situation: Situation) -> tuple[Obstacle, str] | None:
+    """Whatever is removed must be started again, and no exit on the way may end the pod."""
+    pod = situation.pod
+    for container in pod.containers:
+        policy = pod.policy_of(container.name)
+        if policy is RestartPolicy.NEVER:
+            return Obstacle.RESTART_POLICY_NEVER, f"restartPolicy Never: a removed {container.name} would fail the pod"
+        if rules.declares_restart_all(container):
+            return (
+                Obstacle.RESTARTS_ALL_ON_KILL,
+                f"{container.name} declares RestartAllContainers for exit code {rules.KILLED}: use strategy rules",
+            )
+        if situation.grace_seconds > 0 and container.role is ContainerRole.MAIN and policy is RestartPolicy.ON_FAILURE:
+            return (
+                Obstacle.GRACE_COULD_COMPLETE,
+                f"{container.name} could complete the pod by exiting 0 on SIGTERM; use no grace or policy Always",
+            )
+    return None
+
+
+def _rules(situation: Situation) -> tuple[Obstacle, str] | None:
+    if rules.trigger(situation.pod, preferred="") is None:
+        return (
+            Obstacle.NO_RESTART_RULE,
+            f"no running container declares RestartAllContainers for exit code {rules.KILLED}",
+        )
+    return None
+
+
+def _hidden_config(situation: Situation) -> tuple[Obstacle, str] | None:
+    if situation.not_cloneable is None:
+        return None
+    return Obstacle.RUNTIME_HIDES_CONFIG, situation.not_cloneable
+
+
+def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] | None:
+    for container in containers:
+        if isinstance(container.post_start, UnsupportedHook):
+            return Obstacle.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.why}"
+    return None
+
+
+CHECKS: Final[Mapping[Strategy, Check]] = MappingProxyType(
+    {Strategy.SWAP: _swap, Strategy.RERUN: _rerun, Strategy.RESET: _reset, Strategy.RULES: _rules}
+)
+"""What stands in the way of each strategy (``auto`` is the choice between them)."""
+
+# A rerun is never chosen unasked: it costs more than a swap, and what keeps a swap from being done keeps it, too.
+_AUTO: Final = (Strategy.SWAP, Strategy.RESET, Strategy.RULES)

@@ -1,0 +1,75 @@
+"""``doctor`` on a whole node: everything works; one thing is missing; the agent itself is asked, too."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from agent.doctor import checks, examine, rendering
+from agent.doctor.checks import Report, Result
+from agent.settings import Settings
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+
+@pytest.fixture
+def settings(dev: node.DevNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings that an agent gets on this node; its NVML is the node's fake."""
+    for name, value in dev.nvml.env().items():
+        monkeypatch.setenv(name, value)
+    flags = dev.agent_flags(metrics_address="127.0.0.1:1")
+    return Settings(
+        node_name=flags["node-name"],
+        kubeconfig=Path(flags["kubeconfig"]),
+        cri_endpoint=flags["cri-endpoint"],
+        pod_resources_socket=flags["pod-resources-socket"],
+        kernel_log=Path(flags["kernel-log"]),
+        state_dir=tmp_path,
+        pod_log_symlinks=Path(flags["pod-log-symlinks"]),
+        metrics_address=flags["metrics-address"],
+    )
+
+
+def results(report: Report) -> dict[str, Result]:
+    return {check.name: check.result for check in report.checks}
+
+
+async def test_on_a_node_with_everything_all_works(dev: node.DevNode, observer: Observer, settings: Settings) -> None:
+    async with training.pod(dev, observer, "examined"):
+        report = await examine.examine(settings)
+
+    text = rendering.text(report, colour=False)
+    assert report.exit_code == checks.EXIT_WORKS, text
+    found = results(report)
+    # The cgroup version and the file system under the tests are the machine's own; the agent does not run.
+    by_machine = ("cgroups", "state-directory", "restart-rules", "agent")
+    others = {name: result for name, result in found.items() if name not in by_machine}
+    assert set(others.values()) == {Result.OK}, text
+    assert found["agent"] is Result.NOT_NEEDED
+
+
+async def test_a_running_agent_is_asked_for_its_parts(dev: node.DevNode, settings: Settings, tmp_path: Path) -> None:
+    async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
+        await training.until_ready(agent)
+        report = await examine.examine(dataclasses.replace(settings, metrics_address=agent.metrics_address))
+
+    assert results(report)["agent"] is Result.OK
+
+
+async def test_a_missing_runtime_socket_is_named_and_hides_nothing_else(
+    dev: node.DevNode, settings: Settings, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "none.sock")
+
+    report = await examine.examine(dataclasses.replace(settings, cri_endpoint=missing))
+
+    assert report.exit_code == checks.EXIT_DOES_NOT_WORK
+    found = {check.name: check for check in report.checks}
+    assert found["container-runtime"].result is Result.FAIL
+    assert missing in found["container-runtime"].what
+    assert found["container-runtime"].mend
+    broken = {name for name, check in found.items() if not check.result.works}
+    assert broken == {"container-runtime", "container-config", "container-events", "host-processes"}

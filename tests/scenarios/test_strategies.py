@@ -1,0 +1,282 @@
+"""Every strategy on real containers, under kubelet's eyes."""
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.actuator.outcomes import Result
+from agent.restart.intents import Strategy
+from common.kube import client as kube
+from common.kube import paths
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer, Seen
+from tests.scenarios import parts, training
+
+pytestmark = pytest.mark.devnode
+
+ROUNDS = 20
+OPT_IN = {"kubemend.io/restart": "InPlace"}
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+def asking_for(strategy: str, **more: str) -> dict[str, str]:
+    return OPT_IN | {"kubemend.io/strategy": strategy} | {f"kubemend.io/{key}": value for key, value in more.items()}
+
+
+@contextlib.asynccontextmanager
+async def pod(observer: Observer, manifest: Mapping[str, Any]) -> AsyncIterator[Seen]:
+    """Run a pod of the scenario's own making for the length of the block; yields it training."""
+    name = manifest["metadata"]["name"]
+    await observer.create(manifest)
+    try:
+        yield await observer.until(name, training.is_training, timeout=training.DEADLINE, what=f"{name} training")
+    finally:
+        await observer.delete(name)
+
+
+def container(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return one container of a manifest."""
+    spec = manifest["spec"]
+    found: dict[str, Any] = next(c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name)
+    return found
+
+
+async def whole_pod_restarted(observer: Observer, name: str, before: Seen, *, by: str) -> Seen:
+    """Wait until the whole pod has been restarted and verified, init containers once more included."""
+    after = await observer.until(
+        name,
+        lambda s: (
+            s.condition("InPlaceRestart").get("message", "").endswith("; verified")
+            and f" by {by} " in s.condition("InPlaceRestart")["message"]
+            and all(count > before.restart_counts[each] for each, count in s.restart_counts.items())
+        ),
+        timeout=training.DEADLINE,
+        what=f"verified {by} of {name}",
+    )
+    check_whole(before, after)
+    return after
+
+
+def check_whole(before: Seen, after: Seen) -> None:
+    assert {each: len(ids) for each, ids in after.running.items()} == {"trainer": 1, "shipper": 1}
+    assert all(after.running[each] != before.running[each] for each in after.running)
+    assert all(after.container_ids[each] != before.container_ids[each] for each in after.container_ids)
+    assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")
+    assert after.init_runs > before.init_runs
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+@pytest.mark.parametrize("strategy", ["rerun", "reset"])
+async def test_the_whole_pod_is_restarted_init_containers_first(
+    dev: node.DevNode, observer: Observer, own_state: str, strategy: str, policy: str
+) -> None:
+    name = f"{strategy}-{policy.lower()}"
+    fields: dict[str, Any] = {"restart_policy": policy, "annotations": asking_for(strategy)}
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, name, **fields) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, name, 31)
+        after = await whole_pod_restarted(observer, name, before, by=strategy)
+        assert after.init_runs == before.init_runs + 1
+        await in_order(observer, after)
+        await observer.until(name, lambda s: s.step > after.step, timeout=30, what="further steps")
+
+
+async def in_order(observer: Observer, seen: Seen) -> None:
+    """What init has prepared was ready before anything that lasts was started."""
+    _, prepared = await observer.times(seen.container_ids["prepare"])  # type: ignore[arg-type]
+    started = [(await observer.times(seen.running[name][0]))[0] for name in ("shipper", "trainer")]
+    assert 0 < prepared <= min(started)
+
+
+async def test_many_reruns_with_kubelet_looking_at_random_moments(dev: node.DevNode, observer: Observer) -> None:
+    chance = random.Random(20)
+    async with training.pod(dev, observer, "rounds", gpus=0) as first, parts.on(dev) as made:
+        seen = first
+        for number in range(1, ROUNDS + 1):
+            act = await made.prepared(seen.uid, Strategy.RERUN)
+            looking = asyncio.create_task(looks(dev.kubelet.control, chance), name="kubelet's looks")
+            outcome = await act.carry_out()
+            await looking
+            assert outcome.result is Result.RERUN, outcome
+            outcome, checks = await made.settled(act, outcome)
+            assert {check.state.value for check in checks} == {"passed"}, (number, checks)
+            before, seen = seen, await observer.see("rounds")
+            check_whole(before, seen)
+            await in_order(observer, seen)
+            ours = {name for name, each in outcome.survivors.items() if await made.is_ours(each, act)}
+            if {"shipper", "trainer"} <= ours:  # kubelet may have put a sidecar of its own in the place of ours
+                shipping, training_since = [await observer.times(outcome.survivors[n]) for n in ("shipper", "trainer")]
+                assert shipping[0] <= training_since[0]
+            # Kubelet runs an init container of its own where it looks between the creation and the start of ours.
+            assert seen.init_runs - before.init_runs in ((1,) if "prepare" in ours else (1, 2))
+
+
+async def looks(control: Any, chance: random.Random) -> None:
+    """Place the stand-in's looks at random moments of a rerun; a real kubelet looks when it likes."""
+    if control is None:
+        return
+    await control.hold()
+    for _ in range(3):
+        await asyncio.sleep(chance.uniform(0.0, 0.08))
+        await control.relist()
+    await control.release()
+
+
+async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    manifest = trainer.manifest("fresh", node=dev.name, annotations=asking_for("swap") | {"learning-rate": "old"})
+    rate = {"name": "RATE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['learning-rate']"}}}
+    with_environment(manifest, rate)
+    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+        await training.until_ready(agent)
+        await annotate(dev, "fresh", {"learning-rate": "new"})
+        await training.xid(dev, observer, "fresh", 31)
+        swapped = await training.restarted(observer, "fresh", before)
+        assert said(observer, "fresh", swapped) == "rate old"
+        await annotate(dev, "fresh", {"kubemend.io/strategy": "reset"})
+        await training.xid(dev, observer, "fresh", 31)
+        after = await whole_pod_restarted(observer, "fresh", swapped, by="reset")
+        assert said(observer, "fresh", after) == "rate new"
+
+
+async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer: Observer, own_state: str) -> None:
+    if dev.kinds["kubelet"] != "real":
+        pytest.skip("the kubelet stand-in knows no configMapKeyRef")
+    manifest = trainer.manifest("configured", node=dev.name, annotations=asking_for("reset"))
+    rate = {"name": "RATE", "valueFrom": {"configMapKeyRef": {"name": "rates", "key": "rate"}}}
+    with_environment(manifest, rate)
+    async with kube.connect(kubeconfig=dev.kubeconfig) as api:
+        maps = paths.collection("configmaps", namespace="default")
+        await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
+        async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+            await training.until_ready(agent)
+            assert said(observer, "configured", before) == "rate old"
+            await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
+            await training.xid(dev, observer, "configured", 31)
+            after = await whole_pod_restarted(observer, "configured", before, by="reset")
+            assert said(observer, "configured", after) == "rate new"
+        await api.delete(f"{maps}/rates")
+
+
+def with_environment(manifest: Mapping[str, Any], variable: Mapping[str, Any]) -> None:
+    """Give the trainer a variable, and let it say its value first."""
+    made = container(manifest, "trainer")
+    made["env"] = [dict(variable)]
+    made["command"] = [*made["command"][:2], 'echo "rate $RATE"\n' + made["command"][2]]
+
+
+async def annotate(dev: node.DevNode, name: str, annotations: Mapping[str, str]) -> None:
+    """Change a pod's annotations, and wait until the change is there for all."""
+    async with kube.connect(kubeconfig=dev.kubeconfig) as api:
+        body = {"metadata": {"annotations": dict(annotations)}}
+        await api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
+
+
+def said(observer: Observer, name: str, seen: Seen) -> str:
+    """Return the first line of what the trainer that runs now has said."""
+    log = observer.log(name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
+    return log.splitlines()[0].split(" ", 3)[3]
+
+
+async def test_the_pods_own_rule_restarts_all_of_it(dev: node.DevNode, observer: Observer, own_state: str) -> None:
+    manifest = trainer.manifest("ruled", node=dev.name, restart_policy="Never", annotations=asking_for("rules"))
+    container(manifest, "trainer").update(
+        restartPolicy="Never",
+        restartPolicyRules=[{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}],
+    )
+    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "ruled", 31)
+        await whole_pod_restarted(observer, "ruled", before, by="rules")
+
+
+async def test_selected_containers_are_swapped_together_and_no_other(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    manifest = trainer.manifest(
+        "several", node=dev.name, annotations=OPT_IN | {"kubemend.io/containers": "trainer,worker"}
+    )
+    idle = {**container(manifest, "shipper"), "restartPolicy": None}
+    manifest["spec"]["containers"] += [
+        {key: value for key, value in (idle | {"name": name}).items() if value is not None}
+        for name in ("worker", "bystander")
+    ]
+    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "several", 31)
+        after = await training.restarted(observer, "several", before)
+        assert {name for name in after.running if after.running[name] != before.running[name]} == {"trainer", "worker"}
+        assert all(len(ids) == 1 for ids in after.running.values())
+
+
+async def test_grace_runs_pre_stop_then_sigterm_before_the_kill(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    manifest = trainer.manifest(
+        "graceful", node=dev.name, restart_policy="Always", annotations=asking_for("swap", **{"grace-period": "10s"})
+    )
+    made = container(manifest, "trainer")
+    made["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /checkpoints/end"]}}}
+    on_term = "trap 'echo term >> /checkpoints/end; exit 0' TERM\n"
+    made["command"] = [*made["command"][:2], on_term + made["command"][2]]
+    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "graceful", 31)
+        after = await training.restarted(observer, "graceful", before)
+        assert (observer.volume(after.uid) / "end").read_text().split() == ["hook", "term"]
+
+
+async def test_what_would_fail_a_never_pod_is_refused_beforehand(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    fields: dict[str, Any] = {"restart_policy": "Never", "annotations": asking_for("rerun")}
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "refused", **fields) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, "refused", 31)
+        told = await observer.until(
+            "refused",
+            lambda s: s.condition("InPlaceRestart").get("reason") == "RestartPolicyNever",
+            timeout=30,
+            what="the refusal",
+        )
+        later = await training.trains_on(observer, "refused", told)
+        assert later.running == before.running
+
+
+async def test_an_agent_killed_in_mid_rerun_leaves_a_pod_that_comes_up_whole(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    fields: dict[str, Any] = {"annotations": asking_for("rerun")}
+    async with training.pod(dev, observer, "cut-short", **fields) as before:
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            await training.xid(dev, observer, "cut-short", 31)
+            await observer.until(
+                "cut-short", lambda s: s.running != before.running, timeout=30, what="the beginning of the rerun"
+            )
+            agent.child.signal(signal.SIGKILL)
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            after = await observer.until(
+                "cut-short",
+                lambda s: (
+                    s.phase == "Running"
+                    and {name: len(ids) for name, ids in s.running.items()} == {"trainer": 1, "shipper": 1}
+                    and all(s.running[name] == (s.container_ids[name],) for name in s.running)
+                    and not set(s.running.values()) & set(before.running.values())
+                ),
+                timeout=training.DEADLINE,
+                what="a whole pod",
+            )
+            assert after.init_runs > before.init_runs

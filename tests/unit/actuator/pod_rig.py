@@ -1,0 +1,129 @@
+"""A pod of an init container, a sidecar and two mains on the rig's runtime, and what kubelet and its process do."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.actuator.rerun import RerunActuator
+from agent.actuator.reset import ResetActuator
+from agent.actuator.rules import RulesActuator
+from agent.actuator.tools import Material
+from agent.cri.events import EventKind
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerView,
+    PodView,
+    RestartPolicy,
+)
+from agent.restart import clone, intents
+from agent.restart.intents import Planned, Strategy
+from tests.fakes import outside
+from tests.unit.actuator.conftest import POD, TARGET, Rig
+
+ROLES = {
+    "prepare": ContainerRole.INIT,
+    "shipper": ContainerRole.SIDECAR,
+    "trainer": ContainerRole.MAIN,
+    "logger": ContainerRole.MAIN,
+}
+LASTING = ("shipper", "trainer", "logger")
+
+
+@dataclass
+class PodRig:
+    """The pod as kubelet has made it: the init container has ended, the others run."""
+
+    rig: Rig
+    old: dict[str, ContainerId]
+    pods: outside.Pods
+
+    def intent(self, **changes: Any) -> intents.PodIntent:
+        probes = changes.pop("startup_probes", ())
+        defaults: dict[str, Any] = {
+            "id": "r1",
+            "target": TARGET,
+            "sandbox_id": self.rig.sandbox_id,
+            "strategy": Strategy.RERUN,
+            "plan": tuple(
+                Planned(name=name, role=role, old=(self.old[name],), old_attempt=0, has_startup_probe=name in probes)
+                for name, role in ROLES.items()
+            ),
+            "reason": "Xid31",
+            "created_at": 1000.0,
+        }
+        return intents.PodIntent(**defaults | changes)
+
+    async def materials(self, intent: intents.PodIntent, **changes: Any) -> dict[str, Material]:
+        found = {}
+        for planned in intent.plan:
+            info = await self.rig.cri.container_info(planned.old[-1])
+            found[planned.name] = Material(
+                successor=clone.successor(
+                    info.config, intent=intent.of_container(planned), runtime_env=info.runtime_env
+                ),
+                sandbox_config=clone.sandbox_config(await self.rig.cri.sandbox_config(intent.sandbox_id)),
+                **changes,
+            )
+        return found
+
+    def rerun(self, *, time_limit: float = 10.0) -> RerunActuator:
+        return RerunActuator(self.rig.tools(time_limit=time_limit), pods=self.pods)
+
+    def reset(self) -> ResetActuator:
+        return ResetActuator(self.rig.tools())
+
+    def rules(self) -> RulesActuator:
+        return RulesActuator(self.rig.tools())
+
+    async def containers(self) -> tuple[ContainerView, ...]:
+        return await self.rig.cri.list_containers(pod_uid=POD.uid)
+
+    async def running(self) -> dict[str, list[ContainerId]]:
+        found: dict[str, list[ContainerId]] = {}
+        for view in await self.containers():
+            if view.state is ContainerState.RUNNING:
+                found.setdefault(view.ref.name, []).append(view.id)
+        return found
+
+    async def kubelet_starts(self, name: str, *, attempt: int, start: bool = True) -> ContainerId:
+        return await self.rig.kubelet_creates(attempt=attempt, name=name, start=start)
+
+    async def kubelet_says_started(self, name: str) -> None:
+        """Kubelet's status tells that the startup probe of the container that runs now has succeeded."""
+        (container,) = (await self.running())[name]
+        pod = self.pods.pods()[POD.uid]
+        specs = (
+            replace(spec, started=True, container_id=container) if spec.name == name else spec
+            for spec in pod.containers
+        )
+        await self.pods.put(replace(pod, containers=tuple(specs)))
+
+
+@contextlib.asynccontextmanager
+async def made(rig: Rig, *, exit_code: int = 0) -> AsyncIterator[PodRig]:
+    """Make the pod; init containers that are started from now on end at once with ``exit_code``."""
+    old = {TARGET.name: rig.old}
+    for name in ROLES.keys() - old:
+        old[name] = await rig.kubelet_creates(attempt=0, name=name)
+    rig.server.runtime.exit(old["prepare"], exit_code=0)
+    specs = tuple(ContainerSpec(name=name, role=role) for name, role in ROLES.items())
+    pod = PodView(ref=POD, phase="Running", restart_policy=RestartPolicy.ALWAYS, containers=specs)
+    async with rig.watch.subscribe(POD.uid) as events:
+        ending = asyncio.create_task(_end_inits(rig, events, exit_code=exit_code), name="init ends")
+        rig.server.calls.clear()
+        yield PodRig(rig=rig, old=old, pods=outside.Pods(pod))
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+
+
+async def _end_inits(rig: Rig, events: Any, *, exit_code: int) -> None:
+    while True:
+        event = await events.get()
+        fresh = event.container_id in rig.server.runtime.containers
+        if event.container.ref.name == "prepare" and event.kind is EventKind.STARTED and fresh:
+            rig.server.runtime.exit(event.container_id, exit_code=exit_code)

@@ -1,0 +1,221 @@
+"""Reruns on the stand-in runtime: the order of calls, every failure of every call, kubelet's races, crashes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import grpc
+import pytest
+
+from agent.actuator.outcomes import Result
+from agent.actuator.tools import LastWish, Material
+from agent.cri.events import EventKind
+from agent.model.workloads import ContainerId, ContainerState, ExecHook
+from agent.restart import intents, rerun, reset, steps
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import POD, Rig
+from tests.unit.actuator.pod_rig import LASTING, PodRig
+
+CODES = [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)]
+
+
+@pytest.fixture
+async def pod(rig: Rig) -> AsyncIterator[PodRig]:
+    async with pod_rig.made(rig) as made:
+        yield made
+
+
+async def check_rerun(pod: PodRig) -> None:
+    running = await pod.running()
+    assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)
+    assert not [view for view in await pod.containers() if view.state is ContainerState.CREATED]
+    assert not {view.id for view in await pod.containers()} & set(pod.old.values())
+
+
+async def test_everything_goes_and_comes_again_in_the_specs_order(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    pod.rig.server.calls.clear()
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.RERUN
+    await check_rerun(pod)
+    made = [view for view in await pod.containers() if view.restart_id == intent.id]
+    assert [view.ref.name for view in made[:2]] == ["prepare", "shipper"]
+    assert {view.attempt for view in made} == {1}
+    calls = pod.rig.server.calls
+    removed = [call.request.container_id for call in calls if call.method == "RemoveContainer"]  # type: ignore[attr-defined]
+    assert removed[0] == pod.old["prepare"], "what has exited goes first"
+    assert set(removed[1:]) == {pod.old[name] for name in LASTING}
+    assert "StopContainer" not in pod.rig.server.called(), "without grace the removal is the kill"
+    assert set(outcome.survivors) == set(pod_rig.ROLES)
+
+
+@pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+async def test_any_error_of_any_call_still_ends_in_a_whole_pod(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    pod.rig.server.fail(method, code)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.RERUN
+    await check_rerun(pod)
+
+
+async def test_a_create_that_always_fails_is_left_to_kubelet_with_nothing_old_and_nothing_waiting(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.LEFT_TO_KUBELET
+    assert "no space left" in outcome.detail
+    assert await pod.containers() == ()
+
+
+async def test_a_start_that_always_fails_leaves_nothing_created_behind(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.LEFT_TO_KUBELET
+    assert await pod.containers() == ()
+
+
+async def test_a_failed_init_container_stops_it_there_and_says_so(rig: Rig) -> None:
+    async with pod_rig.made(rig, exit_code=3) as pod:
+        intent = pod.intent()
+        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+        assert outcome.result is Result.LEFT_TO_KUBELET
+        assert outcome.detail == "prepare ended with exit code 3; kubelet does the rest"
+        assert [view.ref.name for view in await pod.containers()] == ["prepare"]
+
+
+async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    for container in pod.old.values():
+        await pod.rig.cri.remove_container(container)
+    theirs = await pod.kubelet_starts("prepare", attempt=1, start=False)
+    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    await pod.rig.cri.start_container(theirs)
+    outcome = await work
+    assert (outcome.result, outcome.survivors["prepare"]) == (Result.RERUN, theirs)
+    await check_rerun(pod)
+
+
+async def test_a_name_that_kubelet_has_just_taken_is_no_failure(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    reserved = 'failed to reserve container name "x": name "x" is reserved for "y"'
+    pod.rig.server.fail("CreateContainer", grpc.StatusCode.FAILED_PRECONDITION, details=reserved, times=5)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.RERUN
+    await check_rerun(pod)
+
+
+async def test_of_a_duplicate_main_ours_is_the_one_removed(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    await pod.rerun().carry_out(intent, materials=materials)
+    theirs = await pod.kubelet_starts("trainer", attempt=2)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.RERUN, theirs)
+    await check_rerun(pod)
+
+
+async def test_a_second_init_container_of_kubelets_makes_what_came_after_it_come_again(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    first = await pod.rerun().carry_out(intent, materials=materials)
+    await pod.kubelet_starts("prepare", attempt=2)
+    again = await pod.rerun().carry_out(intent, materials=materials)
+    assert again.result is Result.RERUN
+    assert all(again.survivors[name] != first.survivors[name] for name in LASTING)
+    await check_rerun(pod)
+
+
+async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: PodRig) -> None:
+    intent = pod.intent(startup_probes=("shipper",))
+    materials = await pod.materials(intent)
+    async with pod.rig.watch.subscribe(POD.uid) as events:
+        work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+        while (event := await events.get()).container.ref.name != "shipper" or event.kind is not EventKind.STARTED:
+            pass
+    assert set(await pod.running()) == {"shipper"}
+    await pod.kubelet_says_started("shipper")
+    assert (await work).result is Result.RERUN
+    await check_rerun(pod)
+
+
+async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=10)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.STUCK
+
+
+async def test_grace_is_sigterm_and_pre_stop_for_all_side_by_side(pod: PodRig) -> None:
+    intent = pod.intent(grace_seconds=5.0)
+    wish = LastWish(ExecHook(("sync",)))
+    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent, last_wish=wish))
+    assert outcome.result is Result.RERUN
+    stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
+    assert {stop.timeout for stop in stops} == {5}  # type: ignore[attr-defined]
+    assert {stop.container_id for stop in stops} == {pod.old[name] for name in LASTING}  # type: ignore[attr-defined]
+    execs = [call.request for call in pod.rig.server.calls if call.method == "ExecSync"]
+    assert [list(call.cmd) for call in execs] == [["sync"]] * 3  # type: ignore[attr-defined]
+
+
+async def test_a_runtime_that_dies_in_the_middle_is_waited_for(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    await pod.rig.server.stop()
+    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    await asyncio.sleep(0.05)
+    await pod.rig.server.start()
+    assert (await work).result is Result.RERUN
+    await check_rerun(pod)
+
+
+@pytest.mark.parametrize("calls", range(10))
+@pytest.mark.parametrize("resolution", steps.Resolution)
+async def test_a_crash_after_any_step_leaves_kubelet_a_pod_that_it_can_finish(
+    pod: PodRig, calls: int, resolution: steps.Resolution
+) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    await _crash_after(pod, intent, materials=materials, calls=calls)
+    outcome = await pod.rerun().carry_out(intent, materials=None, resolution=resolution)
+    if calls == 0 and resolution is steps.Resolution.UNDO:
+        assert outcome.result is Result.UNDONE
+        return
+    assert outcome.result in (Result.LEFT_TO_KUBELET, Result.RERUN)
+    left = await pod.containers()
+    assert not {view.id for view in left} & set(pod.old.values())
+    assert not [view for view in left if view.state is ContainerState.CREATED]
+
+
+async def _crash_after(
+    pod: PodRig, intent: intents.PodIntent, *, materials: Mapping[str, Material], calls: int
+) -> None:
+    """Do the first ``calls`` steps of the plan, each a single call, and stop dead."""
+    cri = pod.rig.cri
+    exits: dict[ContainerId, reset.Exit] = {}
+    for _ in range(calls):
+        seen = await pod.containers()
+        for view in seen:
+            if view.ref.name == "prepare" and view.state is ContainerState.EXITED and view.id not in exits:
+                info = await cri.container_info(view.id)
+                exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
+        step = rerun.next_steps(intent, seen, known=reset.Known(exits=exits))[0]
+        if step.kind is steps.StepKind.CREATE:
+            material = materials[step.name or ""]
+            await cri.create_container(
+                sandbox_id=intent.sandbox_id,
+                config=material.successor.config,
+                sandbox_config=material.sandbox_config,
+            )
+        elif step.container is not None:
+            if step.kind is steps.StepKind.REMOVE:
+                await cri.remove_container(step.container)
+            elif step.kind is steps.StepKind.START:
+                await cri.start_container(step.container)

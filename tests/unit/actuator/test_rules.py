@@ -1,0 +1,58 @@
+"""The pod's own rules on the stand-in runtime: one kill, whatever fails."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from agent.actuator.outcomes import Result
+from agent.restart import intents, steps
+from agent.restart.intents import Strategy
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import Rig
+from tests.unit.actuator.pod_rig import PodRig
+from tests.unit.actuator.test_rerun import CODES
+
+
+@pytest.fixture
+async def pod(rig: Rig) -> AsyncIterator[PodRig]:
+    async with pod_rig.made(rig) as made:
+        yield made
+
+
+def by_rules(pod: PodRig) -> intents.PodIntent:
+    return pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"])
+
+
+async def test_only_the_trigger_is_killed_and_nothing_is_removed(pod: PodRig) -> None:
+    outcome = await pod.rules().carry_out(by_rules(pod))
+    assert outcome.result is Result.TRIGGERED
+    assert set(await pod.running()) == {"shipper", "logger"}
+    assert pod.rig.server.called().count("StopContainer") == 1
+    assert "RemoveContainer" not in pod.rig.server.called()
+
+
+@pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+async def test_any_error_of_any_call_still_ends_in_the_kill(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+    pod.rig.server.fail(method, code)
+    assert (await pod.rules().carry_out(by_rules(pod))).result is Result.TRIGGERED
+    assert "trainer" not in await pod.running()
+
+
+async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
+    pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert (await pod.rules().carry_out(by_rules(pod))).result is Result.STUCK
+
+
+async def test_a_replay_does_not_kill_the_successor(pod: PodRig) -> None:
+    await pod.rules().carry_out(by_rules(pod))
+    theirs = await pod.kubelet_starts("trainer", attempt=1)
+    outcome = await pod.rules().carry_out(by_rules(pod))
+    assert (outcome.result, outcome.survivors) == (Result.TRIGGERED, {"trainer": theirs})
+
+
+async def test_one_that_is_too_old_is_left_undone(pod: PodRig) -> None:
+    outcome = await pod.rules().carry_out(by_rules(pod), resolution=steps.Resolution.UNDO)
+    assert outcome.result is Result.UNDONE
+    assert "trainer" in await pod.running()

@@ -1,0 +1,132 @@
+"""The whole examination: a bare machine, and one on which everything hangs."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.doctor import examine
+from agent.doctor.checks import Report, Result
+from agent.settings import Settings
+from hack.devnode.api import kubeconfig
+from hack.fakenvml.control import FakeNvml
+from tests.fakes.cri_server import CriServer
+
+NAMES = (
+    "container-runtime",
+    "container-config",
+    "container-events",
+    "host-processes",
+    "kubernetes-api",
+    "node",
+    "kubelet",
+    "restart-rules",
+    "api-rights",
+    "api-rights-groups",
+    "pod-resources",
+    "kernel-log",
+    "nvml",
+    "gpu-events",
+    "cgroups",
+    "state-directory",
+    "log-links",
+    "agent",
+)
+
+
+def by_name(report: Report) -> dict[str, Result]:
+    return {check.name: check.result for check in report.checks}
+
+
+def bare(tmp_path: Path, port: int) -> Settings:
+    """Settings all of whose paths are in an empty directory."""
+    return Settings(
+        node_name="n",
+        kubeconfig=tmp_path / "kubeconfig",
+        cri_endpoint=str(tmp_path / "cri.sock"),
+        pod_resources_socket=str(tmp_path / "pr.sock"),
+        kernel_log=tmp_path / "kmsg",
+        state_dir=tmp_path / "state",
+        pod_log_symlinks=tmp_path / "links",
+        proc=tmp_path / "proc",
+        sysfs=tmp_path / "sys",
+        metrics_address=f"127.0.0.1:{port}",
+    )
+
+
+def found(directory: Path) -> set[str]:
+    """Return all that is below a directory."""
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+@contextlib.asynccontextmanager
+async def mute() -> AsyncIterator[int]:
+    """A TCP server that takes connections and never answers; yields its port."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    server = await asyncio.start_server(keep, "127.0.0.1", 0)
+    yield int(server.sockets[0].getsockname()[1])
+    server.close()
+    for writer in writers:
+        writer.close()
+
+
+async def test_on_a_bare_machine_every_check_has_a_result_and_every_fault_a_mend(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    report = await examine.examine(bare(tmp_path, unused_tcp_port))
+
+    assert tuple(check.name for check in report.checks) == NAMES
+    assert all(check.mend for check in report.checks if not check.result.works)
+    assert {name for name, result in by_name(report).items() if result is Result.FAIL} >= {
+        "container-runtime",
+        "kubernetes-api",
+        "pod-resources",
+        "kernel-log",
+        "log-links",
+    }
+    assert report.exit_code == 1
+
+
+async def test_what_hangs_is_unknown_and_holds_up_nothing(
+    tmp_path: Path, runtime: CriServer, fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("Version", "ListContainers"):
+        runtime.delay(method, 3600)
+    fake.hang()
+    thawed = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: thawed.wait())
+    (tmp_path / "kmsg").touch()
+    (tmp_path / "links").mkdir()
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(str(tmp_path / "pr.sock"))
+        kubelet.listen()
+        async with mute() as port:
+            kubeconfig.write(tmp_path / "kubeconfig", server=f"http://127.0.0.1:{port}", token="x")
+            report = await examine.examine(bare(tmp_path, port), patience=2.0)
+    thawed.set()
+
+    results = by_name(report)
+    assert tuple(results) == NAMES
+    working = {name for name, result in results.items() if result.works}
+    assert working == {"kernel-log", "log-links"}
+    assert results["nvml"] is Result.FAIL  # the call that hangs is known: the driver does not answer
+    assert {name for name, result in results.items() if result is Result.FAIL} == {"nvml"}
+    assert all(check.mend for check in report.checks if not check.result.works)
+
+
+async def test_nothing_is_left_behind_in_any_directory(tmp_path: Path, unused_tcp_port: int) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "links").mkdir()
+
+    await examine.examine(bare(tmp_path, unused_tcp_port))
+
+    assert found(tmp_path) == {"links", "state"}

@@ -1,0 +1,61 @@
+"""Kubelet's pod-resources socket as doctor sees it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.doctor import pod_resources
+from agent.doctor.checks import Result
+from tests.fakes.podresources_server import PodResourcesServer, pod
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path) -> AsyncIterator[PodResourcesServer]:
+    """A kubelet with two pods, of which one holds a GPU."""
+    async with PodResourcesServer(str(tmp_path / "kubelet.sock")) as server:
+        server.pods = [pod("p", devices=[("nvidia.com/gpu", "GPU-a")]), pod("idle")]
+        yield server
+
+
+async def test_a_kubelet_that_tells_is_well(kubelet: PodResourcesServer) -> None:
+    (check,) = await pod_resources.answers(kubelet.endpoint)
+
+    assert check.result is Result.OK
+    assert "one pod at a time" in check.what
+    assert "1 hold any" in check.what
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, "unknown method Get"),
+        (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled"),
+    ],
+)
+async def test_a_kubelet_without_get_is_well_too(
+    kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]
+) -> None:
+    kubelet.get_refusal = refusal
+
+    (check,) = await pod_resources.answers(kubelet.endpoint)
+
+    assert check.result is Result.OK
+    assert "it has no Get" in check.what
+
+
+async def test_a_missing_socket_fails_with_what_to_mount(tmp_path: Path) -> None:
+    (check,) = await pod_resources.answers(str(tmp_path / "none.sock"))
+
+    assert check.result is Result.FAIL
+    assert str(tmp_path) in check.mend
+
+
+async def test_a_kubelet_that_refuses_fails(kubelet: PodResourcesServer) -> None:
+    kubelet.refusal = (grpc.StatusCode.INTERNAL, "no checkpoint")
+
+    (check,) = await pod_resources.answers(kubelet.endpoint)
+
+    assert check.result is Result.FAIL
+    assert "no checkpoint" in check.what

@@ -1,0 +1,165 @@
+"""From a request to the end of a restart, on the stand-in runtime: strategies, steps down, journal, recovery."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.cri.errors import NameReserved
+from agent.engine import ports
+from agent.engine.metrics import Metrics
+from agent.engine.recovery import Recovery
+from agent.engine.restarts import Request, Restarts
+from agent.history.store import Store
+from agent.model import conditions
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.workloads import ContainerState
+from agent.restart import admission
+from agent.restart.intents import Strategy
+from tests.fakes import outside
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
+from tests.unit.actuator.pod_rig import LASTING, PodRig
+
+__all__ = ["rig"]
+
+NOW = 10_000_000_000.0  # after the start of any container of the stand-in's
+
+
+@dataclass
+class World:
+    """One pod on the runtime, and an engine."""
+
+    pod: PodRig
+    said: outside.Conditions
+    store: Store
+    outside: ports.Outside
+    restarts: Restarts
+
+    async def ask(self, **annotations: str) -> Condition:
+        """Opt in so, ask for a restart, let kubelet agree with whatever comes, and return what was said last."""
+        view = self.pod.pods.pods()[POD.uid]
+        wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}
+        await self.pod.pods.put(replace(view, annotations=wishes))
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+        async with self.kubelet():
+            await self.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
+        return self.said.said[POD, conditions.IN_PLACE_RESTART]
+
+    @contextlib.asynccontextmanager
+    async def kubelet(self) -> AsyncIterator[None]:
+        """Start what is missing, in order, and tell the API what runs."""
+        async with self.pod.rig.watch.subscribe(POD.uid) as events:
+            work = asyncio.create_task(self._kubelet(events), name="kubelet")
+            yield
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _kubelet(self, events: "asyncio.Queue[Any]") -> None:
+        while True:
+            await events.get()
+            if not await self.pod.containers():
+                with contextlib.suppress(NameReserved):  # we were faster
+                    await self._rerun()
+            newest = {view.ref.name: view.id for view in await self.pod.containers()}
+            view = self.pod.pods.pods()[POD.uid]
+            specs = (replace(spec, container_id=newest.get(spec.name)) for spec in view.containers)
+            await self.pod.pods.put(replace(view, containers=tuple(specs)))
+
+    async def _rerun(self) -> None:
+        for name in pod_rig.ROLES:
+            made = await self.pod.kubelet_starts(name, attempt=1)
+            if name == "prepare":
+                self.pod.rig.server.runtime.exit(made, exit_code=0)
+
+
+@pytest.fixture
+async def world(rig: Rig, tmp_path: Any) -> AsyncIterator[World]:
+    store = await Store.open(tmp_path / "state.db")
+    said = outside.Conditions()
+    async with pod_rig.made(rig) as pod:
+        everything = ports.Outside(
+            runtime=rig.cri,
+            events=rig.watch,
+            pods=pod.pods,
+            devices=outside.Devices(),
+            owners=outside.Owners(),
+            reporter=said,
+            processes=outside.Processes(),  # type: ignore[arg-type]
+            actuators=ports.Actuators.of(rig.tools(), pods=pod.pods),
+        )
+        restarts = Restarts(outside=everything, store=store, metrics=Metrics(CollectorRegistry()), now=lambda: NOW)
+        yield World(pod=pod, said=said, store=store, outside=everything, restarts=restarts)
+    await store.close()
+
+
+@pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
+async def test_what_was_asked_for_is_done_verified_and_closed(world: World, strategy: str) -> None:
+    condition = await world.ask(strategy=strategy)
+    assert condition.status is ConditionStatus.TRUE
+    assert condition.message.startswith(f"trainer restart 1 by {strategy} in ")
+    assert condition.message.endswith("; verified")
+    assert ("kubelet" in condition.message) is (strategy == "reset"), "what kubelet had to do counts"
+    assert await world.store.unfinished() == ()
+    replaced = {name for name, (container,) in (await world.pod.running()).items() if container != world.pod.old[name]}
+    assert replaced == ({"trainer"} if strategy == "swap" else set(LASTING))
+
+
+async def test_auto_resets_where_the_runtime_hides_the_config(world: World) -> None:
+    world.pod.rig.server.runtime.behaviour.gives_config = False
+    condition = await world.ask()
+    assert " by reset " in condition.message
+
+
+async def test_a_config_that_cannot_be_copied_faithfully_is_a_reason_to_step_down_too(world: World) -> None:
+    running = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]]
+    running.config.annotations["io.kubernetes.container.restartCount"] = "many"
+    condition = await world.ask()
+    assert " by reset " in condition.message
+
+
+async def test_a_rerun_asked_for_by_name_is_refused_then(world: World) -> None:
+    world.pod.rig.server.runtime.behaviour.gives_config = False
+    condition = await world.ask(strategy="rerun")
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "RuntimeHidesConfig")
+    assert set(await world.pod.running()) == set(LASTING)
+    assert "RemoveContainer" not in world.pod.rig.server.called()
+
+
+async def test_selected_containers_are_swapped_together_but_for_one_that_does_not_run(world: World) -> None:
+    world.pod.rig.server.runtime.exit(world.pod.old["shipper"], exit_code=1)
+    condition = await world.ask(containers="trainer,logger,shipper")
+    assert condition.status is ConditionStatus.TRUE
+    running = await world.pod.running()
+    assert {name for name, (container,) in running.items() if container != world.pod.old[name]} == {"trainer", "logger"}
+
+
+async def test_a_second_request_for_the_same_container_meanwhile_is_the_same_request(world: World) -> None:
+    cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    async with world.pod.rig.watch.subscribe(POD.uid) as events:
+        first = asyncio.create_task(world.ask(strategy="rerun"))
+        await events.get()  # the first has begun
+        await world.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
+    await first
+    assert world.pod.rig.server.called().count("StartContainer") == len(pod_rig.ROLES)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.RERUN, Strategy.RESET])
+async def test_a_half_cleared_pod_is_cleared_by_the_next_agent(world: World, strategy: Strategy) -> None:
+    intent = world.pod.intent(strategy=strategy, created_at=NOW)
+    await world.store.begin(intent)
+    await world.pod.rig.cri.remove_container(world.pod.old["trainer"])
+    assert await Recovery(outside=world.outside, store=world.store, now=lambda: NOW).run() == 1
+    assert not {view.id for view in await world.pod.containers()} & set(world.pod.old.values())
+    assert await world.store.unfinished() == ()
+
+
+async def test_an_old_intent_that_has_done_nothing_is_left_undone(world: World) -> None:
+    await world.store.begin(world.pod.intent(created_at=NOW - 3600))
+    await Recovery(outside=world.outside, store=world.store, now=lambda: NOW).run()
+    assert {view.state for view in await world.pod.containers()} == {ContainerState.RUNNING, ContainerState.EXITED}
+    assert {name: [world.pod.old[name]] for name in LASTING} == await world.pod.running()

@@ -1,0 +1,122 @@
+"""Which strategy is chosen, and the reason for each step down."""
+
+from typing import Any
+
+import pytest
+
+from agent.model.workloads import (
+    ContainerRole,
+    ContainerSpec,
+    RestartPolicy,
+    RestartRule,
+    RuleAction,
+    UnsupportedHook,
+)
+from agent.restart import admission, strategies
+from agent.restart.intents import Strategy
+from agent.restart.strategies import Obstacle
+from tests.unit.restart import builders
+
+ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
+RESTART_ALL = (RestartRule(RuleAction.RESTART_ALL, frozenset({137})),)
+HIDDEN: dict[str, Any] = {"not_cloneable": "the runtime hides it"}
+
+
+def main(**changes: Any) -> ContainerSpec:
+    defaults: dict[str, Any] = {"name": "trainer", "role": ContainerRole.MAIN, "running": True}
+    return ContainerSpec(**defaults | changes)
+
+
+def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **changes: Any) -> strategies.Situation:
+    containers = (main(),) if containers is None else containers
+    pod = builders.pod(restart_policy=policy, containers=containers)
+    return strategies.Situation(pod=pod, targets=(containers[-1],), **changes)
+
+
+def test_every_strategy_but_the_choice_itself_is_in_the_table() -> None:
+    assert set(strategies.CHECKS) == set(Strategy) - {Strategy.AUTO}
+
+
+def test_every_obstacle_is_a_reason_of_admission() -> None:
+    assert {obstacle.value for obstacle in Obstacle} <= {reason.value for reason in admission.Reason}
+
+
+@pytest.mark.parametrize("wanted", [Strategy.AUTO, Strategy.SWAP])
+@pytest.mark.parametrize("policy", RestartPolicy)
+def test_swap_comes_first_under_any_policy(wanted: Strategy, policy: RestartPolicy) -> None:
+    choice = strategies.choose(wanted, situation(policy=policy))
+    assert (choice.strategy, choice.stepped_down) == (Strategy.SWAP, "")
+
+
+def test_auto_steps_down_to_reset_where_the_runtime_hides_the_config() -> None:
+    choice = strategies.choose(Strategy.AUTO, situation(**HIDDEN))
+    assert (choice.strategy, choice.stepped_down) == (Strategy.RESET, "not swap: the runtime hides it")
+
+
+def test_auto_steps_down_to_the_pods_own_rules_and_says_why_twice() -> None:
+    choice = strategies.choose(
+        Strategy.AUTO, situation(policy=NEVER, containers=(main(restart_rules=RESTART_ALL),), **HIDDEN)
+    )
+    assert choice.strategy is Strategy.RULES
+    assert [item.obstacle for item in choice.refused] == [Obstacle.RUNTIME_HIDES_CONFIG, Obstacle.RESTART_POLICY_NEVER]
+
+
+def test_auto_refuses_when_nothing_is_left() -> None:
+    choice = strategies.choose(Strategy.AUTO, situation(policy=NEVER, **HIDDEN))
+    assert choice.strategy is None
+    assert [item.strategy for item in choice.refused] == [Strategy.SWAP, Strategy.RESET, Strategy.RULES]
+
+
+FOREIGN_HOOK = main(name="helper", post_start=UnsupportedHook("tcpSocket"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "obstacle"),
+    [
+        pytest.param(Strategy.SWAP, HIDDEN, Obstacle.RUNTIME_HIDES_CONFIG, id="swap-needs-the-config"),
+        pytest.param(Strategy.RERUN, HIDDEN, Obstacle.RUNTIME_HIDES_CONFIG, id="rerun-needs-the-config"),
+        pytest.param(Strategy.RERUN, {"policy": NEVER}, Obstacle.RESTART_POLICY_NEVER, id="never-rerun"),
+        pytest.param(Strategy.RESET, {"policy": NEVER}, Obstacle.RESTART_POLICY_NEVER, id="never-reset"),
+        pytest.param(
+            Strategy.RESET,
+            {"containers": (main(name="once", restart_policy=NEVER), main())},
+            Obstacle.RESTART_POLICY_NEVER,
+            id="one-never-container-is-enough",
+        ),
+        pytest.param(
+            Strategy.RERUN,
+            {"policy": ON_FAILURE, "grace_seconds": 5.0},
+            Obstacle.GRACE_COULD_COMPLETE,
+            id="sigterm-could-complete-the-pod",
+        ),
+        pytest.param(
+            Strategy.RERUN,
+            {"containers": (main(restart_rules=RESTART_ALL),)},
+            Obstacle.RESTARTS_ALL_ON_KILL,
+            id="kubelet-would-restart-it-all-at-the-same-time",
+        ),
+        pytest.param(
+            Strategy.RERUN,
+            {"containers": (FOREIGN_HOOK, main())},
+            Obstacle.POST_START_UNSUPPORTED,
+            id="a-hook-of-any-container",
+        ),
+        pytest.param(Strategy.RULES, {}, Obstacle.NO_RESTART_RULE, id="no-rule"),
+    ],
+)
+def test_a_strategy_asked_for_by_name_is_done_or_refused(
+    wanted: Strategy, given: dict[str, Any], obstacle: Obstacle
+) -> None:
+    choice = strategies.choose(wanted, situation(**given))
+    assert choice.strategy is None
+    assert [(item.strategy, item.obstacle) for item in choice.refused] == [(wanted, obstacle)]
+
+
+def test_a_foreign_hook_of_a_container_that_is_not_touched_is_no_obstacle_to_a_swap() -> None:
+    assert strategies.choose(Strategy.SWAP, situation(containers=(FOREIGN_HOOK, main()))).strategy is Strategy.SWAP
+
+
+@pytest.mark.parametrize("wanted", [Strategy.RERUN, Strategy.RESET])
+@pytest.mark.parametrize("policy", [ALWAYS, ON_FAILURE])
+def test_a_whole_pod_may_be_restarted_where_every_exit_is_restarted(wanted: Strategy, policy: RestartPolicy) -> None:
+    assert strategies.choose(wanted, situation(policy=policy)).strategy is wanted
