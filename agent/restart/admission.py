@@ -60,6 +60,7 @@ class Reason(enum.Enum):
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
+    NOTHING_ELSE_RUNS = "NothingElseRuns"
     RESTART_POLICY_NEVER = "RestartPolicyNever"
     GRACE_COULD_COMPLETE = "GraceCouldComplete"
     RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"

@@ -19,6 +19,7 @@ class Obstacle(enum.Enum):
 
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
+    NOTHING_ELSE_RUNS = "NothingElseRuns"
     RESTART_POLICY_NEVER = "RestartPolicyNever"
     GRACE_COULD_COMPLETE = "GraceCouldComplete"
     RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
@@ -76,7 +77,33 @@ def choose(wanted: Strategy, situation: Situation) -> Choice:
 
 
 def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
-    return _hidden_config(situation) or _foreign_hook(situation.targets)
+    return _hidden_config(situation) or _foreign_hook(situation.targets) or _last_one_running(situation)
+
+
+def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
+    """An exit may end the pod, and nothing else runs that would keep it alive until the successor does.
+
+    Kubelet's ``getPhase`` (pkg/kubelet/kubelet_pods.go) counts a CREATED successor as stopped, whatever waits behind
+    it; a running main container or sidecar keeps the pod Running. Measured: docs/architecture.md, the swap.
+    """
+    pod = situation.pod
+    targets = {spec.name for spec in situation.targets}
+    others = (spec for spec in pod.containers if spec.name not in targets and spec.role is not ContainerRole.INIT)
+    if any(spec.running for spec in others):
+        return None
+    for spec in situation.targets:
+        if spec.role is ContainerRole.MAIN and _may_end(pod.policy_of(spec.name), grace=situation.grace_seconds):
+            return (
+                Obstacle.NOTHING_ELSE_RUNS,
+                f"kubelet could see {spec.name} stopped with nothing else running, and end the pod; "
+                "use restartPolicy OnFailure without a grace period, or Always, or add a sidecar",
+            )
+    return None
+
+
+def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
+    """Whether kubelet would take the exit for the container's last: any under Never, 0 (on SIGTERM) under OnFailure."""
+    return policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and grace > 0)
 
 
 def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:

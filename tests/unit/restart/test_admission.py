@@ -72,6 +72,7 @@ def test_a_namespace_may_opt_in_for_its_pods() -> None:
 
 
 NEVER = RestartPolicy.NEVER
+WITH_SIDECAR = (*main(), ContainerSpec(name="shipper", role=ContainerRole.SIDECAR, running=True))
 RESTART_ON_42 = RestartRule(RuleAction.RESTART, frozenset({42}))
 REPLACED_POD = builders.pod(ref=PodRef("default", "trainer-0", PodUid("uid-2")))
 REFUSALS = [
@@ -108,6 +109,7 @@ REFUSALS = [
         Reason.POST_START_UNSUPPORTED,
         id="a-hook-that-we-cannot-run",
     ),
+    pytest.param({"pod": builders.pod(restart_policy=NEVER)}, Reason.NOTHING_ELSE_RUNS, id="kubelet-could-end-the-pod"),
     pytest.param(
         {"pod": builders.pod(owner=JOB), "owner": admission.OwnerFacts(job_restarts_left=0)},
         Reason.JOB_BACKOFF,
@@ -189,11 +191,12 @@ def test_a_spent_budget_holds_until_it_reopens() -> None:
             {
                 "restart_policy": RestartPolicy.ON_FAILURE,
                 "annotations": OPT_IN | {"kubemend.io/grace-period": "5s"},
+                "containers": WITH_SIDECAR,
             },
             intents.Order.CREATE_FIRST,
             id="on-failure-sigterm-could-exit-0-and-complete",
         ),
-        pytest.param({"restart_policy": RestartPolicy.NEVER}, intents.Order.CREATE_FIRST, id="never"),
+        pytest.param({"restart_policy": NEVER, "containers": WITH_SIDECAR}, intents.Order.CREATE_FIRST, id="never"),
         pytest.param(
             {"restart_policy": RestartPolicy.NEVER, "containers": main(restart_policy=RestartPolicy.ALWAYS)},
             intents.Order.STOP_FIRST,
@@ -214,7 +217,7 @@ def test_the_order_leaves_no_gap_that_kubelet_would_punish(pod: dict[str, Any], 
 
 
 def test_a_never_job_is_not_held_against_its_backoff_limit() -> None:
-    pod = builders.pod(owner=JOB, restart_policy=RestartPolicy.NEVER)
+    pod = builders.pod(owner=JOB, restart_policy=NEVER, containers=WITH_SIDECAR)
     assert admission.decide(facts(pod=pod, owner=None), now=NOW).verb is Verb.ACT
 
 

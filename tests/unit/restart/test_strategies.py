@@ -1,5 +1,6 @@
 """Which strategy is chosen, and the reason for each step down."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ def main(**changes: Any) -> ContainerSpec:
     return ContainerSpec(**defaults | changes)
 
 
+SIDECAR = ContainerSpec(name="shipper", role=ContainerRole.SIDECAR, restart_policy=RestartPolicy.ALWAYS, running=True)
+
+
 def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **changes: Any) -> strategies.Situation:
     containers = (main(),) if containers is None else containers
     pod = builders.pod(restart_policy=policy, containers=containers)
@@ -44,8 +48,39 @@ def test_every_obstacle_is_a_reason_of_admission() -> None:
 @pytest.mark.parametrize("wanted", [Strategy.AUTO, Strategy.SWAP])
 @pytest.mark.parametrize("policy", RestartPolicy)
 def test_swap_comes_first_under_any_policy(wanted: Strategy, policy: RestartPolicy) -> None:
-    choice = strategies.choose(wanted, situation(policy=policy))
+    choice = strategies.choose(wanted, situation(policy=policy, containers=(SIDECAR, main())))
     assert (choice.strategy, choice.stepped_down) == (Strategy.SWAP, "")
+
+
+@pytest.mark.parametrize(
+    ("policy", "others", "grace", "allowed"),
+    [
+        pytest.param(NEVER, (), 0.0, False, id="never-alone"),
+        pytest.param(NEVER, (dataclasses.replace(SIDECAR, running=False),), 0.0, False, id="never-beside-a-dead-one"),
+        pytest.param(NEVER, (dataclasses.replace(SIDECAR, role=ContainerRole.INIT),), 0.0, False, id="init-is-no-help"),
+        pytest.param(NEVER, (SIDECAR,), 0.0, True, id="never-beside-a-sidecar"),
+        pytest.param(NEVER, (main(name="logger"),), 0.0, True, id="never-beside-another-main"),
+        pytest.param(ON_FAILURE, (), 0.0, True, id="sigkill-is-a-failure"),
+        pytest.param(ON_FAILURE, (), 5.0, False, id="sigterm-could-complete-the-pod"),
+        pytest.param(ON_FAILURE, (SIDECAR,), 5.0, True, id="sigterm-beside-a-sidecar"),
+        pytest.param(ALWAYS, (), 5.0, True, id="always"),
+    ],
+)
+def test_a_swap_never_leaves_a_pod_with_nothing_running_that_kubelet_may_end(
+    policy: RestartPolicy, others: tuple[ContainerSpec, ...], grace: float, allowed: bool
+) -> None:
+    choice = strategies.choose(
+        Strategy.SWAP, situation(policy=policy, containers=(*others, main()), grace_seconds=grace)
+    )
+    assert (choice.strategy is Strategy.SWAP) is allowed
+    assert [item.obstacle for item in choice.refused] == ([] if allowed else [Obstacle.NOTHING_ELSE_RUNS])
+
+
+def test_all_mains_of_a_never_pod_are_not_swapped_at_once() -> None:
+    mains = (main(), main(name="logger"))
+    pod = builders.pod(restart_policy=NEVER, containers=mains)
+    choice = strategies.choose(Strategy.SWAP, strategies.Situation(pod=pod, targets=mains))
+    assert [item.obstacle for item in choice.refused] == [Obstacle.NOTHING_ELSE_RUNS]
 
 
 def test_auto_steps_down_to_reset_where_the_runtime_hides_the_config() -> None:
