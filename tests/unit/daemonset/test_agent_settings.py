@@ -1,0 +1,122 @@
+"""What the manifests give the agent is what the agent takes, and what it needs is there."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path, PurePosixPath
+
+import click
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent import cli
+from agent.app.parts import Parts
+from agent.app.web import WebServer
+from agent.cri import discovery
+from agent.engine.metrics import Metrics
+from agent.settings import Settings
+from tests.unit.daemonset import manifests, variables
+
+every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
+
+TOOLKIT = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+
+Given = Callable[[Sequence[str]], Settings]
+
+
+def command(container: manifests.Json) -> click.Command:
+    """Return the subcommand that the container runs."""
+    return cli.main.commands[container["args"][0]]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    """Returns what the agent's own command line makes of the container's arguments and variables."""
+
+    def parse(variant: Sequence[str]) -> Settings:
+        container = manifests.agent(variant)
+        for name, value in variables.expanded(container).items():
+            monkeypatch.setenv(name, value)
+        context = command(container).make_context("agent", list(container["args"][1:]))
+        return Settings(**{item.name: context.params[item.name] for item in fields(Settings)})
+
+    return parse
+
+
+@every_variant
+def test_every_variable_is_a_setting(variant: Sequence[str]) -> None:
+    container = manifests.agent(variant)
+    known = {name for option in command(container).params for name in option.envvar or ()}
+    used = {name for item in container["env"] for name in variables.REFERENCE.findall(item.get("value", ""))}
+    assert variables.expanded(container).keys() <= known | used | TOOLKIT
+    assert not known & TOOLKIT
+
+
+@every_variant
+def test_the_agent_learns_its_node_and_its_own_pod(variant: Sequence[str], given: Given) -> None:
+    settings = given(variant)
+    assert (settings.node_name, settings.pod_uid) == ("node-1", "uid-1")
+
+
+@every_variant
+def test_only_the_dry_run_is_one(variant: Sequence[str], given: Given) -> None:
+    assert given(variant).dry_run == ("dry-run" in variant)
+
+
+@every_variant
+def test_ports_and_probes_are_where_the_agent_listens(variant: Sequence[str], given: Given) -> None:
+    container = manifests.agent(variant)
+    host, port = given(variant).listen()
+    assert [(item["name"], item["containerPort"]) for item in container["ports"]] == [("metrics", port)]
+    for probe in (container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]):
+        assert probe["port"] == "metrics"
+        assert probe.get("host", variables.NODE_IP) == host  # a pod in the host's network has the node's address
+
+
+@every_variant
+def test_only_monitoring_opens_the_port_to_others(variant: Sequence[str], given: Given) -> None:
+    host, _ = given(variant).listen()
+    assert host == (variables.NODE_IP if "monitoring" in variant else "127.0.0.1")
+
+
+def test_probes_ask_for_pages_that_there_are() -> None:
+    registry = CollectorRegistry()
+    server = WebServer(address=("", 0), parts=Parts(metrics=Metrics(registry)), registry=registry)
+    pages = {resource.canonical for resource in server._runner.app.router.resources()}
+    container = manifests.agent()
+    assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= pages
+    (endpoint,) = manifests.one("PodMonitor", ["monitoring"])["spec"]["podMetricsEndpoints"]
+    assert endpoint["path"] in pages
+
+
+def test_a_restart_under_way_gets_its_grace_before_the_pod_is_killed() -> None:
+    assert manifests.pod()["terminationGracePeriodSeconds"] >= Settings().stop_grace + 5
+
+
+@every_variant
+def test_the_directories_that_the_agent_uses_are_mounted(variant: Sequence[str], given: Given) -> None:
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in manifests.agent(variant)["volumeMounts"]}
+    settings = given(variant)
+    assert settings.pod_log_symlinks is not None
+    for written in (settings.state_dir, settings.pod_log_symlinks, settings.sysfs / "fs" / "cgroup"):
+        assert mounts[str(written)] is False
+    assert mounts["/var/lib/kubelet/pods"] is False  # termination-message files, named by the containers' own mounts
+    assert mounts["/var/log/pods"] is True  # likewise the log files
+    assert mounts[str(PurePosixPath(settings.pod_resources_socket).parent)] is True
+
+
+@pytest.mark.parametrize(("variant", "runtime"), [((), "containerd"), (("cri-o",), "CRI-O")])
+def test_the_runtime_is_found_where_its_directory_is_mounted(variant: Sequence[str], runtime: str) -> None:
+    mounted = {mount["mountPath"] for mount in manifests.agent(variant)["volumeMounts"]}
+    found = discovery.choose(
+        discovery.candidates(
+            explicit=None, environment=variables.expanded(manifests.agent(variant)), kubelet_configs={}
+        ),
+        exists=lambda socket: str(PurePosixPath(socket).parent) in mounted,
+    )
+    assert found.why == f"the usual place of {runtime}"
+
+
+def test_the_agent_sees_the_hosts_processes_and_devices() -> None:
+    assert manifests.pod()["hostPID"] is True
+    assert manifests.agent()["securityContext"]["privileged"] is True
+    assert (Settings().proc, Settings().kernel_log) == (Path("/proc"), Path("/dev/kmsg"))

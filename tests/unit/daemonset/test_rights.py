@@ -1,0 +1,74 @@
+"""The ClusterRole allows what the agent and doctor do, and nothing else."""
+
+from itertools import product
+from typing import Any
+
+from agent.doctor import api_rights, kubernetes_api
+from agent.doctor.api_rights import Right
+from common.kube import errors, paths
+from tests.unit.daemonset import manifests
+
+EVERYBODY = {Right("create", "selfsubjectaccessreviews", group="authorization.k8s.io")}
+"""What every account may do (system:basic-user)."""
+
+
+class Recorder:
+    """An API server that has nothing, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: set[Right] = set()
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Remember."""
+        self._note("GET", path)
+        raise errors.NotFoundError(path)
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Remember."""
+        self._note("POST", path)
+        return body
+
+    def _note(self, method: str, path: str) -> None:
+        target = paths.describe(method, path)
+        if not target.resource.startswith("/"):  # versions and groups, which everybody may ask for
+            self.asked.add(Right(target.verb, target.resource, target.group, target.subresource))
+
+
+def allowed() -> set[Right]:
+    """Return what the ClusterRole allows."""
+    rules = manifests.one("ClusterRole")["rules"]
+    assert all(rule.keys() == {"apiGroups", "resources", "verbs"} for rule in rules)
+    return {
+        Right(verb, *_split(resource, group))
+        for rule in rules
+        for verb, resource, group in product(rule["verbs"], rule["resources"], rule["apiGroups"])
+    }
+
+
+def _split(resource: str, group: str) -> tuple[str, str, str]:
+    name, _, subresource = resource.partition("/")
+    return name, group, subresource
+
+
+async def doctors_own() -> set[Right]:
+    """Return what doctor asks the API server for."""
+    api = Recorder()
+    await kubernetes_api.server(api)
+    await kubernetes_api.node(api, name="node-1")
+    await api_rights.needed(api)
+    await api_rights.for_groups(api)
+    return api.asked - EVERYBODY
+
+
+async def test_the_role_allows_exactly_what_is_needed() -> None:
+    assert Right("get", "nodes") in await doctors_own()
+    assert allowed() == {*api_rights.NEEDED, api_rights.FOR_GROUPS} | await doctors_own()
+
+
+def test_the_role_is_bound_to_the_account_of_the_pods() -> None:
+    binding, account = manifests.one("ClusterRoleBinding"), manifests.one("ServiceAccount")
+    assert binding["roleRef"]["name"] == manifests.one("ClusterRole")["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert manifests.identity(account) == (subject["kind"], subject["namespace"], subject["name"])
+    assert manifests.pod()["serviceAccountName"] == account["metadata"]["name"]
+    assert manifests.pod()["automountServiceAccountToken"] is True
