@@ -137,7 +137,7 @@ class KubeClient:
             async for line in self._lines(response, request.target):
                 yield self._event(line, request.target)
         finally:
-            response.close()
+            _hang_up(response)
 
     async def _lines(self, response: aiohttp.ClientResponse, target: paths.Target) -> AsyncIterator[bytes]:
         splitter = watching.LineSplitter()
@@ -211,3 +211,10 @@ def _wait(state: tenacity.RetryCallState) -> float:
     if isinstance(error, errors.KubeError) and error.retry_after is not None:
         return error.retry_after
     return _WAIT(state)
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """Leave a watch that has no end of its own: a polite TLS goodbye would outlive the client."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()

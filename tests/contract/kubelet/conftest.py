@@ -15,10 +15,6 @@ from hack.devnode import leftovers, node, realkube, realkubelet
 from hack.devnode.layout import NodeLayout
 from tests.contract.kubelet.cluster import Cluster
 
-# aiohttp does not wait until the TLS connections of watches are shut down, and asks its users to ("Graceful Shutdown"
-# in its client reference); the loop of a test would end first, and the socket be reported as left open.
-_TLS_SECONDS = 0.25
-
 STAND_IN = node.Options(
     gpus=2,
     real_api=False,
@@ -83,7 +79,6 @@ async def _opened(dev_node: node.DevNode) -> AsyncIterator[Cluster]:
         made = Cluster(dev_node, kube)
         yield made
         await made.remove_pods()
-    await asyncio.sleep(_TLS_SECONDS)
 
 
 def _started(kind: str, options: node.Options) -> Iterator[node.DevNode]:
