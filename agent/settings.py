@@ -13,6 +13,10 @@ import click
 import yaml
 
 ENV_PREFIX = "KUBEMEND_"
+LONGEST_DEVICE_WAIT = 30.0
+"""Seconds: one restart is carried out in 60 at most, whatever it waits for."""
+LONGEST_WINDOW = 24 * 3600.0
+"""Seconds over which restarts can be counted: the journal keeps them no longer."""
 
 
 def _setting(help_text: str, *, default: Any, env: str | None = None) -> Any:
@@ -49,6 +53,14 @@ class Settings:
     dry_run: bool = _setting("Decide and report, but restart nothing.", default=False)
     metrics_address: str = _setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9464")
     nvml_poll_period: float = _setting("Seconds between two polls of all GPUs.", default=5.0)
+    device_wait: float = _setting(
+        "Seconds that a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
+    )
+    storm_restarts: int = _setting(
+        "Restarts on this node within --storm-window after which no more are begun, but for those asked for by name.",
+        default=60,
+    )
+    storm_window: float = _setting("Seconds over which --storm-restarts counts.", default=300.0)
     stop_grace: float = _setting("Seconds that restarts under way get when the agent is stopped.", default=20.0)
     pod_uid: str | None = _setting("UID of the agent's own pod, which it never restarts.", default=None, env="POD_UID")
     log_level: str = _setting("debug, info, warning or error.", default="info")
@@ -61,24 +73,38 @@ class Settings:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a click command ``--config`` and one option per setting, and call it with a ``Settings``."""
+    """Give a click command ``--config`` and one option per setting, and call it with a ``Settings``.
+
+    What other options the command has are passed on to it.
+    """
 
     @functools.wraps(command)
     def with_settings(**given: Any) -> Any:
-        given.pop("config")
-        return command(settings=_checked(Settings(**given)))
+        values = {item.name: given.pop(item.name) for item in fields(Settings)}
+        return command(settings=_checked(Settings(**values)), **given)
 
-    decorated: Callable[..., Any] = with_settings
-    for item in reversed(fields(Settings)):
-        decorated = _option(item)(decorated)
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        envvar=ENV_PREFIX + "CONFIG",
-        is_eager=True,
-        callback=_read_file,
-        help="YAML file with any of these settings, named like the flags.",
-    )(decorated)
+    return some_options(*(item.name for item in fields(Settings)))(with_settings)
+
+
+def some_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a click command ``--config`` and the options of these settings, which are passed on under their names."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        decorated = command
+        for item in reversed(fields(Settings)):
+            if item.name in names:
+                decorated = _option(item)(decorated)
+        return click.option(
+            "--config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar=ENV_PREFIX + "CONFIG",
+            is_eager=True,
+            expose_value=False,
+            callback=_read_file,
+            help="YAML file with any of the agent's settings, named like its flags.",
+        )(decorated)
+
+    return decorate
 
 
 def _option(item: "Field[Any]") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -101,15 +127,22 @@ def _option(item: "Field[Any]") -> Callable[[Callable[..., Any]], Callable[..., 
 
 def _parameter(kind: Any) -> Any:
     members = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    return _OptionalPath() if Path in members else next(member for member in members if member is not types.NoneType)
+    if Path in members:
+        return _HostPath(optional=types.NoneType in members)
+    return next(member for member in members if member is not types.NoneType)
 
 
-class _OptionalPath(click.ParamType[Path | None]):
-    """A path; the empty text is "none"."""
+class _HostPath(click.ParamType[Path | None]):
+    """A path; the empty text is "none" where that means something."""
 
     name = "path"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | None:  # noqa: ARG002
+    def __init__(self, *, optional: bool) -> None:
+        self._optional = optional
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | None:
+        if not str(value) and not self._optional:
+            self.fail("name a path", param, ctx)
         return Path(value) if str(value) else None
 
 
@@ -140,6 +173,14 @@ def _checked(settings: Settings) -> Settings:
         settings.listen()
     except ValueError:
         raise click.BadParameter(f"--metrics-address {settings.metrics_address!r}; write HOST:PORT") from None
+    if not 0 <= settings.device_wait <= LONGEST_DEVICE_WAIT:
+        raise click.BadParameter(f"--device-wait {settings.device_wait:g}; must be from 0 to {LONGEST_DEVICE_WAIT:g}")
+    if settings.storm_restarts < 1:
+        raise click.BadParameter(f"--storm-restarts {settings.storm_restarts}; must be at least 1")
+    if not 0 < settings.storm_window <= LONGEST_WINDOW:
+        raise click.BadParameter(
+            f"--storm-window {settings.storm_window:g}; must be more than 0 and at most {LONGEST_WINDOW:g}"
+        )
     if settings.nvml_poll_period <= 0:
         raise click.BadParameter(f"--nvml-poll-period {settings.nvml_poll_period:g}; must be more than 0")
     return settings

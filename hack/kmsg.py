@@ -45,6 +45,12 @@ class KmsgWriter:
             log.write(record(text, seq=number, usec=stamp, priority=facility << 3 | level, dictionary=dictionary))
         return number
 
+    def clear(self) -> None:
+        """Empty the file; who follows it takes it for another log."""
+        with self.path.open("r+b", buffering=0) as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            log.truncate(0)
+
     def write_xid(
         self,
         code: int,

@@ -58,12 +58,16 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``survivors`` names to containers."""
+    """``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``survivors`` names to containers.
+
+    ``detail`` says why it ended so, ``notes`` what else people should know.
+    """
 
     result: Result
     survivors: Mapping[str, ContainerId] = field(default_factory=lambda: MappingProxyType({}))
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     detail: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:

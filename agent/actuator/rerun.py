@@ -1,17 +1,35 @@
 """Carry out reruns (``agent.restart.rerun``)."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from agent.actuator.outcomes import Outcome
+import structlog
+
+from agent.actuator import progress
+from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.steps import LOOK_AGAIN, first_of, next_change
 from agent.actuator.tools import Material, Tools
 from agent.actuator.whole_pod import PodRun
+from agent.cri import errors as cri_errors
 from agent.cri.events import ContainerEvent
-from agent.model.workloads import ContainerId, PodUid, PodView
-from agent.restart import intents, rerun, reset, steps
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerView,
+    PodUid,
+    PodView,
+)
+from agent.restart import intents, rerun, reservations, reset, steps
+
+log = structlog.get_logger(__name__)
+
+RESERVED_AT_MOST = 60.0
+"""Seconds after which names are given back although kubelet has not shown the restart."""
 
 
 class Pods(Protocol):
@@ -36,6 +54,7 @@ class RerunActuator:
         *,
         materials: Mapping[str, Material] | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
+        followed: progress.Progress = progress.NOBODY,
     ) -> Outcome:
         """Bring the intent to an end; without ``materials`` (a replay) kubelet starts what is missing.
 
@@ -48,6 +67,7 @@ class RerunActuator:
             can_clone=materials is not None,
             pods=self._pods,
             resolution=resolution,
+            followed=followed,
         )
         return await run.to_the_end()
 
@@ -56,34 +76,89 @@ class RerunActuator:
 class _RerunRun(PodRun):
     can_clone: bool
     pods: Pods
+    taken: frozenset[reservations.Name] = frozenset()
+    init_runs: dict[str, set[ContainerId]] = field(default_factory=dict)
 
     def next_steps(self) -> Sequence[steps.Step]:
-        known = reset.Known(exits=self.exits, started=self._started())
         return rerun.next_steps(
-            self.intent, self.seen, known=known, resolution=self.resolution, can_clone=self.can_clone
+            self.intent, self.seen, known=self._known(), resolution=self.resolution, can_clone=self.can_clone
         )
 
+    async def containers(self) -> tuple[ContainerView, ...]:
+        """What is reserved is labelled as another pod's, but is in the same sandbox."""
+        of_pod, in_sandbox = await asyncio.gather(
+            PodRun.containers(self), self.tools.runtime.list_containers(sandbox_id=self.intent.sandbox_id)
+        )
+        self._count_init_runs(of_pod)
+        return (*of_pod, *(view for view in in_sandbox if reservations.reserves(view)))
+
+    def outcome(self, result: Result, *, detail: str = "") -> Outcome:
+        again = {name: len(ran) for name, ran in self.init_runs.items() if len(ran) > 1}
+        for name, runs in again.items():
+            log.warning("restart.init_ran_again", restart=self.intent.id, container=name, runs=runs)
+        notes = tuple(
+            f"init container {name} has run {runs} times, for kubelet ran it, too" for name, runs in again.items()
+        )
+        return replace(PodRun.outcome(self, result, detail=detail), notes=notes)
+
+    async def reserve(self, step: steps.Step) -> None:
+        material = self.material(step.name)
+        assert material is not None
+        assert step.name is not None
+        assert step.attempt is not None
+        config = reservations.config(material.successor.config, attempt=step.attempt)
+        try:
+            await self.make(config, sandbox_config=material.sandbox_config)
+        except cri_errors.NameReserved as error:
+            log.warning("restart.not_reserved", restart=self.intent.id, container=step.name, error=str(error))
+            self.taken |= {(step.name, step.attempt)}  # it is not free for kubelet either
+
     def gives_up(self) -> bool:
-        """Leave it to kubelet, once: it finishes a pod of which nothing old is left and nothing of ours waits."""
-        if not self.can_clone:
+        """Leave the pod as it is, or else leave it to kubelet: it finishes one of which nothing old is left."""
+        if not self.can_clone or self.resolution is steps.Resolution.UNDO:
             return True
-        self.can_clone, self.failures = False, 0
+        if reset.is_untouched(self.intent, self.seen):
+            self.resolution = steps.Resolution.UNDO
+        else:
+            self.can_clone = False
+        self.failures = 0
         return False
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
-        if step.why is not steps.Why.NOT_STARTED:
+        if step.why not in (steps.Why.NOT_STARTED, steps.Why.NOT_SHOWN):
             await next_change(changes, timeout=LOOK_AGAIN)
             return
-        uid = self.intent.target.pod.uid
+        uid, before = self.intent.target.pod.uid, self._told()
         await first_of(
-            self.pods.wait_for(uid, lambda pod: step.container in _started_in(pod), timeout=LOOK_AGAIN),
+            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=LOOK_AGAIN),
             next_change(changes, timeout=LOOK_AGAIN),
         )
 
-    def _started(self) -> frozenset[ContainerId]:
+    def _count_init_runs(self, seen: Sequence[ContainerView]) -> None:
+        """Remember which runs of init containers were seen; one that has failed must be followed by another."""
+        failed = {container for container, end in self.exits.items() if end.code != 0}
+        for planned in self.intent.plan:
+            if planned.role is ContainerRole.INIT:
+                made = reset.successors(self.intent, seen, planned.name)
+                ran = {view.id for view in made if view.state in (ContainerState.RUNNING, ContainerState.EXITED)}
+                self.init_runs[planned.name] = (self.init_runs.get(planned.name, set()) | ran) - failed
+
+    def _known(self) -> reset.Known:
+        told = self._told()
+        return reset.Known(
+            exits=self.exits,
+            started=_ids(spec for spec in told if spec.started),
+            running=_ids(spec for spec in told if spec.running),
+            taken=self.taken,
+            afterwards=steps.StepKind.START.value not in self.phases,
+            overdue=time.time() - self.intent.created_at > RESERVED_AT_MOST,
+        )
+
+    def _told(self) -> Sequence[ContainerSpec]:
+        """Return what kubelet's status says about the containers."""
         pod = self.pods.pods().get(self.intent.target.pod.uid)
-        return _started_in(pod) if pod is not None else frozenset()
+        return pod.containers if pod is not None else ()
 
 
-def _started_in(pod: PodView) -> frozenset[ContainerId]:
-    return frozenset(spec.container_id for spec in pod.containers if spec.started and spec.container_id is not None)
+def _ids(specs: Iterable[ContainerSpec]) -> frozenset[ContainerId]:
+    return frozenset(spec.container_id for spec in specs if spec.container_id is not None)

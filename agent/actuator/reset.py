@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.actuator import progress
 from agent.actuator.outcomes import Outcome
 from agent.actuator.tools import LastWish, Tools
 from agent.actuator.whole_pod import PodRun
@@ -21,9 +22,12 @@ class ResetActuator:
         *,
         last_wishes: Mapping[str, LastWish],
         resolution: steps.Resolution = steps.Resolution.FINISH,
+        followed: progress.Progress = progress.NOBODY,
     ) -> Outcome:
         """Bring the intent to an end; ``last_wishes`` are by container name. See ``SwapActuator``."""
-        run = _ResetRun(tools=self._tools, intent=intent, last_wishes=last_wishes, resolution=resolution)
+        run = _ResetRun(
+            tools=self._tools, intent=intent, last_wishes=last_wishes, resolution=resolution, followed=followed
+        )
         return await run.to_the_end()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from agent.actuator import progress
 from agent.actuator.outcomes import Outcome
 from agent.actuator.tools import Tools
 from agent.actuator.whole_pod import PodRun
@@ -15,10 +16,15 @@ class RulesActuator:
         self._tools = tools
 
     async def carry_out(
-        self, intent: intents.PodIntent, *, resolution: steps.Resolution = steps.Resolution.FINISH
+        self,
+        intent: intents.PodIntent,
+        *,
+        resolution: steps.Resolution = steps.Resolution.FINISH,
+        followed: progress.Progress = progress.NOBODY,
     ) -> Outcome:
         """Bring the intent to an end. See ``SwapActuator``."""
-        return await _RulesRun(tools=self._tools, intent=intent, resolution=resolution).to_the_end()
+        run = _RulesRun(tools=self._tools, intent=intent, resolution=resolution, followed=followed)
+        return await run.to_the_end()
 
 
 class _RulesRun(PodRun):

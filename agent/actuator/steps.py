@@ -14,19 +14,23 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from agent.actuator import hooks
+from agent.actuator import gates, hooks, progress
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.tools import LastWish, Material, Tools
 from agent.cri import errors as cri_errors
 from agent.cri.events import ContainerEvent
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, Hook
-from agent.restart import intents, steps
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
+from agent.restart import intents, reservations, steps
 from common import aio
+from common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
 LOOK_AGAIN = 1.0
 """Seconds after which the runtime is listed again although no event has come."""
+
+DEVICE_PHASE = "device"
+"""The phase in which a successor waits for the old process to leave its devices."""
 
 
 _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
@@ -41,6 +45,7 @@ class Run(abc.ABC, Generic[_Intent]):
 
     tools: Tools
     intent: _Intent
+    followed: progress.Progress = progress.NOBODY
     seen: tuple[ContainerView, ...] = ()
     fresh: bool = True
     resolution: steps.Resolution = steps.Resolution.FINISH
@@ -76,6 +81,39 @@ class Run(abc.ABC, Generic[_Intent]):
     def post_start_failed(self) -> bool:
         """Whether a container whose postStart hook has failed is stopped, as kubelet would."""
         return True
+
+    async def reserve(self, step: steps.Step) -> None:
+        """Take a name that kubelet could take. Raises CriError."""
+        raise AssertionError(f"only reruns reserve names: {step}")
+
+    async def start(self, container_id: ContainerId) -> bool:
+        """Have the runtime start it; False when that was left undone."""
+        await self.make_room(container_id)
+        await self.tools.runtime.start_container(container_id)
+        return True
+
+    async def make_room(self, container_id: ContainerId) -> None:
+        """Clean what the pod wants cleaned. Nothing of the old may run any more, and nothing of this container yet."""
+        name = self._name(container_id)
+        material = self.material(name)
+        if material is None or material.sweep is None:
+            return
+        begun = asyncio.get_running_loop().time()
+        await material.sweep.before_start(name, is_first=self.is_first)
+        self._spent(_CLEAN_PHASE, since=begun)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing new has run in the place of what has been stopped."""
+        return True
+
+    async def stopped(self, container_id: ContainerId) -> None:
+        """Is called when a container has been stopped."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what has been started waits for what is to be stopped."""
+        return False
 
     async def to_the_end(self, *, look_first: bool = True) -> Outcome:
         """Carry it out. ``UNFINISHED`` means that time is up or the runtime stayed away: do it again later."""
@@ -122,13 +160,13 @@ class Run(abc.ABC, Generic[_Intent]):
     async def _drive(self, changes: "asyncio.Queue[ContainerEvent]") -> Outcome:
         backoff = aio.Backoff(first=0.02, limit=2.0)
         while True:
-            todo = self.next_steps()
+            todo = await self._held_up(self.next_steps())
             if todo[0].kind is steps.StepKind.DONE and self.fresh:
                 return self.ended(todo[0])
             errors = await self._take(todo, changes)
             if not errors:
                 continue
-            unkillable = [e for step, e in errors if isinstance(e, cri_errors.DeadlineExceeded) and kills(step)]
+            unkillable = [error for step, error in errors if means_unkillable(step, error)]
             if unkillable:
                 return await self._stuck(unkillable[0])
             self.last_error = str(errors[0][1])
@@ -143,32 +181,85 @@ class Run(abc.ABC, Generic[_Intent]):
             if self.failures >= _MOST_FAILURES and self.gives_up():
                 return self.outcome(Result.FAILED)
 
+    async def _held_up(self, todo: Sequence[steps.Step]) -> Sequence[steps.Step]:
+        """Return the steps, or a wait in their place while an old process is on the devices of what they start."""
+        starts = [step for step in todo if step.kind is steps.StepKind.START]
+        if not starts or starts[0].why is steps.Why.HELD_BESIDE_OLD:
+            return todo
+        begun = asyncio.get_running_loop().time()
+        opens = await self.tools.gates.opens(self.intent.id, timeout=_SEEN_STILL_HOLDS)
+        if asyncio.get_running_loop().time() - begun >= _WORTH_TELLING:
+            self._spent(DEVICE_PHASE, since=begun)
+        if opens:
+            return todo
+        return (steps.Step(steps.StepKind.WAIT, steps.Why.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
+
+    async def _wait_at_gate(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
+        """Wait for the gate, or for a change: kubelet does not wait, and a container of its own goes first."""
+        await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=LOOK_AGAIN))
+        self.tools.gates.raise_if_stuck(self.intent.id)
+
     async def _take(
         self, todo: Sequence[steps.Step], changes: "asyncio.Queue[ContainerEvent]"
     ) -> list[tuple[steps.Step, cri_errors.CriError]]:
         """Take steps side by side; return those that failed, and how."""
         begun = asyncio.get_running_loop().time()
         results = await asyncio.gather(*(self._try(step, changes) for step in todo))
-        phase = "confirm" if todo[0].kind is steps.StepKind.DONE else todo[0].kind.value
-        self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - begun
+        self._spent(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
 
+    def _spent(self, phase: str, *, since: float) -> None:
+        self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - since
+
     async def _try(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> cri_errors.CriError | None:
+        before, begun = self.seen, asyncio.get_running_loop().time()
+        failed = None
         try:
             await self._perform(step, changes)
         except cri_errors.CriError as error:
-            return error
-        return None
+            failed = error
+        self._tell(step, before=before, seconds=asyncio.get_running_loop().time() - begun, failed=failed)
+        return failed
+
+    def _tell(
+        self,
+        step: steps.Step,
+        *,
+        before: Sequence[ContainerView],
+        seconds: float,
+        failed: cri_errors.CriError | None,
+    ) -> None:
+        if step.kind is steps.StepKind.DONE:
+            return  # how it ended is told by who began it
+        if step.kind is steps.StepKind.CREATE:
+            made = [view for view in self.seen if view not in before and step.name in (None, view.ref.name)]
+            about = made[-1] if made else None
+        else:
+            about = next((view for view in (*before, *self.seen) if view.id == step.container), None)
+        self.followed.tell(
+            progress.StepTaken(
+                step=step,
+                container=about.ref.name if about is not None else step.name or self.intent.target.name,
+                attempt=about.attempt if about is not None else None,
+                seconds=seconds,
+                error=str(failed) if failed is not None else "",
+            )
+        )
 
     async def _perform(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         match step.kind:
             case steps.StepKind.WAIT:
-                await self.wait(step, changes)
+                if step.why is steps.Why.OLD_ON_DEVICE:
+                    await self._wait_at_gate(changes)
+                else:
+                    await self.wait(step, changes)
                 await self.look()
             case steps.StepKind.DONE:
                 await self.look()
+            case steps.StepKind.RESERVE:
+                await self.reserve(step)
             case steps.StepKind.CREATE:
                 await self._create(step.name)
             case _:
@@ -189,17 +280,21 @@ class Run(abc.ABC, Generic[_Intent]):
             )
         await self.tools.runtime.stop_container(container_id, grace=grace)
         self._mark(container_id, ContainerState.EXITED)
+        await self.stopped(container_id)
 
     async def _create(self, name: str | None) -> None:
         material = self.material(name)
         assert material is not None
-        config = material.successor.config
+        await self.make(material.successor.config, sandbox_config=material.sandbox_config)
+
+    async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Create a container. Raises CriError."""
         container_id = await self.tools.runtime.create_container(
-            sandbox_id=self.intent.sandbox_id, config=config, sandbox_config=material.sandbox_config
+            sandbox_id=self.intent.sandbox_id, config=config, sandbox_config=sandbox_config
         )
         created = ContainerView(
             id=container_id,
-            ref=ContainerRef(pod=self.intent.target.pod, name=config.metadata.name),
+            ref=ContainerRef(pod=self.intent.target.pod, name=config.labels[reservations.NAME_LABEL]),
             sandbox_id=self.intent.sandbox_id,
             attempt=config.metadata.attempt,
             state=ContainerState.CREATED,
@@ -214,22 +309,30 @@ class Run(abc.ABC, Generic[_Intent]):
         material = self.material(name)
         if material is not None:
             self.tools.files.empty_termination_log(material.successor.termination_log)
-        await self.tools.runtime.start_container(container_id)
+        if not await self.start(container_id):
+            return
         self._mark(container_id, ContainerState.RUNNING)
         if material is None:
             return
         ref = ContainerRef(pod=self.intent.target.pod, name=name)
         self.tools.files.link_log(ref, container_id=container_id, log_file=material.log_file)
-        if material.post_start is not None:
-            await self._post_start(material.post_start, ref=ref, container_id=container_id, pod_ip=material.pod_ip)
+        if not self.is_held:
+            await self.post_start(container_id)
 
-    async def _post_start(
-        self, hook: Hook, *, ref: ContainerRef, container_id: ContainerId, pod_ip: str | None
-    ) -> None:
+    async def post_start(self, container_id: ContainerId) -> None:
+        """Run the container's postStart hook, if it has one."""
+        material = self.material(self._name(container_id))
+        if material is None or material.post_start is None:
+            return
         try:
-            await hooks.run_post_start(hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=pod_ip)
+            await hooks.run_post_start(
+                material.post_start,
+                runtime=self.tools.runtime,
+                container_id=container_id,
+                pod_ip=material.pod_ip,
+            )
         except hooks.HookFailedError as error:
-            log.warning("restart.post_start_failed", restart=self.intent.id, container=str(ref), error=str(error))
+            log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
             self.last_error = str(error)
             if self.post_start_failed():
                 await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
@@ -244,10 +347,11 @@ class Run(abc.ABC, Generic[_Intent]):
         """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever."""
         log.error("restart.kill_without_effect", restart=self.intent.id, error=str(error))
         await self.look()
-        waiting = [view.id for view in self.seen if view.restart_id == self.intent.id and view.state in _NOT_STARTED]
+        ours = [view for view in self.seen if view.restart_id == self.intent.id]
+        waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held]
         try:
             for container_id in waiting:
-                await self.tools.runtime.remove_container(container_id)
+                await self._remove(container_id)
         except cri_errors.CriError as again:
             return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
         return self.outcome(Result.STUCK, detail=str(error))
@@ -260,9 +364,16 @@ class Run(abc.ABC, Generic[_Intent]):
         self.fresh = False
 
 
-def kills(step: steps.Step) -> bool:
-    """Whether a step that takes for ever means that a process cannot be killed."""
-    return step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE)
+def _phase(step: steps.Step) -> str:
+    if step.why is steps.Why.OLD_ON_DEVICE:
+        return DEVICE_PHASE
+    return "confirm" if step.kind is steps.StepKind.DONE else step.kind.value
+
+
+def means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:
+    """Whether a step has failed because a process cannot be killed: a kill that takes for ever, or a gate's word."""
+    kills = step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE)
+    return isinstance(error, gates.ProcessStuckError) or (kills and isinstance(error, cri_errors.DeadlineExceeded))
 
 
 async def next_change(changes: "asyncio.Queue[ContainerEvent]", *, timeout: float) -> None:
@@ -287,7 +398,10 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+_CLEAN_PHASE = "clean"
 _MOST_FAILURES = 3
+_SEEN_STILL_HOLDS = 0.05  # seconds for which a start may wait and still rest on what was seen before
+_WORTH_TELLING = 0.001  # seconds at a gate from which on they are a phase of their own
 _NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)
 
 _RESULT = {

@@ -1,12 +1,17 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.actuator.outcomes import Outcome
+from agent.actuator import progress
+from agent.actuator.exec_hold import HoldError
+from agent.actuator.outcomes import Outcome, Result
+from agent.actuator.standby import Standby
 from agent.actuator.steps import Run
 from agent.actuator.tools import Material, Tools
-from agent.model.workloads import ContainerView
+from agent.cri.errors import CriError
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from agent.restart import intents, steps, swap
 
 
@@ -22,16 +27,22 @@ class SwapActuator:
         *,
         material: Material | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
+        followed: progress.Progress = progress.NOBODY,
         seen: Sequence[ContainerView] | None = None,
     ) -> Outcome:
         """Bring the intent to an end and say which.
 
         ``material`` is None on a replay whose old container is gone. ``seen`` is a listing made just before (it saves
-        one call on the fast path). ``UNFINISHED`` means that the time limit (plus the grace period) passed, or the
-        runtime stayed away: carry it out again later.
+        one call on the fast path). ``followed`` is told of each step. ``UNFINISHED`` means that the time limit (plus
+        the grace period) passed, or the runtime stayed away: carry it out again later.
         """
         run = _SwapRun(
-            tools=self._tools, intent=intent, made_from=material, resolution=resolution, seen=tuple(seen or ())
+            tools=self._tools,
+            intent=intent,
+            made_from=material,
+            resolution=resolution,
+            followed=followed,
+            seen=tuple(seen or ()),
         )
         return await run.to_the_end(look_first=seen is None)
 
@@ -39,6 +50,8 @@ class SwapActuator:
 @dataclass(slots=True, kw_only=True)
 class _SwapRun(Run[intents.Intent]):
     made_from: Material | None
+    standby: Standby | None = None
+    unanswered: bool = False  # a start beside the old one, of which nobody knows whether it was done
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
@@ -49,7 +62,64 @@ class _SwapRun(Run[intents.Intent]):
 
     async def containers(self) -> tuple[ContainerView, ...]:
         target = self.intent.target
-        return await self.tools.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
+        found = await self.tools.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
+        self.unanswered = False
+        return found
+
+    async def to_the_end(self, *, look_first: bool = True) -> Outcome:
+        """Whatever comes, nobody stays held or frozen."""
+        try:
+            # Slots keep a bare super() from working in a dataclass (bpo-46404).
+            outcome = await super(_SwapRun, self).to_the_end(look_first=look_first)
+        finally:
+            self._end_standby()
+        if outcome.result is Result.UNDONE:
+            await self._thaw_old()
+        return outcome
+
+    async def start(self, container_id: ContainerId) -> bool:
+        """Start it, beside the old container on standby; where that cannot be had it is taken back."""
+        if not self._old_runs:
+            return await super(_SwapRun, self).start(container_id)
+        try:
+            await self._prepare_standby(container_id)
+        except HoldError as error:
+            self.last_error = str(error)
+            self.resolution = steps.Resolution.UNDO
+            return False
+        assert self.standby is not None
+        self.unanswered = True
+        await self.tools.runtime.start_container(container_id)
+        self.unanswered = False
+        await self.standby.engaged()
+        return True
+
+    async def stopped(self, container_id: ContainerId) -> None:
+        """The old one is dead: let the successor run, once it has left its devices."""
+        if self.standby is None or container_id != self.intent.old:
+            return
+        await self.tools.gates.opens(self.intent.id)
+        self.tools.gates.raise_if_stuck(self.intent.id)
+        await self.make_room(container_id)
+        self._end_standby()
+        for view in self.seen:
+            if view.restart_id == self.intent.id and view.state is ContainerState.RUNNING:
+                await self.post_start(view.id)
+
+    @property
+    def is_held(self) -> bool:
+        return self.standby is not None
+
+    def gives_up(self) -> bool:
+        """Take the successor back rather than leave it waiting beside the old one; see what is left then.
+
+        What cannot even be taken back stays in the journal: it ends as UNFINISHED.
+        """
+        if not self._old_runs or not any(view.restart_id == self.intent.id for view in self.seen):
+            return True
+        self.resolution = steps.Resolution.UNDO
+        self.failures = 0
+        return False
 
     def post_start_failed(self) -> bool:
         """Stop it as kubelet does, which then restarts it with its own backoff.
@@ -57,3 +127,35 @@ class _SwapRun(Run[intents.Intent]):
         Where an exit would fail the pod for good, a container with a failed hook is the lesser evil, and is reported.
         """
         return self.intent.order is intents.Order.STOP_FIRST
+
+    @property
+    def _old_runs(self) -> bool:
+        return any(view.id == self.intent.old and view.state is ContainerState.RUNNING for view in self.seen)
+
+    async def _prepare_standby(self, successor: ContainerId) -> None:
+        if self.tools.standbys is None:
+            raise HoldError("this node cannot hold containers")
+        if self.standby is not None:
+            self.standby.hold.release()  # of a start that failed
+        old = await self.tools.runtime.container_info(self.intent.old)
+        self.standby = await self.tools.standbys.prepare(successor, old_pid=old.pid)
+
+    def _end_standby(self) -> None:
+        if self.standby is None:
+            return
+        standby, self.standby = self.standby, None
+        ours = {view.state for view in self.seen if view.restart_id == self.intent.id}
+        if ContainerState.RUNNING in ours:
+            standby.let_run(old_is_dead=not self._old_runs)
+        elif self.unanswered or ContainerState.UNKNOWN in ours:
+            standby.hold.release()  # the old one stands still until somebody has looked
+        else:
+            standby.give_up()
+
+    async def _thaw_old(self) -> None:
+        """An agent that died may have left it frozen."""
+        if self.tools.standbys is None or self.intent.order is not intents.Order.START_FIRST:
+            return
+        with contextlib.suppress(CriError):
+            old = await self.tools.runtime.container_info(self.intent.old)
+            self.tools.standbys.thaw(old.pid)

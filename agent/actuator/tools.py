@@ -2,16 +2,19 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from agent.actuator import hooks
+from agent.actuator.gates import Gates, open_gates
 from agent.actuator.host_files import HostFiles
+from agent.actuator.standby import Standby
+from agent.actuator.sweep import Broom, Sweep
 from agent.cri.answers import ContainerInfo
 from agent.cri.events import ContainerEvent
 from agent.model.workloads import ContainerId, ContainerView, Hook, PodUid, SandboxId
-from agent.restart import clone, host_files
+from agent.restart import clone, host_files, shm
 from common.pb.runtime.v1 import api_pb2
 
 
@@ -19,7 +22,7 @@ class Runtime(hooks.Execs, Protocol):
     """The calls of ``agent.cri.client.CriClient`` that a restart makes; each raises CriError and has a deadline."""
 
     async def list_containers(
-        self, *, pod_uid: PodUid | None = None, name: str | None = None
+        self, *, pod_uid: PodUid | None = None, sandbox_id: SandboxId | None = None, name: str | None = None
     ) -> tuple[ContainerView, ...]: ...
 
     async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
@@ -46,14 +49,30 @@ class PodEvents(Protocol):
         """Yield a queue that receives an item at every change of the pod's containers."""
 
 
+class Standbys(Protocol):
+    """What puts successors on standby (``agent.actuator.standby.Standbys``)."""
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
+        """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
+
+    def thaw(self, pid: int | None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What restarts are carried out with. ``time_limit`` bounds one carrying out, in seconds beside its grace."""
+    """What restarts are carried out with. ``time_limit`` bounds one carrying out, in seconds beside its grace.
+
+    ``standbys`` is None on a node that cannot hold containers. ``gates`` are those before the start of successors,
+    ``broom`` cleans before it.
+    """
 
     runtime: Runtime
     events: PodEvents
     files: HostFiles
     time_limit: float = 60.0
+    standbys: Standbys | None = None
+    gates: Gates = field(default_factory=open_gates)
+    broom: Broom = field(default_factory=Broom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +85,18 @@ class LastWish:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is needed to make one successor, and to end its predecessor as the pod asks."""
+    """What is needed to make one successor, and to end its predecessor as the pod asks.
+
+    ``shared_memory`` is what the container has for /dev/shm, ``sweep`` what is cleaned before it starts.
+    """
 
     successor: clone.Successor
     sandbox_config: api_pb2.PodSandboxConfig
     post_start: Hook | None = None
     last_wish: LastWish | None = None
     pod_ip: str | None = None
+    shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not looked for")  # noqa: RUF009 - frozen
+    sweep: Sweep | None = None
 
     @property
     def log_file(self) -> Path:

@@ -6,7 +6,7 @@ from agent.actuator.outcomes import Outcome
 from agent.actuator.steps import Run
 from agent.actuator.tools import Material
 from agent.cri import errors as cri_errors
-from agent.model.workloads import ContainerId, ContainerRole, ContainerView
+from agent.model.workloads import ContainerId, ContainerRole, ContainerState, ContainerView
 from agent.restart import intents, reset, steps
 
 
@@ -24,6 +24,11 @@ class PodRun(Run[intents.PodIntent]):
         seen = await self.tools.runtime.list_containers(pod_uid=self.intent.target.pod.uid)
         await self._ask_exits(seen)
         return seen
+
+    @property
+    def is_first(self) -> bool:
+        news = (view for view in self.seen if view.ref.name in self.intent.names and view.id not in self.intent.old)
+        return all(view.state is ContainerState.CREATED for view in news)
 
     def survivors(self) -> dict[str, ContainerId]:
         found = {planned.name: reset.successors(self.intent, self.seen, planned.name) for planned in self.intent.plan}

@@ -12,16 +12,21 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from agent.app.control import ControlServer
 from agent.app.cursor import StoredCursor, watched_since
 from agent.app.holders import GpuHolders
 from agent.app.parts import Parts
 from agent.app.runtime import RuntimePart
 from agent.app.web import WebServer
+from agent.control import messages
 from agent.engine.engine import Engine
 from agent.engine.faults import AppFaults
+from agent.engine.hangs import Hangs
 from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
 from agent.engine.publishing import Publisher
+from agent.engine.requests import Requests
+from agent.engine.suspects import Suspects
 from agent.health import catalog_file
 from agent.health.catalog import Catalog, FaultKey
 from agent.history.store import Store
@@ -61,10 +66,11 @@ class _KernelLogMeter:
 
 
 async def run(settings: Settings) -> None:
-    """Run the agent until SIGTERM or SIGINT.
+    """Run the agent until SIGTERM or SIGINT, which may come as early as they like.
 
     Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
     """
+    stop = _stop_signal()
     catalog = load_catalog(settings.catalog)
     registry = _registry()
     metrics = Metrics(registry)
@@ -72,13 +78,14 @@ async def run(settings: Settings) -> None:
     async with (
         _opened(settings.state_dir / "state.db") as store,
         kube.connect(kubeconfig=settings.kubeconfig) as api,
-        WebServer(address=settings.listen(), parts=parts, registry=registry),
         PodResourcesClient(settings.pod_resources_socket, report=parts.reporter("pod-resources")) as pod_resources,
     ):
         try:
             await _run_parts(
                 settings,
+                stop=stop,
                 catalog=catalog,
+                registry=registry,
                 metrics=metrics,
                 parts=parts,
                 store=store,
@@ -92,7 +99,9 @@ async def run(settings: Settings) -> None:
 async def _run_parts(
     settings: Settings,
     *,
+    stop: asyncio.Event,
     catalog: Catalog,
+    registry: CollectorRegistry,
     metrics: Metrics,
     parts: Parts,
     store: Store,
@@ -143,11 +152,22 @@ async def _run_parts(
         cursors=cursor,
         meter=_KernelLogMeter(metrics),
     )
+    requests = Requests(
+        ledger=ledger,
+        pods=pods,
+        devices=driver,
+        holders=holders,
+        lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
+    )
+    suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
     runtime = RuntimePart(
         settings=settings,
         store=store,
         metrics=metrics,
         faults=faults,
+        requests=requests,
+        suspects=suspects,
+        hangs=Hangs(ledger=ledger, devices=driver, holders=holders, reporter=reporter, metrics=metrics),
         pods=pods,
         driver=driver,
         owners=OwnerLookup(api),
@@ -155,6 +175,7 @@ async def _run_parts(
         processes=processes,
         now=time.time,
         report=parts.reporter("container-runtime"),
+        report_heartbeats=parts.reporter("heartbeats"),
     )
 
     def on_pod(change: PodChange) -> None:
@@ -165,21 +186,28 @@ async def _run_parts(
         publisher.holders_changed()
 
     pods.subscribe(on_pod)
-    async with asyncio.TaskGroup() as tasks:
+    async with (  # only now: whoever asks what is ready must hear of every part
+        WebServer(address=settings.listen(), parts=parts, registry=registry),
+        ControlServer(path=settings.state_dir / messages.SOCKET, requests=requests) as control,
+        asyncio.TaskGroup() as tasks,
+    ):
         eternal = {
             "pod-watch": pods.run(),
             "pod-conditions": reporter.run(),
             "publisher": publisher.run(),
             "engine": engine.run(),
+            "suspects": suspects.run(),
             "nvml": nvml.run(),
             "kernel-log": kernel_log.run(),
             "cursor": cursor.run(),
             "container-runtime": runtime.run(),
+            "control": control.run(),
         }
         for name, work in eternal.items():
             aio.spawn_eternal(tasks, work, name=name)
         log.info("agent.started", node=settings.node_name, catalog=catalog.version, boot_id=boot_id)
-        await _stop_signal()
+        await stop.wait()
+        control.close()
         await _wind_down(runtime, reporter=reporter, cursor=cursor, grace=settings.stop_grace)
         raise _Stop
 
@@ -196,12 +224,13 @@ async def _wind_down(
     await cursor.write()
 
 
-async def _stop_signal() -> None:
+def _stop_signal() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set from now on, so that neither ends the process out of turn."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop
 
 
 @contextlib.asynccontextmanager

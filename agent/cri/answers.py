@@ -1,6 +1,7 @@
 """Turns the runtime's answers into our values. Pure."""
 
 import json
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from agent.restart import clone
+from agent.restart import clone, shm
 from common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -69,8 +70,9 @@ class ExecResult:
 class ContainerInfo:
     """All that ContainerStatus(verbose) tells about one container. Times are Unix nanoseconds, 0 is "not yet".
 
-    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid`` and
-    ``cgroups_path`` come from the verbose part, which is not specified: None is "this runtime does not tell".
+    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path`` and
+    ``shm_source`` (the host's directory that is mounted at /dev/shm) come from the verbose part, which is not
+    specified: None is "this runtime does not tell".
     ``config`` and ``runtime_env`` may hold secrets and are kept out of ``repr``.
     """
 
@@ -89,6 +91,7 @@ class ContainerInfo:
     sandbox_id: SandboxId | None = None
     pid: int | None = None
     cgroups_path: str | None = None
+    shm_source: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
 
@@ -163,6 +166,7 @@ def container_info(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) ->
         sandbox_id=_sandbox_id(verbose),
         pid=_pid(verbose),
         cgroups_path=_cgroups_path(spec),
+        shm_source=_shm_source(spec),
         config=_object(verbose.get("config")) or None,
         runtime_env=_environment(spec),
     )
@@ -196,6 +200,18 @@ def _pid(verbose: Mapping[str, Any]) -> int | None:
 def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
     value = _object(spec.get("linux")).get("cgroupsPath")
     return value if isinstance(value, str) and value else None
+
+
+def _shm_source(spec: Mapping[str, Any]) -> str | None:
+    """Return what the last mount at /dev/shm shows: later ones cover earlier ones."""
+    mounts = spec.get("mounts")
+    at_shm = [
+        mount
+        for mount in (mounts if isinstance(mounts, list) else ())
+        if isinstance(mount, dict) and posixpath.normpath(str(mount.get("destination"))) == shm.INSIDE
+    ]
+    value = at_shm[-1].get("source") if at_shm else None
+    return value if isinstance(value, str) and value.startswith("/") else None
 
 
 def _environment(spec: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import grpc
 import grpc.aio
 
 from agent.cri import answers, errors
@@ -54,6 +55,14 @@ class CriClient:
     async def close(self) -> None:
         """Close the connection; calls under way fail."""
         await self._channel.close()
+
+    async def connections(self) -> AsyncGenerator[None, None]:
+        """Yield whenever there is a new connection to the runtime, for ever; at once when there is one already."""
+        while True:
+            state = self._channel.get_state()
+            if state is grpc.ChannelConnectivity.READY:
+                yield
+            await self._channel.wait_for_state_change(state)
 
     async def version(self) -> RuntimeVersion:
         """Ask who answers. Raises NotCri when it is no CRI v1 runtime."""

@@ -3,10 +3,11 @@
 import abc
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from agent.actuator import outcomes
+from agent.actuator import outcomes, progress
 from agent.actuator.outcomes import Outcome, Result
+from agent.actuator.sweep import Sweep
 from agent.actuator.tools import Material
 from agent.engine import ports, targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerView, PodView
@@ -21,6 +22,8 @@ class Act(abc.ABC):
     outside: ports.Outside
     target: ContainerRef
     restart_count: int
+    followed: progress.Progress = field(default=progress.NOBODY, kw_only=True)
+    sweep: Sweep | None = field(default=None, kw_only=True)
 
     @property
     @abc.abstractmethod
@@ -51,6 +54,12 @@ class Act(abc.ABC):
     def awaited(self, outcome: Outcome) -> frozenset[str]:
         """Return the names that kubelet has not started yet."""
         return self.names - outcome.survivors.keys()
+
+    def noted(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with what came of the cleaning that the pod has asked for."""
+        if self.sweep is None or not outcome.result.restarted:
+            return outcome
+        return replace(outcome, notes=(self.sweep.note,))
 
     @property
     def id(self) -> str:
@@ -88,14 +97,21 @@ class SwapAct(Act):
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
-        return outcomes.together(
+        outcome = outcomes.together(
             await asyncio.gather(
                 *(
-                    swapper.carry_out(swap.intent, material=swap.material, resolution=resolution, seen=swap.seen)
+                    swapper.carry_out(
+                        swap.intent,
+                        material=swap.material,
+                        resolution=resolution,
+                        followed=self.followed,
+                        seen=swap.seen,
+                    )
                     for swap in self.swaps
                 )
             )
         )
+        return self.noted(outcome)
 
     def again(self) -> Act:
         return replace(self, swaps=tuple(replace(swap, seen=None) for swap in self.swaps))
@@ -103,7 +119,9 @@ class SwapAct(Act):
     async def resolve(self, outcome: Outcome) -> Outcome:
         swapper = self.outside.actuators.swap
         again = outcomes.together(
-            await asyncio.gather(*(swapper.carry_out(swap.intent, material=None) for swap in self.swaps))
+            await asyncio.gather(
+                *(swapper.carry_out(swap.intent, material=None, followed=self.followed) for swap in self.swaps)
+            )
         )
         return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors})
 
@@ -129,15 +147,22 @@ class PodAct(Act):
         return {name: container for name, container in outcome.survivors.items() if name in lasting}
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        return self.noted(await self._carry_out(resolution))
+
+    async def _carry_out(self, resolution: steps.Resolution) -> Outcome:
         actuators = self.outside.actuators
         match self.intent.strategy:
             case Strategy.RERUN:
-                return await actuators.rerun.carry_out(self.intent, materials=self.materials, resolution=resolution)
+                return await actuators.rerun.carry_out(
+                    self.intent, materials=self.materials, resolution=resolution, followed=self.followed
+                )
             case Strategy.RESET:
                 last_wishes = targets.last_wishes(self.pod)
-                return await actuators.reset.carry_out(self.intent, last_wishes=last_wishes, resolution=resolution)
+                return await actuators.reset.carry_out(
+                    self.intent, last_wishes=last_wishes, resolution=resolution, followed=self.followed
+                )
             case Strategy.RULES:
-                return await actuators.rules.carry_out(self.intent, resolution=resolution)
+                return await actuators.rules.carry_out(self.intent, resolution=resolution, followed=self.followed)
             case _:
                 raise AssertionError(f"{self.intent.strategy.value} is not done to a whole pod")
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.actuator.gates import Visit
 from agent.actuator.outcomes import Outcome
 from agent.cri.errors import CriError
 from agent.cri.events import ContainerEvent, EventKind
@@ -15,7 +16,7 @@ from agent.engine import ports
 from agent.engine.acts import Act
 from agent.model.devices import GpuUuid
 from agent.model.workloads import PodView
-from agent.restart import verification
+from agent.restart import gates, verification
 from agent.restart.intents import Strategy
 from agent.restart.verification import Check, CheckState
 
@@ -37,12 +38,18 @@ class Aftermath:
         self._outside = outside
         self._patience = patience if patience is not None else Patience()
 
-    async def devices_answer(self, devices: frozenset[GpuUuid]) -> Check:
-        """Ask the driver whether the container's devices are still there."""
+    async def devices_answer(self, devices: frozenset[GpuUuid] | None) -> Check:
+        """Ask the driver whether the container's devices are still there; None: it is not known which they are."""
         if not devices:
             return verification.devices_answer(devices, answering=None)
         answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
         return verification.devices_answer(devices, answering=answering)
+
+    async def devices_free(self, devices: frozenset[GpuUuid] | None, *, visit: Visit) -> Check:
+        """Say whether the old processes have left the container's devices; what kubelet started has passed no gate."""
+        if devices is None:
+            return gates.unknown_devices()
+        return gates.check(await visit.judgement())
 
     async def settle(self, act: Act, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
         """Stay until kubelet shows the survivors, resolving any copy that it starts; then look once more."""

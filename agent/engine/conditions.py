@@ -68,10 +68,12 @@ def for_restart(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.TRUE,
             outcome.result.value,
-            f"{where} {took} because {cause.message}; {proof}",
+            "; ".join((f"{where} {took} because {cause.message}", *outcome.notes, proof)),
         )
     why = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
-    reason = "VerificationFailed" if failed and outcome.result.restarted else outcome.result.value
+    reason = outcome.result.value
+    if failed and outcome.result.restarted:
+        reason = next((check.reason for check in failed if check.reason), "VerificationFailed")
     return Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, reason, f"{where}: {why}")
 
 

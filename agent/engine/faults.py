@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import structlog
 
 from agent.engine import endings, ports
-from agent.engine.ledger import HealthLedger
+from agent.engine.ledger import HealthLedger, gpu_keys
 from agent.engine.publishing import held_devices
 from agent.engine.restarts import Request, Restarts
 from agent.health import attribution
 from agent.health.attribution import Attribution, How, ProcessLookup
-from agent.model.actions import ActionClass
 from agent.model.devices import GpuUuid
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import ContainerRef
@@ -205,24 +204,19 @@ class AppFaults:
         finding = noted.finding
 
         def cause() -> admission.Cause:
+            inventory = self._devices.inventory
             where = noted.device if finding.pid is None else f"{noted.device} pid {finding.pid}"
             return admission.Cause(
                 code=f"{finding.kind.value}{finding.code}",
                 message=f"{finding.title} on {where}",
                 happened_at=finding.observed_at,
-                action=self._worst_action({noted.device, *self._gpus(held)}),
+                action=self._ledger.worst_action(
+                    {noted.device, *gpu_keys(held, inventory=inventory)}, inventory=inventory
+                ),
+                device=noted.device,
             )
 
         return Request(target=target, cause=cause, devices=held)
-
-    def _gpus(self, held: frozenset[GpuUuid]) -> set[str]:
-        inventory = self._devices.inventory
-        return {gpu.uuid if (gpu := inventory.by_uuid(uuid)) is not None else uuid for uuid in held}
-
-    def _worst_action(self, devices: set[str]) -> ActionClass:
-        inventory = self._devices.inventory
-        actions = [self._ledger.verdict(device, inventory=inventory).action for device in devices]
-        return max(actions, key=lambda action: action.severity)
 
 
 async def _at_once() -> None:

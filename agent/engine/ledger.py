@@ -1,12 +1,15 @@
 """Every device's verdict, kept over restarts of the agent."""
 
+from collections.abc import Iterable
+
 import structlog
 
 from agent.engine.metrics import Metrics
 from agent.health import fold
 from agent.history import codec
 from agent.history.store import HistoryError, Store
-from agent.model.devices import DeviceLocator, Inventory
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, GpuUuid, Inventory
 from agent.model.findings import Finding
 from agent.model.verdicts import Health, Verdict
 
@@ -24,6 +27,8 @@ class HealthLedger:
         self._state = fold.HealthState(boot_id=boot_id)
         self._boot_id = boot_id
         self._saved = self._state
+        self._inventory = Inventory()
+        self._names: dict[str, str] = {}
 
     async def load(self) -> None:
         """Take up what an earlier agent knew; a reboot since then is evidence (``fold.after_reboot``).
@@ -42,12 +47,15 @@ class HealthLedger:
 
     def apply(self, finding: Finding, *, inventory: Inventory) -> str:
         """Fold one finding; return the key of the device it is about."""
-        device = device_key(finding.device, inventory=inventory)
+        self._align(inventory)
+        device = self.name(device_key(finding.device, inventory=inventory))
         self._state = fold.fold(self._state, finding, device=device)
         return device
 
     def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
         """Return a device's verdict now."""
+        self._align(inventory)
+        device = self.name(device)
         known = {gpu.uuid for gpu in inventory.gpus}
         answers = device in known if inventory.complete else None
         result = fold.verdict(self._state, device, answers=answers)
@@ -55,13 +63,30 @@ class HealthLedger:
             self._metrics.device_verdict.labels(device=device, verdict=health.value).set(health is result.health)
         return result
 
+    def worst_action(self, devices: Iterable[str], *, inventory: Inventory) -> ActionClass:
+        """Return the gravest action that any of the devices needs."""
+        actions = (self.verdict(device, inventory=inventory).action for device in devices)
+        return max(actions, key=lambda action: action.severity, default=ActionClass.NONE)
+
     def devices(self) -> frozenset[str]:
         """Return the devices against which something is held."""
         return frozenset(self._state.devices)
 
     def latches(self, device: str) -> tuple[fold.Latch, ...]:
         """Return what is held against a device."""
-        return self._state.latches(device)
+        return self._state.latches(self.name(device))
+
+    def name(self, device: str) -> str:
+        """Return the name under which a device's health is kept now: one that was known by its PCI address alone gets
+        its UUID when the driver has told it, and keeps that when the driver loses it."""
+        return self._names.get(device, device)
+
+    def _align(self, inventory: Inventory) -> None:
+        if inventory is self._inventory:
+            return
+        self._inventory = inventory
+        self._names |= {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
+        self._state = fold.renamed(self._state, self._names)
 
     async def save(self) -> None:
         """Write what changed. A disk that refuses is logged: verdicts in memory still hold."""
@@ -82,3 +107,8 @@ def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
     if gpu is not None:
         return gpu.uuid
     return str(where.uuid or where.pci or "unknown")
+
+
+def gpu_keys(held: Iterable[GpuUuid], *, inventory: Inventory) -> frozenset[str]:
+    """Return the names under which the health of held devices is kept: a MIG instance shares its GPU's."""
+    return frozenset(gpu.uuid if (gpu := inventory.by_uuid(uuid)) is not None else uuid for uuid in held)

@@ -1,6 +1,7 @@
 """The agent's metrics, in one registry that the app serves. Names are part of the API (docs/operations.md)."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.registry import Collector
 
 _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -9,6 +10,7 @@ class Metrics:
     """One instance per process; counters count, gauges show now, nothing is sticky."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self.findings = Counter(
             "kubemend_findings", "Findings by source, kind and code.", ["source", "kind", "code"], registry=registry
         )
@@ -22,6 +24,12 @@ class Metrics:
             "kubemend_device_verdict",
             "1 for the verdict that the device has now, 0 for the others.",
             ["device", "verdict"],
+            registry=registry,
+        )
+        self.heartbeat_age = Gauge(
+            "kubemend_heartbeat_age_seconds",
+            "Seconds since a container has touched its heartbeat file, as far as we could watch it without a gap.",
+            ["namespace", "pod", "container"],
             registry=registry,
         )
         self.restarts = Counter(
@@ -63,3 +71,7 @@ class Metrics:
         self.condition_patches = Counter(
             "kubemend_condition_patches", "Patches of pod conditions, by result.", ["result"], registry=registry
         )
+
+    def watch(self, collector: Collector) -> None:
+        """Serve what another part works out when it is asked for."""
+        self._registry.register(collector)

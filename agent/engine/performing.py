@@ -8,14 +8,21 @@ from types import MappingProxyType
 
 import structlog
 
+from agent.actuator import progress
+from agent.actuator.gates import Visit
 from agent.actuator.outcomes import Outcome, Result
 from agent.engine import aftermath, conditions, ports
 from agent.engine.acts import Act
+from agent.engine.budgets import Counted
 from agent.engine.metrics import Metrics
+from agent.engine.newcomers import Newcomers
 from agent.engine.recovery import STALE_AFTER
+from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
 from agent.model.devices import GpuUuid
+from agent.model.findings import FindingKind
 from agent.restart import admission, steps, verification
+from agent.restart.gates import Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +47,8 @@ class Performer:
         metrics: Metrics,
         now: Callable[[], float],
         held: float,
+        suspects: Suspects | None = None,
+        newcomers: Newcomers | None = None,
     ) -> None:
         self._outside = outside
         self._aftermath = aftermath.Aftermath(outside=outside)
@@ -47,22 +56,37 @@ class Performer:
         self._metrics = metrics
         self._now = now
         self._held = held
+        self._suspects = suspects
+        self._newcomers = newcomers
         self._acting = 0
         self.quiet = asyncio.Event()
         self.quiet.set()
 
     async def perform(
-        self, act: Act, *, cause: admission.Cause, devices: frozenset[GpuUuid], announce: Callable[[], None]
+        self,
+        act: Act,
+        *,
+        cause: admission.Cause,
+        counted: Counted,
+        devices: frozenset[GpuUuid] | None,
+        announce: Callable[[], None],
     ) -> None:
         """See an act through to its verified end. Raises HistoryError before anything is done.
 
-        ``announce`` is called once it is in the journal. ``devices`` must answer afterwards.
+        It goes into the journal as ``counted``; ``announce`` is called once it is there. ``devices`` must be free of
+        the old processes before anything new is started, and answer afterwards.
         """
-        await self._store.begin(*act.entries)
-        announce()
-        with self._act_noted():
-            outcome = await self._to_the_end(act)
-        await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=devices)
+        gates = self._outside.actuators.gates
+        async with gates.around(act.entries, devices=devices or frozenset()) as visit:
+            await self._store.begin(*act.entries, counted=counted.restart)
+            counted.has_begun()
+            announce()
+            containers = sorted(act.names)
+            act.followed.tell(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
+            with self._act_noted():
+                await visit.remembered()
+                outcome = await self._to_the_end(act)
+            await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=devices, visit=visit)
 
     @contextlib.contextmanager
     def _act_noted(self) -> Iterator[None]:
@@ -89,25 +113,52 @@ class Performer:
     def _age(self, act: Act) -> float:
         return self._now() - act.entries[0].created_at
 
-    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid]) -> None:
+    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> None:
         """Report at once, verify, wait for kubelet's consent, report again, and close the intents.
 
         An unfinished intent stays open in the journal: the agent's next start takes it up.
         """
         self._count(done)
         self._report(done, checks=(), settled=not done.outcome.result.restarted)
+        if done.outcome.result is Result.STUCK:
+            self._suspect(done, visit=visit)
         if done.outcome.result.restarted:
             begun = asyncio.get_running_loop().time()
-            (outcome, settled), answer = await asyncio.gather(
-                self._aftermath.settle(done.act, done.outcome), self._aftermath.devices_answer(devices)
+            self._expect(done, devices=devices, visit=visit)
+            (outcome, settled), answer, free = await asyncio.gather(
+                self._aftermath.settle(done.act, done.outcome),
+                self._aftermath.devices_answer(devices),
+                self._aftermath.devices_free(devices, visit=visit),
             )
+            if free.reason == Verdict.STUCK.value:
+                self._suspect(done, visit=visit)
             if done.act.awaited(done.outcome):  # what kubelet had to do is a part of this restart
                 kubelets = asyncio.get_running_loop().time() - begun
                 outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
             done = replace(done, outcome=outcome)
-            self._report(done, checks=(answer, *settled), settled=True)
+            self._report(done, checks=(answer, free, *settled), settled=True)
         if done.outcome.result is not Result.UNFINISHED:
             await self._close(done)
+
+    def _expect(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> None:
+        """Have it told when a new process is where the old ones were."""
+        if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
+            self._newcomers.expect(
+                done.act.id,
+                strategy=done.act.strategy,
+                devices=devices or frozenset(),
+                containers=done.outcome.survivors.values(),
+            )
+
+    def _suspect(self, done: _Done, *, visit: Visit) -> None:
+        """A process that cannot be killed says something about its device, too."""
+        if self._suspects is None:
+            return
+        for device, pids in visit.stuck().items():
+            text = (
+                f"pid {', '.join(map(str, sorted(pids)))} of {done.act.target} is on it and cannot be killed (state D)"
+            )
+            self._suspects.suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
 
     async def _close(self, done: _Done) -> None:
         for intent in done.act.entries:
@@ -127,6 +178,7 @@ class Performer:
 
     def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
         act, outcome = done.act, done.outcome
+        act.followed.tell(progress.Reported(outcome, checks, settled))
         condition = conditions.for_restart(
             container=act.target.name,
             strategy=act.strategy,
@@ -146,6 +198,7 @@ class Performer:
             cause=done.cause.code,
             result=outcome.result.value,
             detail=outcome.detail,
+            notes=list(outcome.notes),
             milliseconds={name: round(seconds * 1000, 1) for name, seconds in outcome.phases.items()},
             checks={check.name: check.state.value for check in checks},
         )

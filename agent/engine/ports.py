@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from agent.actuator import tools
+from agent.actuator.gates import Gates
 from agent.actuator.rerun import RerunActuator
 from agent.actuator.reset import ResetActuator
 from agent.actuator.rules import RulesActuator
 from agent.actuator.swap import SwapActuator
+from agent.actuator.sweep import Broom
 from agent.cri.events import ContainerEvent
 from agent.model.conditions import Condition
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
@@ -44,8 +46,13 @@ class Events(Protocol):
 
 
 class Pods(Protocol):
-    """The node's pods as the API server tells them (``agent.sources.pods.PodWatch``)."""
+    """The node's pods as the API server tells them (``agent.sources.pods.PodWatch``).
 
+    ``synced`` says whether it has told any yet: before, a missing pod means nothing.
+    """
+
+    @property
+    def synced(self) -> bool: ...
     def pods(self) -> Mapping[PodUid, PodView]: ...
     def by_name(self, namespace: str, name: str) -> PodView | None: ...
     async def wait_for(
@@ -85,12 +92,14 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """How each strategy is carried out."""
+    """How each strategy is carried out, the gates that they all pass, and what cleans before the start."""
 
     swap: SwapActuator
     rerun: RerunActuator
     reset: ResetActuator
     rules: RulesActuator
+    gates: Gates
+    broom: Broom
 
     @classmethod
     def of(cls, using: tools.Tools, *, pods: Pods) -> Self:
@@ -100,6 +109,8 @@ class Actuators:
             rerun=RerunActuator(using, pods=pods),
             reset=ResetActuator(using),
             rules=RulesActuator(using),
+            gates=using.gates,
+            broom=using.broom,
         )
 
 

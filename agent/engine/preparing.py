@@ -1,11 +1,14 @@
 """Make an act ready: gather what its strategy needs, for a new restart or one that an earlier agent has begun."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from agent.actuator.sweep import Sweep
+from agent.actuator.tools import Material
 from agent.engine import acts, ports, targets
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodView
-from agent.restart import admission, intents, rules
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodView
+from agent.restart import admission, intents, options, rules
 from agent.restart.intents import Strategy
 
 
@@ -36,14 +39,18 @@ async def prepare(
         grace_seconds=0.0 if rules_grace else decision.grace_seconds,
         trigger=_trigger(pod, plan=plan, preferred=ref.name) if rules_grace else None,
     )
-    materials = None
+    materials: Mapping[str, Material] | None = None
     if decision.strategy is Strategy.RERUN:
         materials = await targets.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
+    sweep = _sweep(outside, pod.annotations, materials=(materials or {}).values())
     spec = pod.container(ref.name)
     count = spec.restart_count + 1 if spec is not None else 1
     if materials is not None:
         count = materials[ref.name].successor.restart_count
-    return acts.PodAct(outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials)
+        materials = {name: replace(material, sweep=sweep) for name, material in materials.items()}
+    return acts.PodAct(
+        outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
+    )
 
 
 async def resume(outside: ports.Outside, intent: intents.AnyIntent) -> acts.Act:
@@ -56,6 +63,7 @@ async def resume(outside: ports.Outside, intent: intents.AnyIntent) -> acts.Act:
     if any(view.id == intent.old for view in views):  # it still knows its config, unless kubelet's GC took it
         info = await outside.runtime.container_info(intent.old)
         material = await targets.material(outside.runtime, info, intent=intent, pod=pod, processes=outside.processes)
+        material = replace(material, sweep=_sweep_again(outside, material, pod=pod))
     return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, material),))
 
 
@@ -73,7 +81,7 @@ async def _prepare_swap(
     reason: str,
     now: float,
 ) -> acts.Act:
-    swaps: list[acts.Swap] = []
+    made: list[tuple[intents.Intent, Material, Sequence[ContainerView]]] = []
     count = 1
     for name, order in decision.orders.items():
         found = target
@@ -96,10 +104,45 @@ async def _prepare_swap(
         material = await targets.material(
             outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
         )
-        swaps.append(acts.Swap(intent, material, found.siblings))
+        made.append((intent, material, found.siblings))
         if found is target:
             count = material.successor.restart_count
-    return acts.SwapAct(outside=outside, target=target.view.ref, restart_count=count, swaps=tuple(swaps))
+    sweep = _sweep(
+        outside,
+        pod.annotations,
+        materials=[material for _, material, _ in made],
+        waits_for=[intent.target.name for intent, _, _ in made],
+    )
+    swaps = tuple(acts.Swap(intent, replace(material, sweep=sweep), siblings) for intent, material, siblings in made)
+    return acts.SwapAct(outside=outside, target=target.view.ref, restart_count=count, swaps=swaps, sweep=sweep)
+
+
+def _sweep(
+    outside: ports.Outside,
+    annotations: Mapping[str, str],
+    *,
+    materials: Iterable[Material],
+    waits_for: Iterable[str] = (),
+) -> Sweep | None:
+    """Return what is to be cleaned before anything new runs; None when the pod does not ask for that."""
+    if options.Clean.SHM not in options.clean(annotations):
+        return None
+    return Sweep(
+        outside.actuators.broom, places=[material.shared_memory for material in materials], waits_for=waits_for
+    )
+
+
+def _sweep_again(outside: ports.Outside, material: Material, *, pod: PodView | None) -> Sweep | None:
+    """Return what a restart that an earlier agent has begun is to clean.
+
+    None also where it may have been one of several containers: what of the others runs now is not known.
+    """
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    try:
+        several = len(options.parse(annotations).containers) > 1
+    except options.BadAnnotationError:
+        return None  # changed since it was begun
+    return None if several else _sweep(outside, annotations, materials=[material])
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

@@ -72,7 +72,7 @@ class Publisher:
                 gpu = inventory.by_uuid(uuid)
                 concerned[ref.pod].add(gpu.uuid if gpu is not None else uuid)
         for pod, device in self._named:
-            concerned[pod].add(device)
+            concerned[pod].add(self._ledger.name(device))
         for pod, names in concerned.items():
             verdicts = [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
             for condition in conditions.for_devices(verdicts):

@@ -1,11 +1,13 @@
 """Take up what an earlier agent left open when it died."""
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
 from agent.actuator.outcomes import Outcome, Result
-from agent.engine import acts, ports, preparing
+from agent.engine import acts, aftermath, ports, preparing
 from agent.history.store import Store
 from agent.restart import clone, intents, steps, swap
 
@@ -14,20 +16,42 @@ log = structlog.get_logger(__name__)
 STALE_AFTER = 60.0
 """Seconds after which an unfinished intent is taken back, as far as that is safe, rather than carried out."""
 
+_PATIENCE = aftermath.Patience(kubelet=5.0, pod=5.0)
+"""Nothing new is begun meanwhile, so kubelet's consent is not awaited for as long as after a restart of our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """An intent that was taken up, and how it ended."""
+
+    intent: intents.AnyIntent
+    act: acts.Act
+    outcome: Outcome
+
 
 class Recovery:
     """Replays the journal. Run it before anything new is begun."""
 
-    def __init__(self, *, outside: ports.Outside, store: Store, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        outside: ports.Outside,
+        store: Store,
+        now: Callable[[], float],
+        patience: aftermath.Patience = _PATIENCE,
+    ) -> None:
         self._outside = outside
         self._store = store
         self._now = now
+        self._aftermath = aftermath.Aftermath(outside=outside, patience=patience)
 
     async def run(self) -> int:
         """Finish or take back every open intent; return how many there were.
 
         A successor that waits CREATED beside a running container is the dangerous state (kubelet would start a
-        third), so those come first. Raises CriError or HistoryError: try again, and begin nothing new until then.
+        third), so those come first. What kubelet has seen while nobody was there it may still act on, up to a second
+        later: as after any restart, its consent is awaited, and a copy that it starts is resolved. Raises CriError or
+        HistoryError: try again, and begin nothing new until then.
         """
         unfinished = await self._store.unfinished()
         views = await self._outside.runtime.list_containers()
@@ -37,11 +61,12 @@ class Recovery:
                 resolution=steps.Resolution.UNDO
             )
             log.warning("restart.orphan", restart=orphan.id, container=str(orphan.target), result=outcome.result.value)
-        for intent in sorted(unfinished, key=lambda item: not _is_dangerous(item)):
-            await self._resume(intent)
+        dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
+        resumed = [await self._resume(intent) for intent in dangerous_first]
+        await asyncio.gather(*(self._conclude(each) for each in resumed))
         return len(unfinished) + len(lost)
 
-    async def _resume(self, intent: intents.AnyIntent) -> None:
+    async def _resume(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
         act = await self._act(intent)
         outcome = await act.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
@@ -53,7 +78,7 @@ class Recovery:
             stale=stale,
             result=outcome.result.value,
         )
-        await self._close(intent, outcome)
+        return _Resumed(intent, act, outcome)
 
     async def _act(self, intent: intents.AnyIntent) -> acts.Act:
         try:
@@ -63,9 +88,20 @@ class Recovery:
             assert isinstance(intent, intents.Intent), "nothing is copied for a whole pod that is taken up"
             return preparing.without_material(self._outside, intent)
 
-    async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
+    async def _conclude(self, resumed: _Resumed) -> None:
+        """Verify it, and close its intent. One that stays unfinished is taken up again at the next start."""
+        outcome = resumed.outcome
+        if outcome.result.restarted:
+            outcome, checks = await self._aftermath.settle(resumed.act, outcome)
+            log.info(
+                "restart.verified",
+                restart=resumed.intent.id,
+                container=str(resumed.intent.target),
+                result=outcome.result.value,
+                checks={check.name: check.state.value for check in checks},
+            )
         if outcome.result is not Result.UNFINISHED:
-            await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+            await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())
 
 
 def _is_dangerous(intent: intents.AnyIntent) -> bool:

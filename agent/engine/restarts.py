@@ -3,19 +3,25 @@
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import structlog
 
+from agent.actuator import progress
 from agent.cri.errors import CriError
 from agent.engine import conditions, ports, preparing, targets
+from agent.engine.budgets import BudgetGauges, Budgets, Counted
+from agent.engine.followers import Followers
 from agent.engine.metrics import Metrics
+from agent.engine.newcomers import Newcomers
 from agent.engine.performing import Performer
+from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
 from agent.model.devices import GpuUuid
+from agent.model.findings import FindingKind
 from agent.model.workloads import ContainerRef, PodUid
-from agent.restart import admission, clone
+from agent.restart import admission, asking, budget, clone
 
 log = structlog.get_logger(__name__)
 
@@ -24,21 +30,32 @@ log = structlog.get_logger(__name__)
 class Limits:
     """Seconds, and how many pods are restarted at once.
 
-    ``held`` bounds how long a restart that cannot be decided is kept, ``history`` how far back the budget looks.
+    ``held`` bounds how long a restart that cannot be decided is kept.
     """
 
     held: float = 600.0
-    history: float = 24 * 3600.0
     parallel_pods: int = 8
+
+
+async def _stands() -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A wish to restart one container. ``devices`` must answer afterwards; ``cause`` is re-read while it is held."""
+    """A wish to restart one container. ``devices`` must answer afterwards; ``cause`` is re-read while it is held.
+
+    ``devices`` None is "could not tell which it holds". ``asked`` is set when it is a person's wish, and ``followed``
+    is told how it goes on. ``withdrawn`` is asked while it is held and right before the first act: it says why the
+    cause no longer stands, and nothing while it does.
+    """
 
     target: ContainerRef
     cause: Callable[[], admission.Cause]
-    devices: frozenset[GpuUuid]
+    devices: frozenset[GpuUuid] | None
+    asked: asking.Asked | None = None
+    followed: progress.Progress = progress.NOBODY
+    withdrawn: Callable[[], Awaitable[str]] = _stands
 
 
 _ASK_AGAIN = 1.0
@@ -56,21 +73,37 @@ class Restarts:
         now: Callable[[], float],
         opted_in_namespaces: frozenset[str] = frozenset(),
         own_pod_uid: str | None = None,
+        can_hold: bool = False,
         dry_run: bool = False,
         limits: Limits | None = None,
+        storm: budget.Window = budget.STORM,
+        suspects: Suspects | None = None,
+        newcomers: Newcomers | None = None,
     ) -> None:
         self._outside = outside
-        self._store = store
         self._metrics = metrics
         self._now = now
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
+        self._can_hold = can_hold
         self._dry_run = dry_run
         self._limits = limits if limits is not None else Limits()
         self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._slots = asyncio.Semaphore(self._limits.parallel_pods)
-        self._under_way: set[ContainerRef] = set()
-        self._performer = Performer(outside=outside, store=store, metrics=metrics, now=now, held=self._limits.held)
+        self._for_faults: dict[ContainerRef, Followers] = {}
+        self._for_people: dict[ContainerRef, Followers] = {}
+        self._suspects = suspects
+        self._budgets = Budgets(store=store, now=now, storm=storm)
+        metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
+        self._performer = Performer(
+            outside=outside,
+            store=store,
+            metrics=metrics,
+            now=now,
+            held=self._limits.held,
+            suspects=suspects,
+            newcomers=newcomers,
+        )
 
     @property
     def quiet(self) -> asyncio.Event:
@@ -78,27 +111,46 @@ class Restarts:
         return self._performer.quiet
 
     async def handle(self, request: Request) -> None:
-        """Carry one request to its end. A second one for the same container meanwhile is the same request."""
-        if request.target in self._under_way:
+        """Carry one request to its end. A second one for the same container meanwhile is the same request.
+
+        But for a fault that hit the successor already: that is a request of its own.
+        """
+        while (same := self._under_way(request)) is not None:
             log.info("restart.already_under_way", container=str(request.target), cause=request.cause().code)
-            return
-        self._under_way.add(request.target)
+            await same.join(request.followed)
+            if request.asked is not None or same.settled(request.cause().happened_at):
+                return
+        under_way = self._for_faults if request.asked is None else self._for_people
+        followers = under_way[request.target] = Followers(request.followed, cause=request.cause)
         try:
-            await self._until_decided(request)
+            await self._until_decided(replace(request, followed=followers))
         finally:
-            self._under_way.discard(request.target)
+            del under_way[request.target]
+            followers.end()
+
+    def _under_way(self, request: Request) -> Followers | None:
+        """Return the restart that a request is one with.
+
+        A fault that is held (its budget is spent) does not hold up a person, nor a person's wish a fault: what comes
+        second finds the container replaced.
+        """
+        for_fault = self._for_faults.get(request.target)
+        if request.asked is None:
+            return for_fault
+        for_person = self._for_people.get(request.target)
+        return for_person if for_person is not None or for_fault is None or not for_fault.acting else for_fault
 
     async def _until_decided(self, request: Request) -> None:
         give_up_at = self._now() + self._limits.held
-        last_reason: admission.Reason | None = None
+        last_said: tuple[admission.Reason, float | None] | None = None
         while True:
-            async with self._pod_turn(request.target.pod.uid):
+            async with self._pod_turn(request):
                 decision = await self._once(request)
             if decision.verb is not admission.Verb.HOLD:
                 return
-            if decision.reason is not last_reason:
+            if (decision.reason, decision.retry_at) != last_said:
                 self._announce(request, decision)
-                last_reason = decision.reason
+                last_said = decision.reason, decision.retry_at
             if self._now() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.given_up", container=str(request.target), reason=decision.reason.value)
                 return
@@ -112,8 +164,11 @@ class Restarts:
         await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
 
     @contextlib.asynccontextmanager
-    async def _pod_turn(self, uid: PodUid) -> AsyncIterator[None]:
+    async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
+        uid = request.target.pod.uid
         lock = self._locks[uid]
+        if lock.locked() or self._slots.locked():
+            request.followed.tell(progress.Queued())
         try:
             async with lock, self._slots:
                 yield
@@ -128,7 +183,7 @@ class Restarts:
         try:
             target = await targets.find(self._outside.runtime, request.target)
             owner = await self._outside.owners.facts(pod) if pod is not None else None
-            past = await self._store.restarts_of(request.target, since=self._now() - self._limits.history)
+            await self._budgets.load()
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
@@ -139,20 +194,38 @@ class Restarts:
             pod=pod,
             runtime=target.facts() if target is not None else None,
             owner=owner,
-            past_restarts=past,
+            history=self._budgets.history(request.target, device=cause.device),
+            storm=self._budgets.storm,
             opted_in_namespaces=self._namespaces,
             own_pod_uid=self._own_pod_uid,
+            can_hold=self._can_hold,
+            asked=request.asked,
         )
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
+        if decision.verb is admission.Verb.HOLD and (why := await request.withdrawn()):
+            decision = admission.Decision(admission.Verb.REFUSE, admission.Reason.CAUSE_GONE, why)
         if decision.verb is admission.Verb.REFUSE:
             self._announce(request, decision)
         return decision
 
     async def _act(
         self, request: Request, facts: admission.Facts, decision: admission.Decision, *, target: targets.Target
+    ) -> admission.Decision:
+        """Do what was admitted; nothing may be awaited between the decision and here, for it counts from here on."""
+        with self._budgets.counting(facts, decision) as counted:
+            return await self._begin(request, facts, decision, target=target, counted=counted)
+
+    async def _begin(
+        self,
+        request: Request,
+        facts: admission.Facts,
+        decision: admission.Decision,
+        *,
+        target: targets.Target,
+        counted: Counted,
     ) -> admission.Decision:
         assert facts.pod is not None
         try:
@@ -167,10 +240,15 @@ class Restarts:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
             self._announce(request, refusal)
             return refusal
+        if why := await request.withdrawn():
+            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.CAUSE_GONE, why)
+            self._announce(request, refusal)
+            return refusal
         try:
             await self._performer.perform(
-                act,
+                replace(act, followed=request.followed),
                 cause=facts.cause,
+                counted=counted,
                 devices=request.devices,
                 announce=lambda: self._announce(request, decision, restart=act.id),
             )
@@ -194,6 +272,7 @@ class Restarts:
     def _announce(self, request: Request, decision: admission.Decision, *, restart: str | None = None) -> None:
         """One log event, one count and, unless the pod never opted in, one condition per decision."""
         cause = request.cause()
+        request.followed.tell(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
         log.info(
             "restart.decided",
@@ -210,3 +289,6 @@ class Restarts:
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)
+        if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
+            assert cause.device is not None
+            self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

@@ -7,8 +7,9 @@ from agent.actuator.tools import LastWish, Material
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
 from agent.model.workloads import ContainerRef, ContainerState, ContainerView, PodView
-from agent.restart import admission, clone, intents
+from agent.restart import admission, clone, intents, shm
 from agent.sources.processes import ProcFs
+from common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
 
@@ -88,6 +89,13 @@ async def material(
         post_start=spec.post_start if spec is not None else None,
         last_wish=last_wishes(pod).get(intent.target.name),
         pod_ip=pod.pod_ip if pod is not None else None,
+        shared_memory=shm.place(
+            info.shm_source,
+            pod_uid=intent.target.pod.uid,
+            sandbox_id=intent.sandbox_id,
+            cgroup_parent=sandbox.linux.cgroup_parent,
+            shares_node_ipc=sandbox.linux.security_context.namespace_options.ipc == api_pb2.NODE,
+        ),
     )
 
 

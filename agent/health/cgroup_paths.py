@@ -1,4 +1,4 @@
-"""Read a container's id out of a process's cgroup path. Pure."""
+"""Read a container's id, and where its cgroup begins, out of a process's cgroup path. Pure."""
 
 import re
 
@@ -16,3 +16,9 @@ def container_id(cgroup_file: str) -> ContainerId | None:
     """
     found = {match["id"] for line in cgroup_file.splitlines() if (match := _CONTAINER.search(line)) is not None}
     return ContainerId(found.pop()) if len(found) == 1 else None
+
+
+def container_root(path: str) -> str | None:
+    """Return the part of a cgroup's path that is the container's own; None when it is in no container."""
+    match = _CONTAINER.search(path)
+    return path[: match.end()] if match is not None else None

@@ -64,6 +64,32 @@ def fold(state: HealthState, finding: Finding, *, device: str) -> HealthState:
     return state.with_latches(device, held)
 
 
+def renamed(state: HealthState, names: Mapping[str, str]) -> HealthState:
+    """Return the state with devices under their new names, what both names hold put together.
+
+    A kernel line names a device by its PCI address; only the driver, which may come up later, tells whose that is.
+    """
+    for old, new in names.items():
+        if old in state.devices and old != new:
+            together = state.latches(new)
+            for latch in state.latches(old):
+                same = next((held for held in together if (held.kind, held.code) == (latch.kind, latch.code)), None)
+                merged = latch if same is None else _merged(same, latch)
+                together = (*(held for held in together if held is not same), merged)
+            state = state.with_latches(old, ()).with_latches(new, together)
+    return state
+
+
+def _merged(one: Latch, other: Latch) -> Latch:
+    latest = max(one, other, key=lambda latch: latch.last_seen)
+    return replace(
+        latest,
+        action=_worse(one.action, other.action),
+        first_seen=min(one.first_seen, other.first_seen),
+        count=one.count + other.count,
+    )
+
+
 def after_reboot(state: HealthState, *, boot_id: str) -> HealthState:
     """Return the state on the given boot: a reboot is the evidence for everything but broken hardware."""
     if state.boot_id in ("", boot_id):
@@ -97,8 +123,11 @@ def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict
     )
 
 
+SUSPICIONS = frozenset({FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN})
+"""Kinds of findings that degrade a device though nobody knows yet what it needs."""
+
 _HEALTH_BY_ACTION = {
-    ActionClass.NONE: Health.HEALTHY,
+    ActionClass.NONE: Health.DEGRADED,  # of a latch, that is a suspicion
     ActionClass.RESTART_APP: Health.DEGRADED,
     ActionClass.ASK_DRIVER: Health.UNKNOWN,
     ActionClass.RESET_DEVICE: Health.UNHEALTHY,
@@ -107,7 +136,6 @@ _HEALTH_BY_ACTION = {
 }
 
 _REMEDY = {
-    ActionClass.NONE: "nothing to do",
     ActionClass.RESTART_APP: "the container must be restarted",
     ActionClass.ASK_DRIVER: "only the driver can say what it needs",
     ActionClass.RESET_DEVICE: "the device needs a reset",
@@ -118,6 +146,8 @@ _REMEDY = {
 
 def _message(latch: Latch, *, others: int) -> str:
     more = f" (and {others} more)" if others else ""
+    if latch.action is ActionClass.NONE:
+        return f"{latch.text}{more}"
     return f"{latch.title}: {_REMEDY[latch.action]}{more}"
 
 
@@ -129,7 +159,7 @@ def is_driver_verdict(finding: Finding) -> bool:
 
 
 def _raises(finding: Finding) -> bool:
-    harmless = finding.action is ActionClass.NONE
+    harmless = finding.action is ActionClass.NONE and finding.kind not in SUSPICIONS
     return not harmless and finding.kind not in (FindingKind.DEVICE_BACK, FindingKind.APP_GONE)
 
 
@@ -162,8 +192,10 @@ def _after_evidence(latch: Latch, finding: Finding) -> Latch | None:
     if finding.kind is FindingKind.APP_GONE:
         return None if latch.action is ActionClass.RESTART_APP else latch
     if finding.kind is FindingKind.DEVICE_BACK:
-        cleared = latch.action is ActionClass.RESET_DEVICE or latch.kind is FindingKind.DEVICE_LOST
-        return None if cleared else latch
+        lost_or_reset = latch.action is ActionClass.RESET_DEVICE or latch.kind is FindingKind.DEVICE_LOST
+        return None if lost_or_reset or latch.kind in SUSPICIONS else latch
+    if finding.kind is FindingKind.SUSPICION_OVER:
+        return None if latch.kind in SUSPICIONS and latch.kind.value == finding.code else latch
     if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
         return _after_driver_says_none(latch)
     return latch

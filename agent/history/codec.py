@@ -80,6 +80,16 @@ def _planned_from_raw(raw: Mapping[str, Any]) -> intents.Planned:
     )
 
 
+def names_to_json(names: frozenset[str]) -> str:
+    """Serialise names."""
+    return json.dumps(sorted(names))
+
+
+def names_from_json(text: str) -> frozenset[str]:
+    """Read names back. Raises ValueError when they are not ours."""
+    return frozenset(json.loads(text))
+
+
 def health_to_json(state: HealthState) -> str:
     """Serialise the latches of every device."""
     devices = {device: [_latch_to_raw(latch) for latch in latches] for device, latches in state.devices.items()}

@@ -7,14 +7,15 @@ SQLite blocks, so it runs in a thread of its own; the disk is local and each cal
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
 from agent.history import codec
-from agent.model.workloads import ContainerRef
+from agent.model.workloads import PodUid
 from agent.restart import intents
+from agent.restart.counts import Begun
 
 _SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -22,11 +23,15 @@ CREATE TABLE IF NOT EXISTS intents (
     id TEXT PRIMARY KEY, body TEXT NOT NULL, opened_at REAL NOT NULL, closed_at REAL, outcome TEXT
 );
 CREATE INDEX IF NOT EXISTS open_intents ON intents (opened_at) WHERE closed_at IS NULL;
-CREATE TABLE IF NOT EXISTS restarts (pod_uid TEXT NOT NULL, container TEXT NOT NULL, at REAL NOT NULL);
-CREATE INDEX IF NOT EXISTS restarts_by_container ON restarts (pod_uid, container, at);
+CREATE TABLE IF NOT EXISTS begun (
+    pod_uid TEXT NOT NULL, containers TEXT NOT NULL, device TEXT, at REAL NOT NULL, fault_at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS begun_by_time ON begun (at);
 CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
 _KEEP_SECONDS = 7 * 24 * 3600.0
+COUNT_SECONDS = 24 * 3600.0
+"""How long restarts count at most: no budget looks back further."""
 
 _T = TypeVar("_T")
 
@@ -61,23 +66,23 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown(wait=True)
 
-    async def begin(self, *begun: intents.AnyIntent) -> None:
+    async def begin(self, *begun: intents.AnyIntent, counted: Begun | None = None) -> None:
         """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
 
-        Raises HistoryError (disk full, read-only): then nothing may be done.
+        ``counted`` None: it counts as what the intents say, for no device. Raises HistoryError (disk full, read-only):
+        then nothing may be done.
         """
+        count = counted if counted is not None else _counted(begun)
 
         def write(connection: sqlite3.Connection) -> None:
-            for intent in begun:
-                connection.execute(
-                    "INSERT INTO intents (id, body, opened_at) VALUES (?, ?, ?)",
-                    (intent.id, codec.intent_to_json(intent), intent.created_at),
-                )
-                names = sorted(intent.names) if isinstance(intent, intents.PodIntent) else [intent.target.name]
-                connection.executemany(
-                    "INSERT INTO restarts (pod_uid, container, at) VALUES (?, ?, ?)",
-                    [(intent.target.pod.uid, name, intent.created_at) for name in names],
-                )
+            connection.executemany(
+                "INSERT INTO intents (id, body, opened_at) VALUES (?, ?, ?)",
+                [(intent.id, codec.intent_to_json(intent), intent.created_at) for intent in begun],
+            )
+            connection.execute(
+                "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
+                (count.pod, codec.names_to_json(count.containers), count.device, count.at, count.fault_at),
+            )
 
         await self._do(write)
 
@@ -87,7 +92,9 @@ class Store:
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
             connection.execute("DELETE FROM intents WHERE closed_at < ?", (now - _KEEP_SECONDS,))
-            connection.execute("DELETE FROM restarts WHERE at < ?", (now - _KEEP_SECONDS,))
+            # What lies that far in the future was noted by a clock that has been set back since.
+            kept = (now - COUNT_SECONDS, now + COUNT_SECONDS)
+            connection.execute("DELETE FROM begun WHERE at NOT BETWEEN ? AND ?", kept)
 
         await self._do(write)
 
@@ -108,15 +115,22 @@ class Store:
                 f"cannot read an open intent in {self._path}: {error!r}; run the newer agent that wrote it once more"
             ) from error
 
-    async def restarts_of(self, container: ContainerRef, *, since: float) -> tuple[float, ...]:
-        """Return the Unix times of a container's restarts since then, oldest first. Raises HistoryError."""
+    async def begun_since(self, moment: float) -> tuple[Begun, ...]:
+        """Return the restarts that were begun since a Unix time, oldest first. Raises HistoryError."""
         rows = await self._do(
             lambda connection: connection.execute(
-                "SELECT at FROM restarts WHERE pod_uid = ? AND container = ? AND at >= ? ORDER BY at",
-                (container.pod.uid, container.name, since),
+                "SELECT pod_uid, containers, at, fault_at, device FROM begun WHERE at >= ? ORDER BY at", (moment,)
             ).fetchall()
         )
-        return tuple(at for (at,) in rows)
+        try:
+            return tuple(
+                Begun(PodUid(pod), codec.names_from_json(names), at, fault_at, device)
+                for pod, names, at, fault_at, device in rows
+            )
+        except (ValueError, TypeError) as error:
+            raise HistoryError(
+                f"cannot read the restarts counted in {self._path}: {error!r}; remove the file"
+            ) from error
 
     async def load(self, key: str) -> str | None:
         """Return a document, or None. Raises HistoryError."""
@@ -145,6 +159,18 @@ class Store:
             raise HistoryError(
                 f"cannot write the state file {self._path}: {error}; free disk space or mend --state-dir"
             ) from error
+
+
+def _counted(begun: Sequence[intents.AnyIntent]) -> Begun:
+    """Return how a restart counts by its intents alone: they are of one pod, and begun at one time."""
+    names = (intent.names if isinstance(intent, intents.PodIntent) else {intent.target.name} for intent in begun)
+    first = begun[0]
+    return Begun(
+        pod=first.target.pod.uid,
+        containers=frozenset[str]().union(*names),
+        at=first.created_at,
+        fault_at=first.created_at,
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:

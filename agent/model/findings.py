@@ -17,6 +17,7 @@ class Source(enum.Enum):
     NETLINK = "netlink"
     CRI = "cri"
     HEARTBEAT = "heartbeat"
+    RESTART = "restart"  # what became of a restart of ours
 
 
 class FindingKind(enum.Enum):
@@ -30,6 +31,10 @@ class FindingKind(enum.Enum):
     DEVICE_BACK = "DeviceBack"
     APP_GONE = "AppGone"
     """The process that an app-class fault concerned has ended: the evidence that such a fault is over."""
+    PROCESS_STUCK = "ProcessStuck"
+    RESTARTS_IN_VAIN = "RestartsInVain"
+    SUSPICION_OVER = "SuspicionOver"
+    """The evidence against a suspicion; ``Finding.code`` says of which kind it was."""
 
 
 @dataclass(frozen=True, slots=True)

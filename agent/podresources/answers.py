@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from agent.model.devices import Gpu, GpuUuid, Inventory
-from agent.model.workloads import Allocation, Allocations, ClaimDevice, PluginDevice
+from agent.model.workloads import Allocation, Allocations, ClaimDevice, ContainerRef, PluginDevice
 from common.pb.podresources.v1 import api_pb2
 
 NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
@@ -66,6 +66,15 @@ def resolve(held: Allocations, *, inventory: Inventory) -> Allocations:
     return dataclasses.replace(
         held, items=tuple(_resolved(item, by_minor=by_minor, by_index=by_index) for item in held.items)
     )
+
+
+def held_by(container: ContainerRef, allocations: Allocations) -> frozenset[GpuUuid] | None:
+    """Return the GPUs that a container holds; None when kubelet could not be asked, or names them in unknown words."""
+    names = (container.pod.namespace, container.pod.name, container.name)
+    mine = [item for item in allocations.items if (item.namespace, item.pod_name, item.container) == names]
+    if not allocations.known or any(map(hides_gpu, mine)):
+        return None
+    return frozenset(uuid for item in mine for uuid in item.devices)
 
 
 def hides_gpu(item: Allocation) -> bool:

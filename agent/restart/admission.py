@@ -6,6 +6,7 @@ refused beforehand. What cannot be told is not done: it is held and asked again,
 """
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,8 +20,7 @@ from agent.model.workloads import (
     PodView,
     RestartPolicy,
 )
-from agent.restart import intents, options, strategies
-from agent.restart.budget import Budget
+from agent.restart import asking, budget, counts, intents, options, strategies
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
@@ -56,6 +56,7 @@ class Reason(enum.Enum):
     ALREADY_TERMINATED = "AlreadyTerminated"
     ALREADY_REPLACED = "AlreadyReplaced"
     COMPLETED = "Completed"
+    CAUSE_GONE = "CauseGone"
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
@@ -67,6 +68,9 @@ class Reason(enum.Enum):
     NO_RESTART_RULE = "NoRestartRule"
     SANDBOX_NOT_READY = "SandboxNotReady"
     BUDGET_SPENT = "BudgetSpent"
+    POD_BUDGET_SPENT = "PodBudgetSpent"
+    DEVICE_BUDGET_SPENT = "DeviceBudgetSpent"
+    NODE_STORM = "NodeStorm"
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     JOURNAL_UNAVAILABLE = "JournalUnavailable"
     DRY_RUN = "DryRun"
@@ -104,7 +108,8 @@ class RuntimeFacts:
 class Cause:
     """Why a restart is asked for. ``happened_at`` is Unix time; ``action`` is the worst verdict of its devices.
 
-    ``code`` is short and stable, such as ``Xid31``; it ends in KUBEMEND_RESTART_REASON and in metrics.
+    ``code`` is short and stable, such as ``Xid31``; it ends in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
+    the one at fault, by the name under which its health is kept; None where it is no device's fault.
     """
 
     code: str
@@ -112,20 +117,27 @@ class Cause:
     happened_at: float
     action: ActionClass = ActionClass.RESTART_APP
     devices_known: bool = True
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything the decision looks at. None is "could not tell"."""
+    """Everything the decision looks at. None is "could not tell", except for ``asked``: nobody has asked by name.
+
+    ``can_hold``: whether a container of this node can be held at its first instruction. ``storm`` is the node's budget.
+    """
 
     target: ContainerRef
     cause: Cause
     pod: PodView | None
     runtime: RuntimeFacts | None
     owner: OwnerFacts | None
-    past_restarts: Sequence[float]
+    history: counts.History = field(default_factory=counts.History)
+    storm: budget.Window = budget.STORM
     opted_in_namespaces: frozenset[str] = frozenset()
     own_pod_uid: str | None = None
+    can_hold: bool = False
+    asked: asking.Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +157,7 @@ class Decision:
     retry_at: float | None = None
 
 
-def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decision:
+def decide(facts: Facts, *, now: float) -> Decision:
     """Return whether to restart the target, and why (not). ``now`` is Unix time in seconds."""
     pod = facts.pod
     if pod is None:
@@ -154,6 +166,8 @@ def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decisio
         wishes = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
         return _refuse(Reason.BAD_ANNOTATION, str(error))
+    if facts.asked is not None:
+        wishes = facts.asked.over(wishes)
     refusal = (
         _refuse_by_opt_in(facts, pod=pod, wishes=wishes)
         or _refuse_by_pod(facts, pod=pod)
@@ -165,29 +179,22 @@ def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decisio
         return refusal
     assert facts.runtime is not None
     targets = tuple(spec for spec in pod.containers if spec.name in (wishes.containers or {facts.target.name}))
-    choice = strategies.choose(
-        wishes.strategy,
-        strategies.Situation(
-            pod=pod,
-            targets=targets,
-            grace_seconds=wishes.grace_seconds,
-            not_cloneable=facts.runtime.not_cloneable,
-        ),
+    situation = strategies.Situation(
+        pod=pod,
+        targets=targets,
+        grace_seconds=wishes.grace_seconds,
+        not_cloneable=facts.runtime.not_cloneable,
+        can_hold=facts.can_hold,
     )
+    choice = strategies.choose(wishes.strategy, situation)
     if choice.strategy is None:
         return _refuse(Reason(choice.refused[0].obstacle.value), choice.stepped_down)
     if (refusal := _refuse_by_owner(facts, pod=pod, restarts=_restarts(choice.strategy, pod, targets))) is not None:
         return refusal
-    allowance = budget if budget is not None else wishes.budget()
-    if (reopens := allowance.reopens_at(facts.past_restarts, now=now)) is not None:
-        return Decision(
-            Verb.HOLD,
-            Reason.BUDGET_SPENT,
-            f"{len(facts.past_restarts)} restarts so far; the next is allowed in {reopens - now:.0f} s",
-            retry_at=reopens,
-        )
+    if (spent := _spent(facts, allowance=wishes.budget(), now=now)) is not None:
+        return spent
     swapped = targets if choice.strategy is intents.Strategy.SWAP else ()
-    orders = {spec.name: _order(pod=pod, spec=spec, grace=wishes.grace_seconds) for spec in swapped}
+    orders = {spec.name: _order(spec, situation=situation) for spec in swapped}
     return Decision(
         Verb.ACT,
         Reason.ADMITTED,
@@ -195,6 +202,32 @@ def decide(facts: Facts, *, now: float, budget: Budget | None = None) -> Decisio
         strategy=choice.strategy,
         orders=MappingProxyType(orders),
         grace_seconds=wishes.grace_seconds,
+    )
+
+
+_BUDGETS: Mapping[budget.Scope, tuple[Reason, str]] = MappingProxyType(
+    {
+        budget.Scope.CONTAINER: (Reason.BUDGET_SPENT, "the container's budget"),
+        budget.Scope.POD: (Reason.POD_BUDGET_SPENT, "the pod's budget"),
+        budget.Scope.DEVICE: (Reason.DEVICE_BUDGET_SPENT, "the device's budget"),
+        budget.Scope.NODE: (Reason.NODE_STORM, "the node's storm guard"),
+    }
+)
+
+
+def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | None:
+    """Whoever asks by name passes every budget, but counts against it."""
+    if facts.asked is not None:
+        return None
+    spent = budget.spent(facts.history, container=allowance, node=facts.storm, now=now, died_at=facts.cause.happened_at)
+    if spent is None:
+        return None
+    reason, whose = _BUDGETS[spent.scope]
+    until, why = spent.closed.until, spent.closed.why
+    if math.isinf(until):
+        return _refuse(reason, f"{whose} is used up for good: {why}")
+    return Decision(
+        Verb.HOLD, reason, f"{whose} is used up: {why}; it opens again at {counts.clock(until)}", retry_at=until
     )
 
 
@@ -206,11 +239,13 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
     return len(pod.containers) * (2 if strategy is intents.Strategy.RULES else 1)
 
 
-def _order(*, pod: PodView, spec: ContainerSpec, grace: float) -> intents.Order:
+def _order(spec: ContainerSpec, *, situation: strategies.Situation) -> intents.Order:
+    if strategies.leaves_nothing_running(situation):
+        return intents.Order.START_FIRST
     if spec.restart_rules:
         # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
         return intents.Order.CREATE_FIRST
-    return intents.Order.of(policy=pod.policy_of(spec.name), grace_seconds=grace)
+    return intents.Order.of(policy=situation.pod.policy_of(spec.name), grace_seconds=situation.grace_seconds)
 
 
 def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
@@ -292,7 +327,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
     if not runtime.sandbox_ready:
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
     if runtime.started_at is not None and runtime.started_at > facts.cause.happened_at:
-        return _refuse(Reason.ALREADY_REPLACED, "the container started after the fault")
+        since = "the fault" if facts.asked is None else "it was asked for"
+        return _refuse(Reason.ALREADY_REPLACED, f"the container started after {since}")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is RestartPolicy.NEVER:

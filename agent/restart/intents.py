@@ -17,16 +17,20 @@ class Strategy(enum.Enum):
 
 
 class Order(enum.Enum):
-    """Which of the two dangerous gaps a swap leaves open.
+    """Which of the dangerous gaps a swap leaves open.
 
     ``STOP_FIRST``: no container of the name runs for a moment; if we die there, kubelet restarts it itself.
     ``CREATE_FIRST``: the successor waits CREATED while the old one runs. An exit that kubelet sees would fail a
     ``Never`` pod for good, so there the gap must not exist; but a CREATED successor that is left alone makes
     kubelet start a third container beside the running one, so it is the first thing replayed after a crash.
+    ``START_FIRST``: where nothing else runs in the pod, kubelet must find one of the two running at any time. The
+    successor is started beside the frozen old one and held at its first instruction until that is dead. If we die
+    there, the kernel lets it go and the old one stays frozen: two exist, but only one runs.
     """
 
     STOP_FIRST = "stop-first"
     CREATE_FIRST = "create-first"
+    START_FIRST = "start-first"
 
     @classmethod
     def safest_for(cls, policy: RestartPolicy) -> "Order":

@@ -1,5 +1,7 @@
 """What a pod asks for in its ``kubemend.io/`` annotations. Pure."""
 
+import enum
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,12 @@ STRATEGY = PREFIX + "strategy"
 CONTAINERS = PREFIX + "containers"
 GRACE_PERIOD = PREFIX + "grace-period"
 MAX_RESTARTS = PREFIX + "max-restarts"
+HEARTBEAT_FILE = PREFIX + "heartbeat-file"
+HEARTBEAT_TIMEOUT = PREFIX + "heartbeat-timeout"
+CLEAN = PREFIX + "clean"
+
+SHORTEST_HEARTBEAT = 1.0
+"""Seconds: a busy node delays what wants to touch a file that much."""
 
 _DURATION = re.compile(r"(?P<amount>\d+(?:\.\d+)?)(?P<unit>ms|s|m)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
@@ -23,9 +31,23 @@ class BadAnnotationError(ValueError):
     """An annotation cannot be understood; nothing is restarted on a guess. The text names it and the mend."""
 
 
+class Clean(enum.Enum):
+    """What is emptied after the end of the old containers, before anything new runs."""
+
+    SHM = "shm"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A container is hung when ``file``, a path inside it, has not been touched for ``timeout`` seconds."""
+
+    file: str
+    timeout: float
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One pod's wishes. ``max_restarts`` None means the default budget.
+    """One pod's wishes. ``max_restarts`` None means the default budget, ``heartbeat`` None that none is watched.
 
     ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that the
     container that was hit, whichever it is, is swapped alone.
@@ -36,6 +58,8 @@ class Options:
     containers: frozenset[str] = frozenset()
     grace_seconds: float = 0.0
     max_restarts: int | None = None
+    heartbeat: Heartbeat | None = None
+    clean: frozenset[Clean] = frozenset()
 
     def budget(self) -> Budget:
         """Return the budget of each of the pod's containers."""
@@ -53,7 +77,19 @@ def parse(annotations: Mapping[str, str]) -> Options:
         containers=frozenset(name.strip() for name in annotations.get(CONTAINERS, "").split(",") if name.strip()),
         grace_seconds=_seconds(annotations.get(GRACE_PERIOD, "0")),
         max_restarts=_count(annotations.get(MAX_RESTARTS)),
+        heartbeat=_heartbeat(annotations),
+        clean=clean(annotations),
     )
+
+
+def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:
+    """Return what is to be emptied before a successor runs. Raises BadAnnotationError."""
+    text = annotations.get(CLEAN, "")
+    try:
+        return frozenset(Clean(word.strip()) for word in text.split(",") if word.strip())
+    except ValueError:
+        known = ", ".join(each.value for each in Clean)
+        raise BadAnnotationError(f"annotation {CLEAN} is {text!r}; it may list {known}") from None
 
 
 def _strategy(text: str) -> intents.Strategy:
@@ -64,11 +100,46 @@ def _strategy(text: str) -> intents.Strategy:
         raise BadAnnotationError(f"annotation {STRATEGY} is {text!r}; use one of {known}") from None
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return how long ``10s``, ``500ms``, ``1.5m`` or ``10`` (seconds) is. Raises ValueError."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise BadAnnotationError(f"annotation {GRACE_PERIOD} is {text!r}; write seconds, such as 10s or 500ms")
+        raise ValueError(f"{text!r} is not a duration; write seconds, such as 10s or 500ms")
     return float(match["amount"]) * _UNIT_SECONDS[match["unit"]]
+
+
+def _seconds(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise BadAnnotationError(f"annotation {GRACE_PERIOD}: {error}") from None
+
+
+def _heartbeat(annotations: Mapping[str, str]) -> Heartbeat | None:
+    file, timeout = annotations.get(HEARTBEAT_FILE), annotations.get(HEARTBEAT_TIMEOUT)
+    if file is None and timeout is None:
+        return None
+    if file is None:
+        raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is missing; {HEARTBEAT_TIMEOUT} needs it")
+    if timeout is None:
+        raise BadAnnotationError(f"annotation {HEARTBEAT_TIMEOUT} is missing; {HEARTBEAT_FILE} needs it, such as 60s")
+    if not _is_absolute_and_clean(file):
+        mend = "write the absolute path of a file in the container, without '..' and the like"
+        raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is {file!r}; {mend}")
+    try:
+        allowed = seconds(timeout)
+    except ValueError as error:
+        raise BadAnnotationError(f"annotation {HEARTBEAT_TIMEOUT}: {error}") from None
+    if allowed < SHORTEST_HEARTBEAT:
+        raise BadAnnotationError(
+            f"annotation {HEARTBEAT_TIMEOUT} is {timeout!r}; it must be at least {SHORTEST_HEARTBEAT:g}s"
+        )
+    return Heartbeat(file=file, timeout=allowed)
+
+
+def _is_absolute_and_clean(path: str) -> bool:
+    # POSIX gives two leading slashes a meaning of their own, so normpath keeps them.
+    return path.startswith("/") and not path.startswith("//") and posixpath.normpath(path) == path != "/"
 
 
 def _count(text: str | None) -> int | None:

@@ -1,18 +1,21 @@
 """The rerun: take every container of a pod away, then run it again from its own configs, init containers first. Pure.
 
-KEP-5532's semantics without its gate, its rules in the pod's spec or its seconds. The pod is cleared as for a reset;
-then each container is created and started in kubelet's order: an init container must end with 0, a sidecar must have
-started (startup probe included) before the next one's turn comes, and the mains go side by side.
+KEP-5532's semantics without its gate, its rules in the pod's spec or its seconds. The names that kubelet could come
+up with are reserved (``agent.restart.reservations``), and the pod is cleared as for a reset; then each container is
+created and started in kubelet's order: an init container must end with 0, a sidecar must have started (startup probe
+included) before the next one's turn comes, and the mains go side by side.
 
-Kubelet reruns a cleared pod by itself, and may win any part of it: what it has created is adopted (it reserves the
-same name), and of two of one name ours goes. That is the way out of every failure, too: what we cannot create, and
-what our own death has left undone, is kubelet's to finish, as long as nothing of the old is left.
+Kubelet reruns a cleared pod by itself, and may be faster with a container whose turn has come: what it has created is
+adopted. It may slip through nevertheless (where it was at it before the names were reserved, or where its garbage
+collector took a reservation): then what is out of turn goes, and of two of one name ours. Kubelet is the way out of
+every failure, too: what we cannot create, and what our own death has left undone, is its to finish, as long as nothing
+of the old is left and nothing is reserved.
 """
 
 from collections.abc import Iterable, Sequence
 
 from agent.model.workloads import ContainerRole, ContainerState, ContainerView
-from agent.restart import intents, reset
+from agent.restart import intents, reservations, reset
 from agent.restart.reset import Known
 from agent.restart.steps import LIVE, Resolution, Step, StepKind, Why
 
@@ -32,23 +35,57 @@ def next_steps(
     ``can_clone`` is False when the old configs are not at hand (a replay): then kubelet starts what is missing.
     A WAIT or a DONE comes alone.
 
-    Invariants (property-tested): nothing is started while anything old is left; a START only ever names a container
-    of this intent; an init container is never created while a successor of it exists, and nothing is created before
-    its turn; what kubelet has made is removed only where it is out of turn.
+    Invariants (property-tested): nothing old is taken away before every name is reserved, and none is given back
+    before kubelet shows what runs, unless kubelet is to go on; nothing is started while anything old is left; a START
+    only ever names a container of this intent; an init container is never created while a successor of it exists, and
+    nothing is created before its turn; what kubelet has made is removed only where it is out of turn.
     """
     seen = tuple(seen)
+    ours_to_start = can_clone and resolution is Resolution.FINISH
     if resolution is Resolution.UNDO and reset.is_untouched(intent, seen):
-        return (Step(StepKind.DONE, Why.UNDONE),)
+        return _ended(intent, seen, known=known, end=Step(StepKind.DONE, Why.UNDONE))
+    if ours_to_start and (steps := _reserving(intent, seen, known=known)):
+        return steps
     if steps := reset.clearing(intent, seen, known=known) or _duplicates(intent, seen):
         return steps
-    if resolution is Resolution.UNDO or not can_clone:
+    if not ours_to_start:
         return _handing_over(intent, seen)
     for planned in intent.plan:
         if planned.role is not ContainerRole.MAIN:
             step = _next_of(intent, planned, seen=seen, known=known)
             if step is not None:
-                return (step,)
-    return _mains(intent, seen)
+                return _ended(intent, seen, known=known, end=step) if step.kind is StepKind.DONE else (step,)
+    return _mains(intent, seen) or _ended(intent, seen, known=known, end=Step(StepKind.DONE, Why.RERUN))
+
+
+def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: Known) -> tuple[Step, ...]:
+    if not any(view.id in intent.old for view in seen):
+        return ()
+    return reservations.left_over(intent, seen) or reservations.missing(intent, seen, taken=known.taken)
+
+
+def _ended(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: Known, end: Step) -> tuple[Step, ...]:
+    """Give names back before the end: at once where kubelet is to go on, for it needs them.
+
+    Where all runs, a sync of kubelet's may still be under way by a look from before. But its syncs come one after
+    another, and each tells what it saw before it acts: when it shows a container running, the last sync that could
+    have started a copy has ended.
+    """
+    if end.why is Why.RERUN and not known.afterwards:
+        return (end,)
+    if end.why is not Why.RERUN or known.overdue:
+        return reservations.releases(intent, seen, names=intent.names) or (end,)
+    lasting = [planned.name for planned in intent.plan if planned.role is not ContainerRole.INIT]
+    newest = {name: made[-1] for name in lasting if (made := reset.successors(intent, seen, name))}
+    settled = {name for name, view in newest.items() if view.state is ContainerState.EXITED or view.id in known.running}
+    if len(settled) == len(lasting):
+        return reservations.releases(intent, seen, names=intent.names) or (end,)
+    if releases := reservations.releases(intent, seen, names=settled):
+        return releases
+    if not reservations.releases(intent, seen, names=intent.names):
+        return (end,)
+    awaited = next(view for name, view in newest.items() if name not in settled)
+    return (Step(StepKind.WAIT, Why.NOT_SHOWN, awaited.id, awaited.ref.name),)
 
 
 def _duplicates(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tuple[Step, ...]:
@@ -90,7 +127,7 @@ def _next_of(
     """Return what an init container or a sidecar still needs, or None when the next one's turn has come."""
     made = reset.successors(intent, seen, planned.name)
     if not made:
-        return Step(StepKind.CREATE, Why.NO_SUCCESSOR, name=planned.name)
+        return reservations.turn(intent, seen, planned)
     live = [view for view in made if view.state in LIVE]
     newest = live[-1] if live else made[-1]
     if newest.state is ContainerState.EXITED:
@@ -133,8 +170,8 @@ def _mains(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tuple[St
             continue
         made = reset.successors(intent, seen, planned.name)
         if not made:
-            wanted.append(Step(StepKind.CREATE, Why.NO_SUCCESSOR, name=planned.name))
+            wanted.append(reservations.turn(intent, seen, planned))
         elif live := [view for view in made if view.state in LIVE]:
             wanted += [step for step in [_until_it_runs(intent, live[-1])] if step is not None]
     active = tuple(step for step in wanted if step.kind is not StepKind.WAIT)
-    return active or tuple(wanted[:1]) or (Step(StepKind.DONE, Why.RERUN),)
+    return active or tuple(wanted[:1])

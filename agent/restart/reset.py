@@ -28,10 +28,19 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a listing does not tell: how containers ended, and whose startup probe has succeeded."""
+    """What a listing does not tell.
+
+    ``exits``: how containers ended. ``started`` and ``running``: those that kubelet's status shows so. ``taken``: names
+    (with attempts) that could not be reserved, because somebody else holds them. ``afterwards``: everything had been
+    started before, and this is a look at what has come of it. ``overdue``: kubelet has had enough time for that.
+    """
 
     exits: Mapping[ContainerId, Exit] = field(default_factory=lambda: MappingProxyType({}))
     started: frozenset[ContainerId] = frozenset()
+    running: frozenset[ContainerId] = frozenset()
+    taken: frozenset[tuple[str, int]] = frozenset()
+    afterwards: bool = False
+    overdue: bool = False
 
 
 _NOTHING = Known()

@@ -10,6 +10,7 @@ class StepKind(enum.Enum):
     """What to do next."""
 
     STOP = "stop"
+    RESERVE = "reserve"
     CREATE = "create"
     START = "start"
     REMOVE = "remove"
@@ -22,14 +23,19 @@ class Why(enum.Enum):
 
     OLD_RUNS = "OldRuns"
     OLD_LEFT = "OldLeft"
+    NAME_FREE = "NameFree"
+    RESERVED = "Reserved"
     NO_SUCCESSOR = "NoSuccessor"
     SUCCESSOR_READY = "SuccessorReady"
+    HELD_BESIDE_OLD = "HeldBesideOld"
     KUBELET_WON = "KubeletWon"
     OUT_OF_TURN = "OutOfTurn"
     UNDOING = "Undoing"
     KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
+    OLD_ON_DEVICE = "OldOnDevice"
     INIT_RUNS = "InitRuns"
     NOT_STARTED = "StartupProbeOpen"
+    NOT_SHOWN = "NotShownByKubelet"
     STATE_UNKNOWN = "StateUnknown"
     SWAPPED = "Swapped"
     ADOPTED = "Adopted"
@@ -46,12 +52,17 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. ``container`` is what it acts on, ``name`` whose container to create or what an end is about."""
+    """One step.
+
+    ``container`` is what it acts on, ``name`` whose container to create or what an end is about, and ``attempt`` which
+    one of its names to reserve.
+    """
 
     kind: StepKind
     why: Why
     container: ContainerId | None = None
     name: str | None = None
+    attempt: int | None = None
 
 
 class Resolution(enum.Enum):

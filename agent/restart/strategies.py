@@ -31,13 +31,14 @@ class Situation:
     """What the choice depends on.
 
     ``targets`` are the containers that a swap would replace. ``not_cloneable`` says why a container's config cannot be
-    had or copied, None when it can.
+    had or copied, None when it can. ``can_hold``: whether a started container can be held at its first instruction.
     """
 
     pod: PodView
     targets: tuple[ContainerSpec, ...]
     grace_seconds: float = 0.0
     not_cloneable: str | None = None
+    can_hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +81,31 @@ def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
     return _hidden_config(situation) or _foreign_hook(situation.targets) or _last_one_running(situation)
 
 
-def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
-    """An exit may end the pod, and nothing else runs that would keep it alive until the successor does.
+def leaves_nothing_running(situation: Situation) -> bool:
+    """Whether a swap's stop may be the end of the pod: an exit may be final, and nothing else keeps the pod alive.
 
-    Kubelet's ``getPhase`` (pkg/kubelet/kubelet_pods.go) counts a CREATED successor as stopped, whatever waits behind
-    it; a running main container or sidecar keeps the pod Running. Measured: docs/architecture.md, the swap.
+    Kubelet's ``getPhase`` (pkg/kubelet/kubelet_pods.go) counts a CREATED successor as stopped; a running main container
+    or sidecar keeps the pod Running, and so does a successor that runs already (``intents.Order.START_FIRST``).
     """
     pod = situation.pod
     targets = {spec.name for spec in situation.targets}
     others = (spec for spec in pod.containers if spec.name not in targets and spec.role is not ContainerRole.INIT)
-    if any(spec.running for spec in others):
+    return not any(spec.running for spec in others) and any(
+        spec.role is ContainerRole.MAIN and _may_end(pod.policy_of(spec.name), grace=situation.grace_seconds)
+        for spec in situation.targets
+    )
+
+
+def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
+    """A successor is not held through a grace period: kubelet would probe it all the while, and we may die in it."""
+    if not leaves_nothing_running(situation) or (situation.can_hold and situation.grace_seconds <= 0):
         return None
-    for spec in situation.targets:
-        if spec.role is ContainerRole.MAIN and _may_end(pod.policy_of(spec.name), grace=situation.grace_seconds):
-            return (
-                Obstacle.NOTHING_ELSE_RUNS,
-                f"kubelet could see {spec.name} stopped with nothing else running, and end the pod; "
-                "use restartPolicy OnFailure without a grace period, or Always, or add a sidecar",
-            )
-    return None
+    names = ", ".join(spec.name for spec in situation.targets)
+    mend = "use no grace period, or restartPolicy Always" if situation.can_hold else "use restartPolicy Always"
+    return (
+        Obstacle.NOTHING_ELSE_RUNS,
+        f"kubelet could see {names} stopped with nothing else running, and end the pod; {mend}, or add a sidecar",
+    )
 
 
 def _may_end(policy: RestartPolicy, *, grace: float) -> bool:

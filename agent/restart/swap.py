@@ -28,8 +28,8 @@ def next_step(
     ``can_clone`` is False when the old container's config is not at hand (removed before a replay).
 
     Invariants (property-tested): a STOP only ever names the old container; a REMOVE only ever names a container
-    of this intent; START is never returned while the old one runs; CREATE is never returned while a newer
-    container exists.
+    of this intent; START is never returned while the old one runs, unless the order is START_FIRST (then the old one
+    is frozen and the successor held); CREATE is never returned while a newer container exists.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
@@ -41,6 +41,8 @@ def next_step(
 
     if ours and others:
         return Step(StepKind.REMOVE, Why.KUBELET_WON, ours[-1].id)
+    if ours and old_runs and intent.order is intents.Order.START_FIRST:
+        return _beside_the_old(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
     if resolution is Resolution.UNDO and old_runs and not others:
         return Step(StepKind.REMOVE, Why.UNDOING, ours[-1].id) if ours else Step(StepKind.DONE, Why.UNDONE)
     if live and old_runs:
@@ -50,6 +52,17 @@ def next_step(
     if ours:
         return _bring_up(ours[-1])
     return _without_successor(intent, old=old, newer=newer, can_clone=can_clone)
+
+
+def _beside_the_old(intent: intents.Intent, successor: ContainerView, *, go_on: bool) -> Step:
+    """A successor that runs is never taken back: kubelet could see its exit, and whoever held it may be dead."""
+    if successor.state is ContainerState.RUNNING:
+        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+    if successor.state is ContainerState.UNKNOWN:
+        return Step(StepKind.WAIT, Why.STATE_UNKNOWN, successor.id)
+    if go_on:
+        return Step(StepKind.START, Why.HELD_BESIDE_OLD, successor.id)
+    return Step(StepKind.REMOVE, Why.UNDOING, successor.id)
 
 
 def _wait_for_kubelet(others: Sequence[ContainerView]) -> Step:
@@ -87,19 +100,23 @@ def _without_successor(
 def orphans(seen: Iterable[ContainerView], *, owned: frozenset[str], now: float) -> tuple[intents.Intent, ...]:
     """Return intents that clear up successors whose own intent is lost (journal deleted, disk replaced).
 
-    Only CREATED ones need it: left alone beside a running container they make kubelet start a third. Carry these
-    intents out with ``Resolution.UNDO``: it removes the successor where the old container runs, and starts it
-    where nothing does. ``owned`` are the ids of intents that the journal still knows. ``now`` is Unix time.
+    A CREATED one that is left alone beside a running container makes kubelet start a third; one that runs may have
+    been held beside a frozen old one. Carry these intents out with ``Resolution.UNDO``: it removes a waiting successor
+    where the old container runs, starts it where nothing does, and stops the old one where both run. ``owned`` are
+    the ids of intents that the journal still knows. ``now`` is Unix time.
     """
     views = list(seen)
     found = []
     for view in views:
-        if view.restart_id is None or view.restart_id in owned or view.state is not ContainerState.CREATED:
+        if view.restart_id is None or view.restart_id in owned:
             continue
         older = [v for v in views if v.ref == view.ref and v.attempt < view.attempt]
         if not older:
             continue
         old = max(older, key=lambda v: (v.created_at, v.attempt))
+        both_run = view.state is ContainerState.RUNNING and old.state is ContainerState.RUNNING
+        if view.state is not ContainerState.CREATED and not both_run:
+            continue
         found.append(
             intents.Intent(
                 id=view.restart_id,
@@ -107,7 +124,7 @@ def orphans(seen: Iterable[ContainerView], *, owned: frozenset[str], now: float)
                 sandbox_id=view.sandbox_id,
                 old=old.id,
                 old_attempt=old.attempt,
-                order=intents.Order.CREATE_FIRST,
+                order=intents.Order.START_FIRST,
                 reason="Orphan",
                 created_at=now,
             )

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodView
+from agent.model.workloads import ContainerId, ContainerRole, ContainerState, ContainerView, PodView
 
 
 class CheckState(enum.Enum):
@@ -17,11 +17,15 @@ class CheckState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One observation about the restarted containers."""
+    """One observation about the restarted containers.
+
+    ``reason`` is what the pod's condition gives as its reason when this check fails; empty: ``VerificationFailed``.
+    """
 
     name: str
     state: CheckState
     detail: str = ""
+    reason: str = ""
 
 
 def one_running(
@@ -43,20 +47,31 @@ def one_running(
 def kubelet_agrees(
     pod: PodView | None, *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
 ) -> Check:
-    """Kubelet's status must show the survivors."""
+    """Kubelet's status must show the survivors, and those that last as running.
+
+    Their ids alone prove nothing: kubelet shows the id of a container that it found CREATED, too, and then starts
+    another one in its place (``startContainer`` of the same sync).
+    """
     if pod is None:
         return Check("kubelet-agrees", CheckState.UNKNOWN, "the API server could not be asked")
     wrong = []
     for name, container in sorted(expected.items()):
         spec = pod.container(name)
-        shown = spec.container_id if spec is not None else None
-        if shown != container:
+        if spec is None or spec.container_id != container:
+            shown = spec.container_id if spec is not None else None
             wrong.append(f"kubelet reports {shown or 'no container'} for {name}")
+        elif spec.role is not ContainerRole.INIT and not spec.running:
+            wrong.append(f"kubelet does not report {name} as running")
     return _judge("kubelet-agrees", wrong=wrong, awaited=awaited)
 
 
-def devices_answer(wanted: frozenset[str], *, answering: frozenset[str] | None) -> Check:
-    """The container's devices must still be there, by the same UUIDs; None means that the driver could not be asked."""
+def devices_answer(wanted: frozenset[str] | None, *, answering: frozenset[str] | None) -> Check:
+    """The container's devices must still be there, by the same UUIDs.
+
+    ``wanted`` None means that it is not known which they are, ``answering`` None that the driver could not be asked.
+    """
+    if wanted is None:
+        return Check("devices-answer", CheckState.UNKNOWN, "kubelet could not be asked which devices it holds")
     if not wanted:
         return Check("devices-answer", CheckState.PASSED, "it holds no device")
     if answering is None:

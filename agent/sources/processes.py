@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
+from agent.sources import thread_states
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
@@ -60,6 +61,13 @@ class ProcFs:
             except OSError:
                 continue
         return None
+
+    def is_stuck(self, pid: int) -> bool:
+        """Whether any of its threads is in uninterruptible sleep (state D): then no signal reaches it.
+
+        Each thread is looked at: of a process that is being killed the first one may be a zombie already.
+        """
+        return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
 
     async def ended(self, pid: int) -> None:
         """Wait until the process has ended; return at once when there is none. Needs no polling (pidfd)."""

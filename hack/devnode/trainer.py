@@ -10,10 +10,17 @@ from typing import Any
 from hack.devnode import images
 
 CHECKPOINTS = "/checkpoints"
+OVERLAPS = "overlaps"
+"""The file on the volume in which a container says that another one of its name still ran when it began."""
 
-_INIT = f"echo run >> {CHECKPOINTS}/init-runs"
-_SIDECAR = "while true; do echo tick; sleep 1; done"
-_TRAIN = f"""
+RESTARTS_ALL_ON_KILL: Mapping[str, Any] = {
+    "restartPolicy": "Never",
+    "restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}],
+}
+"""Fields of a container whose kill makes kubelet restart its whole pod (KEP-5532)."""
+
+SIDECAR = "while true; do echo tick; sleep 1; done"
+TRAIN = f"""
 step=$(cat {CHECKPOINTS}/step 2>/dev/null || echo 0)
 echo "resumed from step $step, restart ${{KUBEMEND_RESTART_COUNT:-0}} ${{KUBEMEND_RESTART_REASON:-}}"
 while true; do
@@ -22,6 +29,7 @@ while true; do
   sleep 0.05
 done
 """
+_INIT = f"echo run >> {CHECKPOINTS}/init-runs"
 
 
 def manifest(
@@ -32,13 +40,13 @@ def manifest(
     restart_policy: str = "OnFailure",
     annotations: Mapping[str, str] | None = None,
     sidecar: bool = True,
-    script: str = _TRAIN,
+    script: str = TRAIN,
 ) -> dict[str, Any]:
     """Return the pod, bound to a node and opted in to restarts in place unless ``annotations`` say otherwise."""
     volume = [{"name": "checkpoints", "mountPath": CHECKPOINTS}]
     init = [{"name": "prepare", **_shell(_INIT), "volumeMounts": volume}]
     if sidecar:
-        init.append({"name": "shipper", **_shell(_SIDECAR), "restartPolicy": "Always", "volumeMounts": volume})
+        init.append({"name": "shipper", **_shell(SIDECAR), "restartPolicy": "Always", "volumeMounts": volume})
     trainer: dict[str, Any] = {"name": "trainer", **_shell(script), "volumeMounts": volume}
     if gpus:
         trainer["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
@@ -61,6 +69,17 @@ def manifest(
             "volumes": [{"name": "checkpoints", "emptyDir": {}}],
         },
     }
+
+
+def leased(script: str, *, name: str, port: int) -> str:
+    """Return the script with a check, at its start, that no other container of its name runs in the pod.
+
+    The lease is a port in the pod's network namespace: the kernel frees it when the container's last process has
+    ended, not sooner and not later. ``port`` must be the name's own. Who finds it taken says so, and waits for it.
+    """
+    hold = f"nc -ll -p {port} -e true"
+    report = f"echo {name} >> {CHECKPOINTS}/{OVERLAPS}"
+    return f"({hold} || {{ {report}; until {hold}; do sleep 0.1; done; }}) 2>/dev/null &\n{script}"
 
 
 def _shell(script: str) -> dict[str, Any]:

@@ -74,6 +74,20 @@ def recovery(fake: control.FakeNvml, gpu: int, action: str) -> None:
 
 
 @ctl.command()
+@gpu_option
+@click.option("--used", type=int, help="bytes in use on the GPU (default: what its processes use)")
+@click.argument("processes", nargs=-1, metavar="[PID:BYTES]...")
+@pass_fake
+def processes(fake: control.FakeNvml, gpu: int, used: int | None, processes: tuple[str, ...]) -> None:
+    """Set the compute processes on a GPU; none clears them."""
+    try:
+        used_by_pid = {int(pid): int(size) for pid, _, size in (text.partition(":") for text in processes)}
+    except ValueError:
+        raise click.UsageError("write each process as PID:BYTES") from None
+    fake.processes(used_by_pid, gpu=gpu, used=used)
+
+
+@ctl.command()
 @click.option("--gpu", type=click.IntRange(0, 15), default=None, help="one GPU only")
 @click.argument("group", type=click.Choice(list(_GROUPS)), default="all")
 @pass_fake

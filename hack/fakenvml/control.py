@@ -207,15 +207,30 @@ class FakeNvml:
         with self._change() as state:
             state.gpus[gpu].remapped[:] = (0, uncorrectable, int(pending), int(failure))
 
-    def processes(self, used_by_pid: Mapping[int, int], *, gpu: int, gpu_instance: int = NO_INSTANCE) -> None:
-        """Set the compute processes (pid: bytes used); the GPU's used memory follows."""
+    def processes(
+        self,
+        used_by_pid: Mapping[int, int | None],
+        *,
+        gpu: int,
+        gpu_instance: int = NO_INSTANCE,
+        kind: layout.Kind = layout.Kind.COMPUTE,
+        used: int | None = None,
+    ) -> None:
+        """Set the GPU's processes (pid: bytes used, None where the driver would not say), all of one kind.
+
+        The GPU's used memory follows, unless ``used`` says what it is: memory may linger when its process is gone.
+        """
         with self._change() as state:
             target = state.gpus[gpu]
             target.process_count = len(used_by_pid)
-            target.memory_used = sum(used_by_pid.values())
-            for slot, (pid, used) in enumerate(used_by_pid.items()):
+            target.memory_used = sum(each or 0 for each in used_by_pid.values()) if used is None else used
+            for slot, (pid, each) in enumerate(used_by_pid.items()):
                 target.processes[slot] = layout.Process(
-                    used=used, pid=pid, gpu_instance=gpu_instance, compute_instance=NO_INSTANCE
+                    used=layout.NOT_AVAILABLE if each is None else each,
+                    pid=pid,
+                    gpu_instance=gpu_instance,
+                    compute_instance=NO_INSTANCE,
+                    kind=kind,
                 )
 
     def mig(self, *instances: MigSpec, gpu: int) -> None:
@@ -321,6 +336,8 @@ def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
         "fault": Fault(gpu.fault).name.lower(),
         "hang": _group_names(gpu.hang_groups),
         "recovery": next(field.value for field in gpu.fields if field.id == RECOVERY_ACTION_FIELD),
+        "memory_used": gpu.memory_used,
+        "processes": [process.pid for process in gpu.processes[: gpu.process_count]],
         "mig": [mig.uuid.decode() for mig in gpu.migs if mig.present],
     }
 

@@ -521,7 +521,7 @@ static result_t read_memory(device_t device, struct memory *out)
 		out->total = mig->memory_total;
 		out->used = 0;
 		for (unsigned int n = 0; n < gpu->process_count; n++)
-			if (gpu->processes[n].gpu_instance == mig->gpu_instance)
+			if (gpu->processes[n].gpu_instance == mig->gpu_instance && gpu->processes[n].used != ~0ull)
 				out->used += gpu->processes[n].used;
 	}
 	out->free = out->total - out->used;
@@ -547,8 +547,7 @@ EXPORT result_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *ou
 	return SUCCESS;
 }
 
-EXPORT result_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *count,
-                                                        struct process_info *out)
+static result_t list_processes(device_t device, enum fake_kind kind, unsigned int *count, struct process_info *out)
 {
 	struct fake_gpu *gpu;
 	unsigned int found = 0, room = *count;
@@ -557,6 +556,8 @@ EXPORT result_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigne
 	for (unsigned int n = 0; result == SUCCESS && n < gpu->process_count; n++) {
 		const struct fake_process *process = &gpu->processes[n];
 
+		if (process->kind != kind)
+			continue;
 		if (device->mig >= 0 && gpu->migs[device->mig].gpu_instance != process->gpu_instance)
 			continue;
 		if (found < room && out)
@@ -568,6 +569,24 @@ EXPORT result_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigne
 		return result;
 	*count = found;
 	return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+EXPORT result_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *count,
+                                                        struct process_info *out)
+{
+	return list_processes(device, KIND_COMPUTE, count, out);
+}
+
+EXPORT result_t nvmlDeviceGetGraphicsRunningProcesses_v3(device_t device, unsigned int *count,
+                                                         struct process_info *out)
+{
+	return list_processes(device, KIND_GRAPHICS, count, out);
+}
+
+EXPORT result_t nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t device, unsigned int *count,
+                                                           struct process_info *out)
+{
+	return list_processes(device, KIND_MPS, count, out);
 }
 
 static void read_field(const struct fake_gpu *gpu, struct field_value *out)

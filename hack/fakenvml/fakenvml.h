@@ -40,12 +40,15 @@ struct fake_field { /* `result` is the nvmlReturn of this field alone; id 0 is a
 	uint32_t result;
 };
 
-struct fake_process {
+/* Which of NVML's three lists a process is in. */
+enum fake_kind { KIND_COMPUTE, KIND_GRAPHICS, KIND_MPS };
+
+struct fake_process { /* `used` is NVML_VALUE_NOT_AVAILABLE (all ones) where the driver does not say */
 	uint64_t used;
 	uint32_t pid;
 	uint32_t gpu_instance;
 	uint32_t compute_instance;
-	uint32_t reserved;
+	uint32_t kind;
 };
 
 struct fake_mig {

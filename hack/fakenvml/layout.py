@@ -11,6 +11,7 @@ PROCESSES = 16
 FIELDS = 16
 EVENTS = 256
 TEXT = 96
+NOT_AVAILABLE = (1 << 64) - 1
 
 
 class Driver(enum.IntEnum):
@@ -40,6 +41,14 @@ class Group(enum.IntFlag):
     ALL = 15
 
 
+class Kind(enum.IntEnum):
+    """Which of NVML's three lists a process is in."""
+
+    COMPUTE = 0
+    GRAPHICS = 1
+    MPS = 2
+
+
 class Event(ctypes.Structure):
     """One queued NVML event."""
 
@@ -60,14 +69,14 @@ class Field(ctypes.Structure):
 
 
 class Process(ctypes.Structure):
-    """One compute process; ``used`` in bytes."""
+    """One process on a GPU; ``used`` in bytes, NOT_AVAILABLE where the driver does not say."""
 
     _fields_ = (
         ("used", ctypes.c_uint64),
         ("pid", ctypes.c_uint32),
         ("gpu_instance", ctypes.c_uint32),
         ("compute_instance", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
     )
 
 

@@ -33,6 +33,7 @@ class _Failure:
     code: grpc.StatusCode
     details: str
     times: int
+    carried_out: bool
 
 
 class CriServer:
@@ -72,9 +73,17 @@ class CriServer:
             await self._server.stop(grace=None)
             self._server = None
 
-    def fail(self, method: str, code: grpc.StatusCode, *, details: str = "scripted", times: int = 1) -> None:
-        """Let the next ``times`` calls of a method fail before they do anything."""
-        self._failures[method] = _Failure(code=code, details=details, times=times)
+    def fail(
+        self,
+        method: str,
+        code: grpc.StatusCode,
+        *,
+        details: str = "scripted",
+        times: int = 1,
+        carried_out: bool = False,
+    ) -> None:
+        """Let the next ``times`` calls of a method fail: before they do anything, or when they are ``carried_out``."""
+        self._failures[method] = _Failure(code=code, details=details, times=times, carried_out=carried_out)
 
     def delay(self, method: str, seconds: float) -> None:
         """Let every call of a method take that much longer; 0 ends it."""
@@ -120,9 +129,11 @@ class CriServer:
         async def handle(request: Message, context: _Context) -> Message:
             await self._enter(method, request, context)
             try:
-                return answer(request)
+                done = answer(request)
             except RefusedError as refusal:
                 await context.abort(refusal.code, refusal.details)
+            await self._fail(method, context, carried_out=True)
+            return done
 
         return grpc.unary_unary_rpc_method_handler(cast("Any", handle), **_serializers(method))
 
@@ -145,8 +156,11 @@ class CriServer:
         self.calls.append(Call(method=method, request=request))
         if seconds := self._delays.get(method):
             await asyncio.sleep(seconds)
+        await self._fail(method, context, carried_out=False)
+
+    async def _fail(self, method: str, context: _Context, *, carried_out: bool) -> None:
         failure = self._failures.get(method)
-        if failure is not None and failure.times > 0:
+        if failure is not None and failure.times > 0 and failure.carried_out is carried_out:
             failure.times -= 1
             await context.abort(failure.code, failure.details)
 

@@ -21,6 +21,7 @@ from agent.model.workloads import (
     SandboxId,
 )
 from agent.restart import admission
+from agent.sources.pods import PodChange, PodChangeKind
 from agent.sources.processes import ProcessFacts
 
 GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
@@ -32,6 +33,8 @@ class Pods:
     def __init__(self, *pods: PodView) -> None:
         self._pods = {pod.ref.uid: pod for pod in pods}
         self._changed = asyncio.Condition()
+        self._listeners: list[Callable[[PodChange], None]] = []
+        self.synced = True
 
     def pods(self) -> Mapping[PodUid, PodView]:
         return self._pods
@@ -45,6 +48,12 @@ class Pods:
         async with self._changed:
             self._pods[pod.ref.uid] = pod
             self._changed.notify_all()
+        for listener in self._listeners:
+            listener(PodChange(PodChangeKind.CHANGED, pod))
+
+    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def wait_for(self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float) -> PodView | None:
         def found() -> bool:
@@ -107,6 +116,8 @@ class Events:
             created_at=created_at,
         )
         self.views[view.id] = view
+        for queue in self._queues:
+            queue.put_nowait(ContainerEvent(EventKind.STARTED, view, created_at=created_at))
         return view.id
 
     def stop(self, container_id: ContainerId) -> None:

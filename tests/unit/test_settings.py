@@ -69,6 +69,11 @@ def test_an_empty_path_switches_log_symlinks_off() -> None:
         (["--log-format", "xml"], "--log-format"),
         (["--metrics-address", "localhost"], "--metrics-address"),
         (["--nvml-poll-period", "0"], "--nvml-poll-period"),
+        (["--device-wait", "31"], "--device-wait"),
+        (["--device-wait", "nan"], "--device-wait"),
+        (["--storm-restarts", "0"], "--storm-restarts"),
+        (["--storm-window", "0"], "--storm-window"),
+        (["--storm-window", "86401"], "--storm-window"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
     ],
 )

@@ -89,7 +89,7 @@ class XidEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """A process with a compute context on the device; ``used`` in bytes, None where the driver does not say."""
+    """A process on the device (compute, graphics or MPS); ``used`` in bytes, None where the driver does not say."""
 
     pid: int
     used: int | None

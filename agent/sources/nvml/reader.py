@@ -16,6 +16,11 @@ from agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slo
 Handle = NewType("Handle", object)
 
 RECOVERY_ACTION_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_PROCESS_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
@@ -69,17 +74,29 @@ class Reader:
         if not isinstance(handle, Value):
             return DeviceAnswer(uuid=uuid, condition=_condition(handle), error=_explain(handle))
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle.value)
-        processes = self.ask("nvmlDeviceGetComputeRunningProcesses", handle.value)
+        processes = self._processes(handle.value)
         recovery = self.recovery_action(handle.value)
         return DeviceAnswer(
             uuid=uuid,
             condition=_condition(memory, processes, recovery),
             memory_used=int(memory.value.used) if isinstance(memory, Value) else None,
             memory_total=int(memory.value.total) if isinstance(memory, Value) else None,
-            processes=_process_uses(processes.value) if isinstance(processes, Value) else None,
+            processes=processes.value if isinstance(processes, Value) else None,
             recovery_action=recovery.value if isinstance(recovery, Value) else None,
             error=_explain(memory, processes, recovery),
         )
+
+    def _processes(self, handle: Handle) -> Outcome[tuple[ProcessUse, ...]]:
+        """List who is on the device: those that compute, those that draw, and the clients of MPS.
+
+        A process can be in several lists. Many devices and drivers do not have the last two.
+        """
+        listed = [self.ask(function, handle) for function in _PROCESS_LISTS]
+        if (failure := next((each for each in listed if not isinstance(each, Value | Unsupported)), None)) is not None:
+            return failure
+        if isinstance(listed[0], Unsupported):
+            return listed[0]
+        return Value(_process_uses([process for each in listed if isinstance(each, Value) for process in each.value]))
 
     def recovery_action(self, handle: Handle) -> Outcome[int]:
         """Read the driver's recovery action. Each field value carries a result of its own, which counts."""
@@ -213,7 +230,12 @@ def _with_mig(gpu: Gpu, mig: Outcome[tuple[MigInstance, ...]]) -> Gpu:
 
 
 def _process_uses(processes: Sequence[Any]) -> tuple[ProcessUse, ...]:
-    return tuple(ProcessUse(pid=process.pid, used=process.usedGpuMemory) for process in processes)
+    """Return each process once; what it uses is told alike in every list, or not at all (pynvml: None)."""
+    used: dict[int, int | None] = {}
+    for process in processes:
+        told = [size for size in (used.get(process.pid), process.usedGpuMemory) if size is not None]
+        used[process.pid] = max(told, default=None)
+    return tuple(ProcessUse(pid=pid, used=size) for pid, size in used.items())
 
 
 def _text(value: str | bytes) -> str:

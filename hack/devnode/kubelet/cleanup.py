@@ -39,6 +39,11 @@ def evictable(shown: Runtime) -> list[Observed]:
     return made
 
 
+def lives(shown: Runtime) -> bool:
+    """Whether anything of the pod runs: kubelet ends pods that it does not know as soon as it sees that, not sooner."""
+    return bool(shown.running()) or any(sandbox.ready for sandbox in shown.sandboxes)
+
+
 async def remove_all(items: Iterable[Observed], *, runtime: CriRuntime) -> None:
     """Remove containers, one after another."""
     for item in items:

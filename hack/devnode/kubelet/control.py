@@ -1,8 +1,9 @@
 """A control socket for tests: place kubelet's relist exactly, and wait until it has done what it wanted.
 
 One JSON object per line in, one out. ``{"do": "hold"}`` stops the periodic relist, ``{"do": "relist"}`` looks once and
-answers when every pod that this woke has been synced, ``{"do": "release"}`` goes on as usual, ``{"do": "resync"}``
-syncs every pod as the 60-90 s timer would, ``{"do": "gc"}`` collects dead containers as the minute timer would.
+answers when every pod that this woke has been synced, ``{"do": "look"}`` looks once and does not wait for what comes
+of it, ``{"do": "release"}`` goes on as usual, ``{"do": "resync"}`` syncs every pod as the 60-90 s timer would,
+``{"do": "gc"}`` collects dead containers as the minute timer would.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class Control:
         self._socket = socket
 
     async def hold(self) -> None:
-        """Let kubelet look at the runtime no more until ``release`` (but for ``relist``)."""
+        """Let kubelet look at the runtime no more until ``release`` (but for ``relist`` and ``look``)."""
         await self._do("hold")
 
     async def release(self) -> None:
@@ -67,6 +68,10 @@ class Control:
     async def relist(self) -> None:
         """Look once; returns when all that follows from it has been done."""
         await self._do("relist")
+
+    async def look(self) -> None:
+        """Look once; returns when it has seen all, and is about to act on that."""
+        await self._do("look")
 
     async def resync(self) -> None:
         """Sync every pod as kubelet does about once a minute, from what the last look has shown."""

@@ -162,21 +162,31 @@ class Kubelet:
                 log.warning("gc.failed", error=str(error))
 
     async def _gc(self) -> None:
+        """Remove dead containers, and what does not run of pods that the API does not know."""
+        runtime = self._parts.runtime
         for uid in list(self._parts.pleg.pods()):
-            shown = await self._parts.runtime.inspect(uid)
-            await cleanup.remove_all(cleanup.evictable(shown), runtime=self._parts.runtime)
+            shown = await runtime.inspect(uid)
+            if uid in self._workers:
+                await cleanup.remove_all(cleanup.evictable(shown), runtime=runtime)
+            elif self._listed and not cleanup.lives(shown):
+                await cleanup.remove_containers(uid, runtime=runtime)
 
     async def _end_orphans(self) -> None:
         """Stop and remove pods that run here but that the API does not know (deleted while kubelet was away)."""
         async for _ in aio.ticks(period=_ORPHAN_PERIOD):
             for uid in list(self._parts.pleg.pods()) if self._listed else ():
                 if uid not in self._workers:
-                    log.info("pod.orphan_removed", uid=uid)
                     try:
-                        await cleanup.remove_containers(uid, runtime=self._parts.runtime)
+                        await self._end_orphan(uid)
                     except cri_errors.CriError as error:
                         log.warning("gc.failed", error=str(error))
-                    self._parts.devices.free(uid)
+
+    async def _end_orphan(self, uid: str) -> None:
+        runtime = self._parts.runtime
+        if cleanup.lives(await runtime.inspect(uid)):
+            log.info("pod.orphan_removed", uid=uid)
+            await cleanup.remove_containers(uid, runtime=runtime)
+            self._parts.devices.free(uid)
 
     def _active_pods(self) -> Iterable[Pod]:
         return [worker.pod for worker in self._workers.values() if worker.active]
@@ -186,7 +196,7 @@ class Kubelet:
 
     def _commands(self) -> dict[str, control.Command]:
         return {
-            "hold": self._hold, "release": self._release, "relist": self._relist,
+            "hold": self._hold, "release": self._release, "relist": self._relist, "look": self._look,
             "resync": self._resync, "gc": self._gc,
         }  # fmt: skip
 
@@ -196,8 +206,11 @@ class Kubelet:
     async def _release(self) -> None:
         self._parts.pleg.release()
 
-    async def _relist(self) -> None:
+    async def _look(self) -> None:
         await self._parts.pleg.relist()
+
+    async def _relist(self) -> None:
+        await self._look()
         await self._settled()
 
     async def _resync(self) -> None:

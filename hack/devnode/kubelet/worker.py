@@ -31,6 +31,8 @@ from hack.devnode.kubelet.volumes import PodDirectories
 
 log = structlog.get_logger(__name__)
 
+_HOUSEKEEPING = 2.0  # seconds between kubelet's attempts to remove what is left of pods (housekeepingPeriod)
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -117,7 +119,18 @@ class PodWorker:
             wait = await self._pass(shown)
             self._synced_at = asyncio.get_running_loop().time()
             self._enter(_Stage.IDLE)
-        await cleanup.remove_pod(self.pod, parts=self.parts)
+        await self._remove_all()
+
+    async def _remove_all(self) -> None:
+        """Remove what is left, again while the runtime refuses: the garbage collector may be at the same container."""
+        while True:
+            try:
+                await cleanup.remove_pod(self.pod, parts=self.parts)
+            except cri_errors.CriError as error:
+                log.warning("pod.not_removed", pod=str(self.pod), error=str(error))
+                await asyncio.sleep(_HOUSEKEEPING)
+            else:
+                return
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf import json_format
 
 from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid
+from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId
+from agent.restart import clone, reservations
 from common.kube import client, errors, paths
 from common.pb.runtime.v1 import api_pb2 as cri
 from hack.devnode import images, node
@@ -210,23 +211,21 @@ class Swapper:
         self, *, annotations: dict[str, str] | None = None, attempt: int | None = None
     ) -> ContainerId:
         """Create n+1 (or that attempt) from the newest container and leave it there."""
-        async with self._cluster.runtime() as runtime:
-            old = newest(await self._cluster.containers(self._pod, self._name))
-            info = await runtime.container_info(old.id)
-            sandbox = await runtime.sandbox_config(old.sandbox_id)
-            assert info.config is not None
-            assert sandbox is not None
-            config = _config(dict(info.config))
-            attempt = old.attempt + 1 if attempt is None else attempt
-            config.metadata.attempt = attempt
-            config.annotations["io.kubernetes.container.restartCount"] = str(attempt)
-            config.annotations.update(annotations or {})
-            config.log_path = f"{self._name}/{attempt}.log"
-            return await runtime.create_container(
-                sandbox_id=old.sandbox_id,
-                config=config,
-                sandbox_config=json_format.ParseDict(dict(sandbox), cri.PodSandboxConfig()),
-            )
+        old = newest(await self._cluster.containers(self._pod, self._name))
+        config = await self._config_of(old)
+        attempt = old.attempt + 1 if attempt is None else attempt
+        config.metadata.attempt = attempt
+        config.annotations["io.kubernetes.container.restartCount"] = str(attempt)
+        config.annotations.update(annotations or {})
+        config.log_path = f"{self._name}/{attempt}.log"
+        return await self._create(config, sandbox_id=old.sandbox_id)
+
+    async def reserve(self, *, attempt: int) -> ContainerId:
+        """Take the name of that attempt, as a rerun does."""
+        old = newest(await self._cluster.containers(self._pod, self._name))
+        config = await self._config_of(old)
+        config.annotations[clone.RESTART_ID_ANNOTATION] = "r1"
+        return await self._create(reservations.config(config, attempt=attempt), sandbox_id=old.sandbox_id)
 
     async def stop(self) -> None:
         """SIGKILL the newest running container."""
@@ -245,6 +244,19 @@ class Swapper:
         async with self._cluster.runtime() as runtime:
             for view in await self._cluster.containers(self._pod, self._name):
                 await runtime.remove_container(view.id)
+
+    async def _config_of(self, container: ContainerView) -> cri.ContainerConfig:
+        async with self._cluster.runtime() as runtime:
+            info = await runtime.container_info(container.id)
+        assert info.config is not None
+        return _config(dict(info.config))
+
+    async def _create(self, config: cri.ContainerConfig, *, sandbox_id: SandboxId) -> ContainerId:
+        async with self._cluster.runtime() as runtime:
+            sandbox = await runtime.sandbox_config(sandbox_id)
+            assert sandbox is not None
+            sandbox_config = json_format.ParseDict(dict(sandbox), cri.PodSandboxConfig())
+            return await runtime.create_container(sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config)
 
 
 def _config(raw: Json) -> cri.ContainerConfig:

@@ -18,6 +18,7 @@ from agent.restart import clone, intents
 from agent.sources.containers import ContainerWatch
 from common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
+from tests.fakes.standbys import Standbys
 
 POD = PodRef("default", "trainer-0", PodUid("uid-1"))
 TARGET = ContainerRef(POD, "trainer")
@@ -35,6 +36,7 @@ class Rig:
     sandbox_id: SandboxId = field(default=SandboxId(""))
     sandbox_config: api_pb2.PodSandboxConfig = field(default_factory=api_pb2.PodSandboxConfig)
     old: ContainerId = field(default=ContainerId(""))
+    standbys: Standbys | None = None
 
     @property
     def termination_log(self) -> Path:
@@ -49,7 +51,7 @@ class Rig:
 
     def tools(self, *, time_limit: float = 10.0) -> Tools:
         files = HostFiles(symlink_dir=self.links)
-        return Tools(runtime=self.cri, events=self.watch, files=files, time_limit=time_limit)
+        return Tools(runtime=self.cri, events=self.watch, files=files, time_limit=time_limit, standbys=self.standbys)
 
     def intent(self, *, order: intents.Order = intents.Order.STOP_FIRST, **changes: Any) -> intents.Intent:
         defaults: dict[str, Any] = {
@@ -136,9 +138,12 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         answer = server.runtime.run_pod_sandbox(api_pb2.RunPodSandboxRequest(config=rig.sandbox_config))
         rig.sandbox_id = SandboxId(answer.pod_sandbox_id)
         rig.old = await rig.kubelet_creates(attempt=0)
+        rig.standbys = Standbys(server.runtime, old=rig.old)
         watching = asyncio.create_task(watch.run(), name="watch")
         await server.reader_present()
         server.calls.clear()
         yield rig
+        assert not rig.standbys.held, "a successor stays held"
+        assert not (rig.standbys.frozen and rig.standbys.old_runs()), "the old container stays frozen"
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -20,7 +20,7 @@ from agent.model.workloads import (
     PodView,
     RestartPolicy,
 )
-from agent.restart import clone, intents
+from agent.restart import clone, intents, reservations
 from agent.restart.intents import Planned, Strategy
 from tests.fakes import outside
 from tests.unit.actuator.conftest import POD, TARGET, Rig
@@ -83,6 +83,15 @@ class PodRig:
     async def containers(self) -> tuple[ContainerView, ...]:
         return await self.rig.cri.list_containers(pod_uid=POD.uid)
 
+    async def in_sandbox(self) -> tuple[ContainerView, ...]:
+        """Return all containers, those that only hold a name included."""
+        return await self.rig.cri.list_containers(sandbox_id=self.rig.sandbox_id)
+
+    async def reserved(self) -> set[tuple[str, int]]:
+        """Return the names and attempts that are held."""
+        held = (view for view in await self.in_sandbox() if reservations.reserves(view))
+        return {(view.ref.name.partition(".")[0], view.attempt) for view in held}
+
     async def running(self) -> dict[str, list[ContainerId]]:
         found: dict[str, list[ContainerId]] = {}
         for view in await self.containers():
@@ -93,14 +102,26 @@ class PodRig:
     async def kubelet_starts(self, name: str, *, attempt: int, start: bool = True) -> ContainerId:
         return await self.rig.kubelet_creates(attempt=attempt, name=name, start=start)
 
+    async def kubelet_collects(self) -> None:
+        """Kubelet's garbage collector takes what does not run of pods that it does not know."""
+        for view in await self.in_sandbox():
+            if view.ref.pod.uid != POD.uid:
+                await self.rig.cri.remove_container(view.id)
+
     async def kubelet_says_started(self, name: str) -> None:
         """Kubelet's status tells that the startup probe of the container that runs now has succeeded."""
         (container,) = (await self.running())[name]
+        await self._kubelet_says(name, started=True, container_id=container)
+
+    async def kubelet_says_running(self, *names: str) -> None:
+        """Kubelet's status shows what runs now."""
+        running = await self.running()
+        for name in names:
+            await self._kubelet_says(name, running=True, container_id=running[name][-1])
+
+    async def _kubelet_says(self, name: str, **changes: Any) -> None:
         pod = self.pods.pods()[POD.uid]
-        specs = (
-            replace(spec, started=True, container_id=container) if spec.name == name else spec
-            for spec in pod.containers
-        )
+        specs = (replace(spec, **changes) if spec.name == name else spec for spec in pod.containers)
         await self.pods.put(replace(pod, containers=tuple(specs)))
 
 

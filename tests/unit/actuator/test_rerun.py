@@ -10,10 +10,13 @@ from agent.actuator.outcomes import Result
 from agent.actuator.tools import LastWish, Material
 from agent.cri.events import EventKind
 from agent.model.workloads import ContainerId, ContainerState, ExecHook
-from agent.restart import intents, rerun, reset, steps
+from agent.restart import intents, rerun, reservations, reset, steps
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, Rig
 from tests.unit.actuator.pod_rig import LASTING, PodRig
+
+RESERVED = 7
+"""Calls until all names are reserved: n+1 of all but the first container, and n+2 of all."""
 
 CODES = [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)]
 
@@ -44,7 +47,7 @@ async def test_everything_goes_and_comes_again_in_the_specs_order(pod: PodRig) -
     calls = pod.rig.server.calls
     removed = [call.request.container_id for call in calls if call.method == "RemoveContainer"]  # type: ignore[attr-defined]
     assert removed[0] == pod.old["prepare"], "what has exited goes first"
-    assert set(removed[1:]) == {pod.old[name] for name in LASTING}
+    assert set(removed[1:4]) == {pod.old[name] for name in LASTING}
     assert "StopContainer" not in pod.rig.server.called(), "without grace the removal is the kill"
     assert set(outcome.survivors) == set(pod_rig.ROLES)
 
@@ -60,14 +63,25 @@ async def test_any_error_of_any_call_still_ends_in_a_whole_pod(pod: PodRig, meth
     await check_rerun(pod)
 
 
-async def test_a_create_that_always_fails_is_left_to_kubelet_with_nothing_old_and_nothing_waiting(pod: PodRig) -> None:
+async def test_where_no_name_can_be_reserved_nothing_is_taken_away(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.UNDONE
+    assert "no space left" in outcome.detail
+    assert {view.id for view in await pod.in_sandbox()} == set(pod.old.values())
+
+
+async def test_a_create_that_always_fails_is_left_to_kubelet_with_nothing_old_and_nothing_waiting(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    await _crash_after(pod, intent, materials=materials, calls=RESERVED)
+    pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert "no space left" in outcome.detail
-    assert await pod.containers() == ()
+    assert await pod.in_sandbox() == ()
 
 
 async def test_a_start_that_always_fails_leaves_nothing_created_behind(pod: PodRig) -> None:
@@ -76,7 +90,7 @@ async def test_a_start_that_always_fails_leaves_nothing_created_behind(pod: PodR
     pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert outcome.result is Result.LEFT_TO_KUBELET
-    assert await pod.containers() == ()
+    assert await pod.in_sandbox() == ()
 
 
 async def test_a_failed_init_container_stops_it_there_and_says_so(rig: Rig) -> None:
@@ -85,7 +99,7 @@ async def test_a_failed_init_container_stops_it_there_and_says_so(rig: Rig) -> N
         outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
         assert outcome.result is Result.LEFT_TO_KUBELET
         assert outcome.detail == "prepare ended with exit code 3; kubelet does the rest"
-        assert [view.ref.name for view in await pod.containers()] == ["prepare"]
+        assert [view.ref.name for view in await pod.in_sandbox()] == ["prepare"]
 
 
 async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) -> None:
@@ -115,6 +129,7 @@ async def test_of_a_duplicate_main_ours_is_the_one_removed(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     await pod.rerun().carry_out(intent, materials=materials)
+    await pod.kubelet_collects()
     theirs = await pod.kubelet_starts("trainer", attempt=2)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert (outcome.result, outcome.survivors["trainer"]) == (Result.RERUN, theirs)
@@ -125,6 +140,7 @@ async def test_a_second_init_container_of_kubelets_makes_what_came_after_it_come
     intent = pod.intent()
     materials = await pod.materials(intent)
     first = await pod.rerun().carry_out(intent, materials=materials)
+    await pod.kubelet_collects()
     await pod.kubelet_starts("prepare", attempt=2)
     again = await pod.rerun().carry_out(intent, materials=materials)
     assert again.result is Result.RERUN
@@ -148,9 +164,10 @@ async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: 
 async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=10)
+    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert outcome.result is Result.STUCK
+    assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"
 
 
 async def test_grace_is_sigterm_and_pre_stop_for_all_side_by_side(pod: PodRig) -> None:
@@ -176,7 +193,7 @@ async def test_a_runtime_that_dies_in_the_middle_is_waited_for(pod: PodRig) -> N
     await check_rerun(pod)
 
 
-@pytest.mark.parametrize("calls", range(10))
+@pytest.mark.parametrize("calls", range(22))
 @pytest.mark.parametrize("resolution", steps.Resolution)
 async def test_a_crash_after_any_step_leaves_kubelet_a_pod_that_it_can_finish(
     pod: PodRig, calls: int, resolution: steps.Resolution
@@ -185,11 +202,12 @@ async def test_a_crash_after_any_step_leaves_kubelet_a_pod_that_it_can_finish(
     materials = await pod.materials(intent)
     await _crash_after(pod, intent, materials=materials, calls=calls)
     outcome = await pod.rerun().carry_out(intent, materials=None, resolution=resolution)
-    if calls == 0 and resolution is steps.Resolution.UNDO:
+    left = await pod.in_sandbox()
+    if calls <= RESERVED and resolution is steps.Resolution.UNDO:
         assert outcome.result is Result.UNDONE
+        assert {view.id for view in left} == set(pod.old.values())
         return
     assert outcome.result in (Result.LEFT_TO_KUBELET, Result.RERUN)
-    left = await pod.containers()
     assert not {view.id for view in left} & set(pod.old.values())
     assert not [view for view in left if view.state is ContainerState.CREATED]
 
@@ -201,18 +219,19 @@ async def _crash_after(
     cri = pod.rig.cri
     exits: dict[ContainerId, reset.Exit] = {}
     for _ in range(calls):
-        seen = await pod.containers()
+        seen = await pod.in_sandbox()
         for view in seen:
             if view.ref.name == "prepare" and view.state is ContainerState.EXITED and view.id not in exits:
                 info = await cri.container_info(view.id)
                 exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
         step = rerun.next_steps(intent, seen, known=reset.Known(exits=exits))[0]
-        if step.kind is steps.StepKind.CREATE:
-            material = materials[step.name or ""]
+        if step.name is not None and step.kind in (steps.StepKind.RESERVE, steps.StepKind.CREATE):
+            material = materials[step.name]
+            config = material.successor.config
+            if step.attempt is not None:
+                config = reservations.config(config, attempt=step.attempt)
             await cri.create_container(
-                sandbox_id=intent.sandbox_id,
-                config=material.successor.config,
-                sandbox_config=material.sandbox_config,
+                sandbox_id=intent.sandbox_id, config=config, sandbox_config=material.sandbox_config
             )
         elif step.container is not None:
             if step.kind is steps.StepKind.REMOVE:

@@ -10,6 +10,7 @@ from agent.actuator.outcomes import Result
 from agent.actuator.tools import LastWish
 from agent.model.workloads import ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
 from agent.restart import intents, steps, swap
+from tests.fakes.standbys import Standbys
 from tests.unit.actuator.conftest import TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
@@ -25,6 +26,7 @@ def changes(rig: Rig) -> list[str]:
     [
         (intents.Order.STOP_FIRST, ["StopContainer", "CreateContainer", "StartContainer"]),
         (intents.Order.CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+        (intents.Order.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
     ],
 )
 async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
@@ -78,7 +80,7 @@ async def test_a_create_that_always_fails_is_given_up_and_nothing_is_left_waitin
     assert outcome.result is Result.FAILED
     assert "no space left" in outcome.detail
     states = [view.state for view in await rig.containers()]
-    old_runs_on = order is intents.Order.CREATE_FIRST
+    old_runs_on = order is not intents.Order.STOP_FIRST
     assert states == [ContainerState.RUNNING if old_runs_on else ContainerState.EXITED]
 
 
@@ -243,3 +245,89 @@ async def test_a_pre_stop_hook_that_fails_or_takes_too_long_keeps_nothing_from_b
     material = await rig.material(intent, last_wish=LastWish(hook))
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
+
+
+START_FIRST = intents.Order.START_FIRST
+
+
+def standbys(rig: Rig) -> Standbys:
+    assert rig.standbys is not None
+    return rig.standbys
+
+
+async def test_a_successor_on_standby_runs_when_the_old_one_is_dead(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    assert standbys(rig).story == ["prepared", "released"]
+
+
+async def test_where_nothing_can_be_held_the_successor_is_taken_back_and_the_old_one_runs_on(rig: Rig) -> None:
+    standbys(rig).refusal = "no fanotify"
+    intent = rig.intent(order=START_FIRST)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert (outcome.result, outcome.detail) == (Result.UNDONE, "no fanotify")
+    assert [view.id for view in await rig.containers()] == [rig.old]
+    assert [view.id for view in await rig.running()] == [rig.old]
+
+
+async def test_a_held_successor_runs_its_post_start_only_when_it_has_been_released(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent, post_start=ExecHook(("true",)))
+    await rig.actuator().carry_out(intent, material=material)
+    called = [method for method in rig.server.called() if method in (*CHANGES, "ExecSync")]
+    assert called == ["CreateContainer", "StartContainer", "StopContainer", "ExecSync"]
+
+
+async def test_a_stop_that_always_fails_leaves_the_successor_and_ends_the_old_one_by_its_cgroup(rig: Rig) -> None:
+    """Once both exist the way back is barred: kubelet would see the successor's exit."""
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
+    assert outcome.result is Result.UNFINISHED
+    assert standbys(rig).story == ["prepared", "killed", "released"]
+    (survivor,) = await rig.running()
+    assert survivor.restart_id == intent.id
+
+
+async def test_an_old_one_that_cannot_be_killed_costs_the_held_successor_its_life(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.STUCK
+    assert [view.id for view in await rig.running()] == [rig.old]
+
+
+async def test_a_start_whose_answer_is_lost_keeps_the_old_one_frozen_until_somebody_looked(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent)
+    rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    assert "thawed" not in standbys(rig).story
+
+
+@BOTH_ORDERS
+async def test_a_stop_that_always_fails_leaves_no_successor_waiting_beside_the_old_one(
+    rig: Rig, order: intents.Order
+) -> None:
+    if order is START_FIRST:
+        return
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is (Result.FAILED if order is intents.Order.STOP_FIRST else Result.UNDONE)
+    assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
+
+
+async def test_a_replay_that_takes_a_swap_back_thaws_the_old_one(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    standbys(rig).frozen = True  # by an agent that died then
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent), resolution=steps.Resolution.UNDO
+    )
+    assert outcome.result is Result.UNDONE
+    assert not standbys(rig).frozen

@@ -163,7 +163,7 @@ async def test_the_process_in_the_line_names_the_container(world: World) -> None
     world.engine.submit(xid(pid=4242))
     request = await world.restarted()
     assert request.target == TRAINER
-    assert request.devices == {outside.GPU.uuid}
+    assert request.devices == frozenset({outside.GPU.uuid})
     cause = request.cause()
     assert (cause.code, cause.action, cause.happened_at) == ("Xid31", ActionClass.RESTART_APP, 100.0)
 

@@ -17,7 +17,7 @@ from agent.engine.restarts import Request, Restarts
 from agent.history.store import Store
 from agent.model import conditions
 from agent.model.conditions import Condition, ConditionStatus
-from agent.model.workloads import ContainerState
+from agent.model.workloads import ContainerSpec, ContainerState, ContainerView
 from agent.restart import admission
 from agent.restart.intents import Strategy
 from tests.fakes import outside
@@ -65,9 +65,9 @@ class World:
             if not await self.pod.containers():
                 with contextlib.suppress(NameReserved):  # we were faster
                     await self._rerun()
-            newest = {view.ref.name: view.id for view in await self.pod.containers()}
+            newest = {view.ref.name: view for view in await self.pod.containers()}
             view = self.pod.pods.pods()[POD.uid]
-            specs = (replace(spec, container_id=newest.get(spec.name)) for spec in view.containers)
+            specs = (_shown(spec, newest.get(spec.name)) for spec in view.containers)
             await self.pod.pods.put(replace(view, containers=tuple(specs)))
 
     async def _rerun(self) -> None:
@@ -75,6 +75,12 @@ class World:
             made = await self.pod.kubelet_starts(name, attempt=1)
             if name == "prepare":
                 self.pod.rig.server.runtime.exit(made, exit_code=0)
+
+
+def _shown(spec: ContainerSpec, view: ContainerView | None) -> ContainerSpec:
+    """Return what kubelet says of a container: the id of one that is only CREATED, too."""
+    running = view is not None and view.state is ContainerState.RUNNING
+    return replace(spec, container_id=view.id if view is not None else None, running=running)
 
 
 @pytest.fixture
@@ -153,7 +159,8 @@ async def test_a_half_cleared_pod_is_cleared_by_the_next_agent(world: World, str
     intent = world.pod.intent(strategy=strategy, created_at=NOW)
     await world.store.begin(intent)
     await world.pod.rig.cri.remove_container(world.pod.old["trainer"])
-    assert await Recovery(outside=world.outside, store=world.store, now=lambda: NOW).run() == 1
+    async with world.kubelet():
+        assert await Recovery(outside=world.outside, store=world.store, now=lambda: NOW).run() == 1
     assert not {view.id for view in await world.pod.containers()} & set(world.pod.old.values())
     assert await world.store.unfinished() == ()
 

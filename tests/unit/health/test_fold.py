@@ -42,6 +42,9 @@ XID48 = xid(48, ActionClass.RESET_DEVICE)
 XID79 = xid(79, ActionClass.REBOOT_NODE)
 XID64 = xid(64, ActionClass.REPLACE)
 UNKNOWN = xid(999, ActionClass.ASK_DRIVER)
+STUCK = finding(FindingKind.PROCESS_STUCK, "", ActionClass.NONE, text="pid 11 cannot be killed")
+IN_VAIN = finding(FindingKind.RESTARTS_IN_VAIN, "", ActionClass.NONE)
+NOT_STUCK = finding(FindingKind.SUSPICION_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
 
 
 def test_a_device_that_answers_and_has_no_fault_is_healthy() -> None:
@@ -69,6 +72,13 @@ def test_a_device_that_could_not_be_asked_is_unknown_not_healthy(answers: bool |
         pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="and-take-its-own-word-back"),
         pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
         pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
+        pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
+        pytest.param([STUCK, APP_GONE, DRIVER_NONE], Health.DEGRADED, "ProcessStuck", id="and-is-no-app-fault"),
+        pytest.param([STUCK, NOT_STUCK], Health.HEALTHY, "Healthy", id="until-it-is-over"),
+        pytest.param([IN_VAIN, NOT_STUCK], Health.DEGRADED, "RestartsInVain", id="each-by-its-own-evidence"),
+        pytest.param([IN_VAIN, BACK], Health.HEALTHY, "Healthy", id="or-by-a-reset"),
+        pytest.param([XID48, STUCK], Health.UNHEALTHY, "Xid48", id="a-suspicion-hides-no-fault"),
+        pytest.param([XID48, NOT_STUCK], Health.UNHEALTHY, "Xid48", id="nor-does-its-end-clear-one"),
         pytest.param([XID64, DRIVER_NONE, BACK, APP_GONE], Health.UNHEALTHY, "Xid64", id="broken-stays-broken"),
     ],
 )
@@ -97,7 +107,11 @@ def test_an_agent_restart_on_the_same_boot_clears_nothing() -> None:
     assert fold.after_reboot(folded(XID79), boot_id="boot-1") == folded(XID79)
 
 
-KINDS = st.sampled_from([XID31, XID48, XID79, XID64, UNKNOWN, DRIVER_RESET, LOST, xid(45, ActionClass.NONE)])
+def test_a_suspicion_says_what_was_seen() -> None:
+    assert fold.verdict(folded(STUCK), GPU, answers=True).message == "pid 11 cannot be killed"
+
+
+KINDS = st.sampled_from([STUCK, XID31, XID48, XID79, XID64, UNKNOWN, DRIVER_RESET, LOST, xid(45, ActionClass.NONE)])
 
 
 @given(st.lists(KINDS, max_size=8), KINDS)
@@ -113,3 +127,20 @@ def test_a_finding_about_one_device_never_touches_another(findings: list[Finding
     for item in findings:
         state = fold.fold(state, item, device=GPU)
     assert fold.verdict(state, "GPU-2", answers=True).reason == "Xid79"
+
+
+def test_what_two_names_of_a_device_hold_is_put_together() -> None:
+    state = fold.HealthState(boot_id="boot-1")
+    for item, device in (
+        (XID79, "0000:41:00.0"),
+        (XID31, "0000:41:00.0"),
+        (xid(31, ActionClass.RESTART_APP, 7.0), GPU),
+    ):
+        state = fold.fold(state, item, device=device)
+    known = fold.renamed(state, {"0000:41:00.0": GPU, "0000:42:00.0": "GPU-2"})
+    assert set(known.devices) == {GPU}
+    assert {(latch.reason, latch.count, latch.last_seen) for latch in known.latches(GPU)} == {
+        ("Xid79", 1, 0.0),
+        ("Xid31", 2, 7.0),
+    }
+    assert fold.renamed(known, {"0000:41:00.0": GPU}) == known

@@ -12,8 +12,11 @@ from agent.history import codec
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
-from agent.model.workloads import ContainerId, ContainerRef
+from agent.model.workloads import ContainerId
+from agent.restart.counts import Begun
 from tests.unit.restart import builders, pods
+
+BEGUN = Begun(builders.POD.uid, frozenset({"trainer"}), at=1000.0, fault_at=1000.0)
 
 
 @pytest.fixture
@@ -41,13 +44,23 @@ async def test_a_finished_intent_is_not_replayed_but_still_counts(store: Store) 
     await store.begin(builders.intent())
     await store.finish("r1", outcome="Swapped", now=1001.0)
     assert await store.unfinished() == ()
-    assert await store.restarts_of(builders.TARGET, since=0.0) == (1000.0,)
+    assert await store.begun_since(0.0) == (BEGUN,)
+    assert await store.begun_since(1000.1) == ()
 
 
-async def test_old_restarts_are_dropped(store: Store) -> None:
+@pytest.mark.parametrize("now", [1000.0 + 25 * 3600, 1000.0 - 25 * 3600], ids=["old", "of a clock that was set back"])
+async def test_restarts_that_count_no_longer_are_dropped(store: Store, now: float) -> None:
     await store.begin(builders.intent())
-    await store.finish("r1", outcome="Swapped", now=1000.0 + 8 * 24 * 3600)
-    assert await store.restarts_of(builders.TARGET, since=0.0) == ()
+    await store.finish("r1", outcome="Swapped", now=now)
+    assert await store.begun_since(0.0) == ()
+
+
+async def test_what_budgets_count_is_kept_as_it_is_told(store: Store, tmp_path: Path) -> None:
+    counted = Begun(builders.POD.uid, frozenset({"a", "b"}), at=1000.5, fault_at=999.5, device="GPU-0")
+    await store.begin(builders.intent(), counted=counted)
+    other = await Store.open(tmp_path / "state.db")
+    assert await other.begun_since(0.0) == (counted,)
+    await other.close()
 
 
 async def test_documents_are_overwritten(store: Store) -> None:
@@ -71,7 +84,7 @@ async def test_the_same_intent_cannot_be_begun_twice(store: Store) -> None:
     await store.begin(builders.intent())
     with pytest.raises(HistoryError):
         await store.begin(builders.intent())
-    assert await store.restarts_of(builders.TARGET, since=0.0) == (1000.0,)  # the whole transaction was taken back
+    assert await store.begun_since(0.0) == (BEGUN,)  # the whole transaction was taken back
 
 
 async def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -133,7 +146,7 @@ async def test_one_restart_of_several_containers_is_begun_whole_or_not_at_all(st
     assert [intent.id for intent in await store.unfinished()] == ["b"]
 
 
-async def test_a_whole_pods_restart_counts_for_each_of_its_containers(store: Store) -> None:
+async def test_a_whole_pods_restart_counts_once_for_all_of_its_containers(store: Store) -> None:
     await store.begin(pods.intent())
-    for name in pods.intent().names:
-        assert await store.restarts_of(ContainerRef(builders.POD, name), since=0.0) == (0.0,)
+    (begun,) = await store.begun_since(0.0)
+    assert (begun.pod, begun.containers) == (pods.intent().target.pod.uid, pods.intent().names)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, ContainerView
 from agent.restart import intents, reset, steps
@@ -54,15 +54,43 @@ def intent(**changes: Any) -> intents.PodIntent:
     return intents.PodIntent(**defaults | changes)
 
 
+RESERVED = ".reserved"
+
+
+def reserved(name: str, *, attempt: int, restart_id: str = OURS) -> ContainerView:
+    """What holds an attempt of a name."""
+    return view(
+        name + RESERVED, f"{restart_id}-holds-{name}-{attempt}", attempt=attempt, state=CREATED, restart_id=restart_id
+    )
+
+
+def all_reserved() -> list[ContainerView]:
+    """Everything that a rerun of that pod reserves."""
+    turns = [reserved(item.name, attempt=1) for item in PLAN[1:]]
+    return turns + [reserved(item.name, attempt=2) for item in PLAN]
+
+
 @dataclass
 class Kubelet:
-    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and what it saw."""
+    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and what it saw.
 
+    A look is a listing, and then one question about each container listed. It shows in its status what it saw when it
+    began its last sync.
+    """
+
+    listed: list[ContainerId] = field(default_factory=list)
+    asked: list[ContainerView] | None = None
     saw: list[ContainerView] | None = None
+    shows: list[ContainerView] = field(default_factory=list)
     to_start: list[str] = field(default_factory=list)
     created: ContainerId | None = None
 
-    def wants(self, plan: Sequence[Planned], exits: dict[ContainerId, reset.Exit]) -> list[str]:
+    @property
+    def idle(self) -> bool:
+        """Whether no sync is under way."""
+        return not self.to_start and self.created is None
+
+    def wants(self, plan: Sequence[Planned]) -> list[str]:
         """Return which containers one sync starts, from what was seen last."""
         newest = {item.name: self._newest(item.name) for item in plan}
         inits = [item for item in plan if item.role is not MAIN]
@@ -78,7 +106,7 @@ class Kubelet:
                 continue
             if passed and item.role is INIT:
                 continue
-            done = seen.state is RUNNING if item.role is SIDECAR else seen.id in exits
+            done = seen.state is (RUNNING if item.role is SIDECAR else EXITED)
             if done and index == len(inits) - 1:
                 initialized = True
             elif done and not passed:
@@ -94,13 +122,18 @@ class Kubelet:
         return names
 
     def attempt(self, name: str, started: dict[str, int]) -> int:
-        """One more than the newest one's; where none was seen, one more than the newest log file's."""
+        """One more than the newest one's; where none was seen, one more than the newest log's (0.log: the old one)."""
         seen = self._newest(name)
-        return seen.attempt + 1 if seen is not None else started.get(name, -1) + 1
+        return seen.attempt + 1 if seen is not None else started.get(name, 0) + 1
 
     def _newest(self, name: str) -> ContainerView | None:
         found = [view for view in self.saw or () if view.ref.name == name]
         return max(found, key=lambda view: view.created_at, default=None)
+
+
+def as_it_was(plan: Sequence[Planned]) -> list[ContainerView]:
+    """The pod before its restart."""
+    return [old(item.name, EXITED if item.role is INIT else RUNNING) for item in plan]
 
 
 @dataclass
@@ -109,55 +142,78 @@ class World:
 
     rule: Rule
     intent: intents.PodIntent
-    containers: list[ContainerView] = field(
-        default_factory=lambda: [old("prepare", EXITED), old("shipper"), old("trainer"), old("logger")]
-    )
+    containers: list[ContainerView]
     exits: dict[ContainerId, reset.Exit] = field(
         default_factory=lambda: {ContainerId("old-prepare"): reset.Exit(code=0, at=5)}
     )
-    started: dict[str, int] = field(default_factory=lambda: {item.name: 0 for item in PLAN})
+    started: dict[str, int] = field(default_factory=dict)
     clock: int = 10
     kubelet: Kubelet = field(default_factory=Kubelet)
+    taken: set[tuple[str, int]] = field(default_factory=set)
     sees: list[ContainerView] | None = None
     todo: list[steps.Step] = field(default_factory=list)
     we_started: list[str] = field(default_factory=list)
     starts: list[str] = field(default_factory=list)
     done: steps.Why | None = None
 
-    def kubelet_relists(self) -> None:
-        """Its worker looks when it is free."""
-        if not self.kubelet.to_start and self.kubelet.created is None:
-            self.kubelet.saw = list(self.containers)
+    @classmethod
+    def of(cls, rule: Rule, intent: intents.PodIntent) -> Self:
+        """Make the pod of that intent as it was before its restart."""
+        return cls(rule=rule, intent=intent, containers=as_it_was(intent.plan))
+
+    def kubelet_lists(self) -> None:
+        """Begin a look. One that begins while a sync is under way is too old for the next sync."""
+        if self.kubelet.idle and self.kubelet.asked is None:
+            of_the_pod = [view.id for view in self.containers if not view.ref.name.endswith(RESERVED)]
+            self.kubelet.listed, self.kubelet.asked = of_the_pod, []
+
+    def kubelet_asks(self) -> None:
+        """Ask about the next container that was listed; what is gone by now is left out. Then the look is complete."""
+        if self.kubelet.asked is None:
+            return
+        if self.kubelet.listed:
+            wanted = self.kubelet.listed.pop(0)
+            self.kubelet.asked += [view for view in self.containers if view.id == wanted]
+        if not self.kubelet.listed:
+            self.kubelet.saw, self.kubelet.asked = self.kubelet.asked, None
 
     def kubelet_syncs(self) -> None:
-        """Decide by the last look, once."""
-        if self.kubelet.saw is not None and not self.kubelet.to_start and self.kubelet.created is None:
-            self.kubelet.to_start = self.kubelet.wants(self.intent.plan, self.exits)
+        """Say what was seen last, and decide by that, once."""
+        if self.kubelet.saw is not None and self.kubelet.idle:
+            self.kubelet.shows = self.kubelet.saw
+            self.kubelet.to_start = self.kubelet.wants(self.intent.plan)
 
     def kubelet_creates(self) -> None:
-        """Create the next container that the sync has decided on; a name that is taken ends the sync."""
+        """Create the next container that the sync has decided on; an init container whose name is taken ends it."""
         if self.kubelet.created is not None or not self.kubelet.to_start:
             return
         name = self.kubelet.to_start.pop(0)
         attempt = self.kubelet.attempt(name, self.started)
         self.kubelet.created = self._add(name, attempt=attempt, restart_id=None)
-        if self.kubelet.created is None:
+        role = next(item.role for item in self.intent.plan if item.name == name)
+        if self.kubelet.created is None and role is INIT:
             self.kubelet.to_start = []
-        if not self.kubelet.to_start and self.kubelet.created is None:
-            self.kubelet.saw = None
+        self._sync_may_have_ended()
 
     def kubelet_starts(self) -> None:
         """Start what it has created."""
         created, self.kubelet.created = self.kubelet.created, None
         if created is not None:
             self._start(created)
-        if not self.kubelet.to_start:
-            self.kubelet.saw = None  # the next sync waits for a look that is newer than this one
+            self._sync_may_have_ended()
+
+    def kubelet_collects(self) -> None:
+        """Garbage: of each name what does not run, but for the newest; of pods that it does not know, all of that."""
+        idle = sorted((view for view in self.containers if view.state is not RUNNING), key=lambda v: v.created_at)
+        newest = {view.ref.name: view.id for view in idle if not view.ref.name.endswith(RESERVED)}
+        gone = {view.id for view in idle} - set(newest.values())
+        self.containers = [view for view in self.containers if view.id not in gone]
 
     def init_ends(self) -> None:
         """Init containers that run end with 0."""
+        inits = {item.name for item in self.intent.plan if item.role is INIT}
         for view in self.containers:
-            if view.ref.name == "prepare" and view.state is RUNNING:
+            if view.ref.name in inits and view.state is RUNNING:
                 self.clock += 1
                 self.exits[view.id] = reset.Exit(code=0, at=self.clock)
                 self._set(view.id, EXITED)
@@ -172,20 +228,33 @@ class World:
             if self.sees is None:
                 self.agent_looks()
             assert self.sees is not None
-            self.todo = list(self.rule(self.intent, self.sees, reset.Known(exits=self.exits)))
+            self.todo = list(self.rule(self.intent, self.sees, self._known()))
             self.sees = None
         self._do(self.todo.pop(0))
 
-    def settle(self, rounds: int = 60) -> None:
+    def settle(self, rounds: int = 60, *, agent: bool = True) -> None:
         """Let everything come to its end: kubelet looks, does all that follows from it, and then the agent does."""
         for _ in range(rounds):
+            self.kubelet_syncs()
+            self.kubelet_finishes()
             self.kubelet_relists()
             self.kubelet_syncs()
-            while self.kubelet.to_start or self.kubelet.created is not None:
-                self.kubelet_creates()
-                self.kubelet_starts()
+            self.kubelet_finishes()
             self.init_ends()
-            self.agent_turn()
+            if agent:
+                self.agent_turn()
+
+    def kubelet_relists(self) -> None:
+        """Look, with nothing in between."""
+        self.kubelet_lists()
+        while self.kubelet.asked is not None:
+            self.kubelet_asks()
+
+    def kubelet_finishes(self) -> None:
+        """Do all that the sync has decided on."""
+        while not self.kubelet.idle:
+            self.kubelet_creates()
+            self.kubelet_starts()
 
     def agent_turn(self) -> None:
         """Look, and do all that goes side by side before kubelet acts again."""
@@ -198,12 +267,25 @@ class World:
         """Return the containers of that name that run."""
         return [view for view in self.containers if view.ref.name == name and view.state is RUNNING]
 
+    def _known(self) -> reset.Known:
+        return reset.Known(
+            exits=self.exits,
+            running=frozenset(view.id for view in self.kubelet.shows if view.state is RUNNING),
+            taken=frozenset(self.taken),
+            afterwards=self.done is not None,
+        )
+
     def _do(self, step: steps.Step) -> None:
         match step.kind:
             case steps.StepKind.STOP:
                 self._set(step.container, EXITED)
             case steps.StepKind.REMOVE:
                 self.containers = [view for view in self.containers if view.id != step.container]
+            case steps.StepKind.RESERVE:
+                assert step.name is not None
+                assert step.attempt is not None
+                if self._add(step.name + RESERVED, attempt=step.attempt, restart_id=self.intent.id) is None:
+                    self.taken.add((step.name, step.attempt))
             case steps.StepKind.CREATE:
                 assert step.name is not None
                 self._add(step.name, attempt=1, restart_id=self.intent.id)
@@ -219,32 +301,42 @@ class World:
         if started is None:
             return  # gone meanwhile: the call fails
         assert started.restart_id == self.intent.id, "only what is ours is started"
+        assert not started.ref.name.endswith(RESERVED), "what only holds a name is not started"
         assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
         self.we_started.append(started.ref.name)
 
-    def _add(self, name: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:
-        if any(view.ref.name == name and view.attempt == attempt for view in self.containers):
+    def _add(self, label: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:
+        """Create a container, unless its name, which is not the one that kubelet sees, is taken."""
+        name = label.removesuffix(RESERVED)
+        if any(view.ref.name.removesuffix(RESERVED) == name and view.attempt == attempt for view in self.containers):
             return None
         self.clock += 1
-        identity = f"{restart_id or 'kubelet'}-{name}-{self.clock}"
+        identity = f"{restart_id or 'kubelet'}-{label}-{self.clock}"
         self.containers.append(
-            view(name, identity, attempt=attempt, state=CREATED, created_at=self.clock, restart_id=restart_id)
+            view(label, identity, attempt=attempt, state=CREATED, created_at=self.clock, restart_id=restart_id)
         )
         return ContainerId(identity)
 
     def _start(self, container: ContainerId) -> None:
         for item in self.containers:
             if item.id == container and item.state is CREATED:
-                self.started[item.ref.name] = max(self.started[item.ref.name], item.attempt)
+                self.started[item.ref.name] = max(self.started.get(item.ref.name, 0), item.attempt)
                 self.starts.append(item.ref.name)
                 self._set(container, RUNNING)
 
     def _set(self, which: str | None, state: ContainerState) -> None:
         self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
 
+    def _sync_may_have_ended(self) -> None:
+        """The next sync waits for a look that is newer than the end of this one (``podCache.GetNewerThan``)."""
+        if self.kubelet.idle:
+            self.kubelet.saw = None
+
 
 MOVES: dict[str, Callable[[World], object]] = {
     "relist": World.kubelet_relists,
+    "list": World.kubelet_lists,
+    "ask": World.kubelet_asks,
     "sync": World.kubelet_syncs,
     "create": World.kubelet_creates,
     "start": World.kubelet_starts,
@@ -252,3 +344,5 @@ MOVES: dict[str, Callable[[World], object]] = {
     "look": World.agent_looks,
     "act": World.agent_acts,
 }
+
+WITH_GARBAGE: dict[str, Callable[[World], object]] = {**MOVES, "collect": World.kubelet_collects}

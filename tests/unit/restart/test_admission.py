@@ -17,7 +17,7 @@ from agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from agent.restart import admission, intents
+from agent.restart import admission, budget, counts, intents
 from agent.restart.admission import Reason, Verb
 from tests.unit.restart import builders
 
@@ -48,7 +48,6 @@ def facts(**changes: Any) -> admission.Facts:
         "pod": builders.pod(),
         "runtime": runtime(),
         "owner": admission.OwnerFacts(),
-        "past_restarts": (),
     }
     return admission.Facts(**defaults | changes)
 
@@ -174,12 +173,50 @@ def test_held_while_it_cannot_be_told(changes: dict[str, Any], reason: Reason) -
     assert (decision.verb, decision.reason) == (Verb.HOLD, reason)
 
 
-def test_a_spent_budget_holds_until_it_reopens() -> None:
-    past = tuple(NOW - 100 + i for i in range(10))
-    decision = admission.decide(facts(past_restarts=past), now=NOW)
-    assert (decision.verb, decision.reason) == (Verb.HOLD, Reason.BUDGET_SPENT)
-    assert decision.retry_at is not None
-    assert decision.retry_at > NOW
+def history(**scopes: int) -> counts.History:
+    """So many restarts of late in each scope, the last a long time before the fault."""
+    begun = counts.Begun(pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - 100, fault_at=NOW - 101)
+    return counts.History(**{scope: (begun,) * number for scope, number in scopes.items()})
+
+
+BUDGETS = [
+    pytest.param({"container": 10}, Reason.BUDGET_SPENT, 3500.0, id="container"),
+    pytest.param({"pod": 20}, Reason.POD_BUDGET_SPENT, 3500.0, id="pod-twice-as-many"),
+    pytest.param({"node": 60}, Reason.NODE_STORM, 200.0, id="node"),
+    pytest.param({"container": 10, "node": 60}, Reason.BUDGET_SPENT, 3500.0, id="the-one-that-opens-last"),
+]
+
+
+@pytest.mark.parametrize(("scopes", "reason", "opens_in"), BUDGETS)
+def test_a_spent_budget_holds_until_it_opens_and_says_when(
+    scopes: dict[str, int], reason: Reason, opens_in: float
+) -> None:
+    decision = admission.decide(facts(history=history(**scopes)), now=NOW)
+    assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, reason, NOW + opens_in)
+    assert f"opens again at {counts.clock(NOW + opens_in)}" in decision.detail
+
+
+def test_a_device_on_which_no_restart_lasts_is_left_alone() -> None:
+    past = tuple(
+        counts.Begun(
+            pod=PodUid(f"uid-{n}"), containers=frozenset({"a"}), at=NOW - 90 + 10 * n, fault_at=NOW - 91 + 10 * n
+        )
+        for n in range(8)
+    )
+    decision = admission.decide(facts(history=counts.History(device=past)), now=NOW)
+    assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, Reason.DEVICE_BUDGET_SPENT, NOW + 3510)
+
+
+def test_a_budget_that_allows_nothing_refuses() -> None:
+    pod = builders.pod(annotations=OPT_IN | {"kubemend.io/max-restarts": "0"})
+    decision = admission.decide(facts(pod=pod), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.BUDGET_SPENT)
+
+
+def test_the_storm_guard_is_the_nodes_own() -> None:
+    decision = admission.decide(facts(history=history(node=5), storm=budget.Window(5, 300.0)), now=NOW)
+    assert decision.reason is Reason.NODE_STORM
+    assert admission.decide(facts(history=history(node=5), storm=budget.Window(6, 300.0)), now=NOW).verb is Verb.ACT
 
 
 @pytest.mark.parametrize(

@@ -1,47 +1,9 @@
-"""How often a container may be restarted, and what its pod's annotations may say."""
+"""What a pod's annotations may say."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
 from agent.restart import host_files, intents, options
-from agent.restart.budget import Budget
-
-
-def test_the_first_three_restarts_are_immediate() -> None:
-    assert Budget().reopens_at([0.0, 1.0], now=2.0) is None
-
-
-def test_the_fourth_young_death_in_a_row_waits() -> None:
-    assert Budget().reopens_at([0.0, 1.0, 2.0], now=3.0) == 12.0
-
-
-def test_waits_double_up_to_a_limit() -> None:
-    budget = Budget(limit=1000)
-    waits = [budget.reopens_at([0.0] * (3 + n), now=1.0) for n in range(8)]
-    assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
-
-
-def test_a_successor_that_lived_starts_the_backoff_over() -> None:
-    assert Budget().reopens_at([0.0, 1.0, 2.0], now=62.0) is None
-
-
-def test_a_full_window_opens_when_its_oldest_restart_leaves_it() -> None:
-    past = [float(100 * i) for i in range(10)]
-    assert Budget().reopens_at(past, now=1000.0) == 3600.0
-
-
-def test_a_budget_of_none_never_opens() -> None:
-    assert Budget(limit=0).reopens_at([], now=1.0) == float("inf")
-
-
-@given(st.lists(st.floats(0, 10_000), max_size=20), st.floats(0, 20_000))
-def test_never_more_than_the_limit_in_any_window(times: list[float], now: float) -> None:
-    past = sorted(time for time in times if time <= now)
-    budget = Budget(limit=5, window=1000)
-    if budget.reopens_at(past, now=now) is None:
-        assert sum(time > now - 1000 for time in past) < 5
 
 
 def test_annotations_are_read() -> None:

@@ -1,17 +1,17 @@
-"""The rerun rule, state by state, and against a kubelet that does what it likes in between."""
+"""The rerun rule, state by state."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agent.model.workloads import ContainerId, ContainerView
-from agent.restart import intents, rerun, reset, steps
+from agent.restart import rerun, reset, steps
 from tests.unit.restart import pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
 Short = tuple[str, str, str | None]
+HELD = pods.all_reserved()
+COPIES = HELD[3:]
 DONE_INIT = {ContainerId("ours-prepare"): reset.Exit(code=0, at=0)}
 PREPARED = new("prepare", EXITED)
 SHIPS = new("shipper", RUNNING)
@@ -27,23 +27,28 @@ def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit]
     ("seen", "expected"),
     [
         pytest.param(
-            [old("prepare", EXITED), old("shipper"), old("trainer")],
+            [*HELD[:-1], old("shipper"), old("trainer")],
+            [("reserve", "NameFree", "logger")],
+            id="names-are-reserved-first",
+        ),
+        pytest.param(
+            [*HELD, old("prepare", EXITED), old("shipper"), old("trainer")],
             [("remove", "OldLeft", "old-prepare")],
             id="exited-ones-go-first",
         ),
         pytest.param(
-            [old("shipper"), old("trainer")],
+            [*HELD, old("shipper"), old("trainer")],
             [("remove", "OldLeft", "old-shipper"), ("remove", "OldLeft", "old-trainer")],
             id="then-all-others-at-once",
         ),
         pytest.param(
-            [old("shipper"), new("trainer", RUNNING, ours=False)],
+            [*HELD, old("shipper"), new("trainer", RUNNING, ours=False)],
             [("remove", "OldLeft", "old-shipper"), ("remove", "OutOfTurn", "kubelets-trainer")],
             id="what-kubelet-started-too-early-goes",
         ),
-        pytest.param([], [("create", "NoSuccessor", "prepare")], id="init-comes-first"),
-        pytest.param([new("prepare", CREATED)], [("start", "SuccessorReady", "ours-prepare")], id="is-started"),
-        pytest.param([new("prepare", RUNNING)], [("wait", "InitRuns", "ours-prepare")], id="is-awaited"),
+        pytest.param(HELD, [("create", "NoSuccessor", "prepare")], id="init-comes-first"),
+        pytest.param([*HELD, new("prepare", CREATED)], [("start", "SuccessorReady", "ours-prepare")], id="is-started"),
+        pytest.param([*HELD, new("prepare", RUNNING)], [("wait", "InitRuns", "ours-prepare")], id="is-awaited"),
         pytest.param(
             [new("prepare", CREATED, ours=False)], [("wait", "KubeletStartsItsOwn", "kubelets-prepare")], id="adopted"
         ),
@@ -52,9 +57,12 @@ def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit]
             [("remove", "KubeletWon", "ours-prepare")],
             id="of-two-ours-goes",
         ),
-        pytest.param([PREPARED], [("create", "NoSuccessor", "shipper")], id="then-the-sidecar"),
         pytest.param(
-            [PREPARED, SHIPS],
+            [*HELD, PREPARED], [("remove", "Reserved", "r1-holds-shipper-1")], id="then-the-sidecars-name-is-given-back"
+        ),
+        pytest.param([*COPIES, PREPARED], [("create", "NoSuccessor", "shipper")], id="then-the-sidecar"),
+        pytest.param(
+            [*COPIES, PREPARED, SHIPS],
             [("create", "NoSuccessor", "trainer"), ("create", "NoSuccessor", "logger")],
             id="then-all-mains-side-by-side",
         ),
@@ -69,7 +77,9 @@ def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit]
             id="kubelets-main-is-waited-for",
         ),
         pytest.param(
-            [PREPARED, SHIPS, new("trainer", RUNNING), new("logger", EXITED)], [("done", "Rerun", None)], id="done"
+            [*COPIES, PREPARED, SHIPS, new("trainer", RUNNING), new("logger", EXITED)],
+            [("done", "Rerun", None)],
+            id="done-with-the-copies-names-held",
         ),
         pytest.param(
             [PREPARED, new("shipper", EXITED)], [("done", "SidecarExited", "ours-shipper")], id="a-dead-sidecar"
@@ -81,10 +91,58 @@ def test_next_steps(seen: list[ContainerView], expected: list[Short]) -> None:
     assert steps_for(seen) == expected
 
 
-def test_a_failed_init_container_is_left_to_kubelet() -> None:
-    assert steps_for([PREPARED], exits={ContainerId("ours-prepare"): reset.Exit(code=1, at=0)}) == [
-        ("done", "InitFailed", "ours-prepare")
+def test_what_an_earlier_restart_has_left_reserved_goes_first() -> None:
+    left = pods.reserved("trainer", attempt=1, restart_id="r0")
+    assert steps_for([left, old("trainer")]) == [("remove", "Reserved", "r0-holds-trainer-1")]
+
+
+def test_a_name_that_somebody_else_holds_is_as_good_as_reserved() -> None:
+    known = reset.Known(taken=frozenset({("logger", 2)}))
+    found = rerun.next_steps(pods.intent(), [*HELD[:-1], old("trainer")], known=known)
+    assert [step.why for step in found] == [steps.Why.OLD_LEFT]
+
+
+def test_where_nothing_goes_before_the_mains_only_their_copies_are_kept_out() -> None:
+    intent = pods.intent(plan=(pods.planned("trainer", pods.MAIN), pods.planned("logger", pods.MAIN)))
+    found = rerun.next_steps(intent, [old("trainer"), old("logger")])
+    assert [(step.kind, step.name, step.attempt) for step in found] == [
+        (steps.StepKind.RESERVE, "trainer", 2),
+        (steps.StepKind.RESERVE, "logger", 2),
     ]
+
+
+RUN = [PREPARED, SHIPS, new("trainer", RUNNING), new("logger", RUNNING)]
+LASTING = frozenset(view.id for view in RUN[1:])
+
+
+def afterwards(seen: list[ContainerView], **known: Any) -> list[Short]:
+    facts = reset.Known(exits=DONE_INIT, afterwards=True, **known)
+    found = rerun.next_steps(pods.intent(), [*COPIES, *seen], known=facts)
+    return [(step.kind.value, step.why.value, step.container or step.name) for step in found]
+
+
+def test_names_are_given_back_when_kubelet_shows_all_that_runs() -> None:
+    assert afterwards(RUN) == [("wait", "NotShownByKubelet", "ours-shipper")]
+    assert afterwards(RUN, running=frozenset({SHIPS.id})) == [("remove", "Reserved", "r1-holds-shipper-2")]
+    every = [("remove", "Reserved", view.id) for view in COPIES]
+    assert afterwards(RUN, running=LASTING) == every
+    assert afterwards(RUN, overdue=True) == every
+
+
+def test_where_nothing_is_reserved_any_more_nothing_is_waited_for() -> None:
+    known = reset.Known(exits=DONE_INIT, afterwards=True)
+    assert [step.why for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.Why.RERUN]
+
+
+def test_what_has_ended_is_kubelets_to_restart_at_once() -> None:
+    ended = [*RUN[:2], new("trainer", EXITED), RUN[3]]
+    assert afterwards(ended) == [("remove", "Reserved", "r1-holds-trainer-2")]
+
+
+def test_a_failed_init_container_is_left_to_kubelet_with_every_name_free() -> None:
+    failed = {ContainerId("ours-prepare"): reset.Exit(code=1, at=0)}
+    assert steps_for([*HELD, PREPARED], exits=failed) == [("remove", "Reserved", view.id) for view in HELD]
+    assert steps_for([PREPARED], exits=failed) == [("done", "InitFailed", "ours-prepare")]
 
 
 def test_an_unknown_exit_code_is_no_success_and_no_ground_to_kill() -> None:
@@ -103,7 +161,7 @@ def test_a_sidecars_startup_probe_is_awaited() -> None:
 
 
 def test_grace_stops_everything_side_by_side_before_it_is_removed() -> None:
-    found = rerun.next_steps(pods.intent(grace_seconds=5.0), [old("shipper"), old("trainer")])
+    found = rerun.next_steps(pods.intent(grace_seconds=5.0), [*HELD, old("shipper"), old("trainer")])
     assert {(step.kind, step.container) for step in found} == {
         (steps.StepKind.STOP, "old-shipper"),
         (steps.StepKind.STOP, "old-trainer"),
@@ -123,55 +181,6 @@ ALL_OLD = [old(item.name) for item in pods.PLAN]
 
 def test_undo_leaves_an_untouched_pod_alone_and_clears_a_half_cleared_one() -> None:
     intent, undo = pods.intent(), steps.Resolution.UNDO
+    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {steps.Why.RESERVED}
     assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.Why.UNDONE
     assert {step.why for step in rerun.next_steps(intent, ALL_OLD[1:], resolution=undo)} == {steps.Why.OLD_LEFT}
-
-
-def full(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
-    return rerun.next_steps(intent, seen, known=known)
-
-
-def replayed(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
-    return rerun.next_steps(intent, seen, known=known, can_clone=False)
-
-
-def check_end(world: pods.World) -> None:
-    for name in ("shipper", "trainer", "logger"):
-        assert len(world.running(name)) == 1, name
-    assert not world.running("prepare")
-    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
-    first = min(world.running(name)[0].created_at for name in ("shipper", "trainer", "logger"))
-    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
-    assert ends
-    assert max(ends) < first, "what init prepares is ready before anything uses it"
-
-
-def test_undisturbed_each_container_is_started_once_and_in_order() -> None:
-    world = pods.World(rule=full, intent=pods.intent())
-    for _ in range(40):
-        world.agent_turn()
-        world.init_ends()
-    check_end(world)
-    assert world.starts == ["prepare", "shipper", "trainer", "logger"]
-
-
-@settings(max_examples=1500, deadline=None)
-@given(moves=st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=60), grace=st.sampled_from([0.0, 5.0]))
-def test_any_interleaving_with_kubelet_ends_in_one_running_container_per_name(moves: list[str], grace: float) -> None:
-    world = pods.World(rule=full, intent=pods.intent(grace_seconds=grace))
-    for move in moves:
-        pods.MOVES[move](world)
-    world.settle()
-    check_end(world)
-    assert world.we_started.count("prepare") <= 1, "we run init at most once"
-
-
-@settings(max_examples=700, deadline=None)
-@given(before=st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=40))
-def test_a_crash_at_any_step_is_finished_by_kubelet(before: list[str]) -> None:
-    world = pods.World(rule=full, intent=pods.intent())
-    for move in before:
-        pods.MOVES[move](world)
-    world.rule, world.sees, world.todo = replayed, None, []
-    world.settle()
-    check_end(world)

@@ -62,7 +62,7 @@ def rule(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.
 @settings(max_examples=700, deadline=None)
 @given(moves=st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=60), grace=st.sampled_from([0.0, 5.0]))
 def test_whatever_kubelet_does_meanwhile_it_reruns_the_whole_pod_in_order(moves: list[str], grace: float) -> None:
-    world = pods.World(rule=rule, intent=pods.intent(strategy=Strategy.RESET, grace_seconds=grace))
+    world = pods.World.of(rule, pods.intent(strategy=Strategy.RESET, grace_seconds=grace))
     for move in moves:
         pods.MOVES[move](world)
     world.settle()

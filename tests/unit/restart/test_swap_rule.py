@@ -17,6 +17,7 @@ OLD_RUNS = builders.view("old")
 OLD_DEAD = builders.view("old", state=EXITED)
 STOP_FIRST = builders.intent()
 CREATE_FIRST = builders.intent(order=intents.Order.CREATE_FIRST)
+START_FIRST = builders.intent(order=intents.Order.START_FIRST)
 
 
 def ours(state: ContainerState) -> ContainerView:
@@ -33,6 +34,21 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerView:
         pytest.param(STOP_FIRST, [OLD_RUNS], ("stop", "OldRuns", "old"), id="stop-first-begins-with-the-stop"),
         pytest.param(CREATE_FIRST, [OLD_RUNS], ("create", "NoSuccessor", None), id="create-first-begins-with-create"),
         pytest.param(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], ("stop", "OldRuns", "old"), id="then-stops"),
+        pytest.param(START_FIRST, [OLD_RUNS], ("create", "NoSuccessor", None), id="start-first-begins-with-create"),
+        pytest.param(
+            START_FIRST, [OLD_RUNS, ours(CREATED)], ("start", "HeldBesideOld", "ours"), id="then-starts-and-holds"
+        ),
+        pytest.param(START_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="then-stops-the-old-one"),
+        pytest.param(START_FIRST, [OLD_DEAD, ours(RUNNING)], ("done", "Swapped", "ours"), id="then-is-done"),
+        pytest.param(
+            START_FIRST, [OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="died-by-itself-meanwhile"
+        ),
+        pytest.param(
+            START_FIRST,
+            [OLD_RUNS, ours(ContainerState.UNKNOWN)],
+            ("wait", "StateUnknown", "ours"),
+            id="a-successor-of-unknown-state-may-run",
+        ),
         pytest.param(STOP_FIRST, [OLD_DEAD], ("create", "NoSuccessor", None), id="dead-old-needs-no-stop"),
         pytest.param(STOP_FIRST, [], ("create", "NoSuccessor", None), id="collected-old-needs-no-stop"),
         pytest.param(STOP_FIRST, [OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="starts-ours"),
@@ -76,6 +92,16 @@ def test_undo_takes_a_waiting_successor_back_while_the_old_one_runs() -> None:
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
+def test_undo_never_takes_back_a_successor_that_runs() -> None:
+    step = swap.next_step(START_FIRST, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO)
+    assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
+
+
+def test_without_a_config_at_hand_nothing_is_started_beside_the_old_one() -> None:
+    step = swap.next_step(START_FIRST, [OLD_RUNS, ours(CREATED)], can_clone=False)
+    assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
+
+
 def test_undo_goes_forward_where_the_old_one_is_dead() -> None:
     step = swap.next_step(CREATE_FIRST, [OLD_DEAD, ours(CREATED)], resolution=steps.Resolution.UNDO)
     assert step.kind is steps.StepKind.START
@@ -88,6 +114,16 @@ def test_without_a_config_there_is_nothing_to_create() -> None:
 def test_an_ownerless_created_successor_is_found() -> None:
     found = swap.orphans([OLD_RUNS, ours(CREATED)], owned=frozenset(), now=5.0)
     assert [(intent.id, intent.old, intent.old_attempt) for intent in found] == [("r1", "old", 0)]
+
+
+def test_an_ownerless_successor_that_runs_beside_the_old_one_is_found() -> None:
+    (intent,) = swap.orphans([OLD_RUNS, ours(RUNNING)], owned=frozenset(), now=5.0)
+    step = swap.next_step(intent, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO, can_clone=False)
+    assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
+
+
+def test_a_successor_whose_old_one_is_dead_is_no_orphan() -> None:
+    assert swap.orphans([OLD_DEAD, ours(RUNNING)], owned=frozenset(), now=5.0) == ()
 
 
 def test_a_successor_with_an_open_intent_is_no_orphan() -> None:
@@ -109,6 +145,7 @@ class World:
     containers: list[ContainerView] = field(default_factory=lambda: [builders.view("old")])
     clock: int = 10
     kubelet_saw: ContainerView | None = None
+    kubelet_saw_one_running: bool = True
     kubelet_starts: ContainerId | None = None
     pod_failed: bool = False
     agent_sees: list[ContainerView] | None = None
@@ -130,14 +167,18 @@ class World:
 
     def kubelet_relists(self) -> None:
         self.kubelet_saw = self.newest()
+        self.kubelet_saw_one_running = any(view.state is RUNNING for view in self.containers)
 
     def kubelet_syncs(self) -> None:
         if self.kubelet_starts is not None:
             return  # one worker per pod: it starts what it created before it syncs again
         saw, self.kubelet_saw = self.kubelet_saw, None
+        if self.intent.order is intents.Order.START_FIRST and not self.kubelet_saw_one_running:
+            self.pod_failed = True  # restartPolicy Never and nothing else in the pod: getPhase says Failed
+            return
         if saw is None or saw.state is RUNNING:
             return
-        if saw.state is EXITED and self.intent.order is intents.Order.CREATE_FIRST:
+        if saw.state is EXITED and self.intent.order is not intents.Order.STOP_FIRST:
             self.pod_failed = True  # restartPolicy Never: an exit of the newest container is final
             return
         if self._add(f"kubelet-{saw.attempt + 1}", attempt=saw.attempt + 1, restart_id=None):
@@ -167,7 +208,8 @@ class World:
                 self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
             case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
-                assert not old_runs, "a successor was started beside the running old container"
+                held = step.why is steps.Why.HELD_BESIDE_OLD and self.intent.order is intents.Order.START_FIRST
+                assert held or not old_runs, "a successor was started beside the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)
             case steps.StepKind.REMOVE:
@@ -204,8 +246,8 @@ def test_any_interleaving_with_kubelet_ends_in_exactly_one_running_container(
     world = World(builders.intent(order=order))
     for move in moves:
         MOVES[move](world)
-        if order is intents.Order.CREATE_FIRST:
-            assert not world.pod_failed, "kubelet saw the newest container exited"
+        if order is not intents.Order.STOP_FIRST:
+            assert not world.pod_failed, "kubelet saw the newest container exited, or nothing running"
     world.settle()
     running = [view for view in world.containers if view.state is RUNNING]
     assert len(running) == 1

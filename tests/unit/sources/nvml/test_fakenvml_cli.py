@@ -38,6 +38,8 @@ def test_a_new_state_has_eight_healthy_gpus(state: Path) -> None:
         pytest.param(["lost", "--gpu", "1"], "fault", "lost", id="lost"),
         pytest.param(["recovery", "--gpu", "1", "reset"], "recovery", 1, id="recovery"),
         pytest.param(["hang", "--gpu", "1", "getters"], "hang", ["getters"], id="hang"),
+        pytest.param(["processes", "--gpu", "1", "7:5", "8:6"], "processes", [7, 8], id="processes"),
+        pytest.param(["processes", "--gpu", "1", "--used", "9", "7:5"], "memory_used", 9, id="memory"),
     ],
 )
 def test_a_fault_is_kept_until_the_reset(state: Path, arguments: list[str], key: str, value: object) -> None:
@@ -68,3 +70,10 @@ def test_a_gpu_that_cannot_exist_is_refused(state: Path) -> None:
     result = CliRunner().invoke(main, ["ctl", "--state", str(state), "lost", "--gpu", "16"])
 
     assert result.exit_code == 2
+
+
+def test_a_process_that_is_no_pid_and_size_is_refused(state: Path) -> None:
+    result = CliRunner().invoke(main, ["ctl", "--state", str(state), "processes", "--gpu", "1", "4711"])
+
+    assert result.exit_code == 2
+    assert "PID:BYTES" in result.output

@@ -2,16 +2,21 @@
 
 import asyncio
 
+import pytest
+
 from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, PciAddress
+from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
 from agent.model.findings import FindingKind, Source
 from agent.model.parts import PartState
+from agent.restart.gates import DeviceUse
+from agent.restart.gates import ProcessUse as GateUse
+from agent.sources.nvml.driver import Driver
 from agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
 from agent.sources.nvml.questions import Unknown
 from agent.sources.nvml.source import Periods
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
-from hack.fakenvml.layout import Fault
+from hack.fakenvml.layout import Fault, Group, Kind
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Bench, Start
 
 
@@ -183,6 +188,42 @@ async def test_a_query_tells_leftover_processes_and_memory(fake: FakeNvml, start
     assert held.memory_used == 3 * control.GIB
     assert (free.processes, free.memory_used) == ((), 0)
     assert never_seen.condition is Condition.UNREADABLE
+
+
+@pytest.mark.parametrize("kind", Kind)
+async def test_a_query_tells_whoever_is_on_the_gpu_whatever_they_do_there(
+    fake: FakeNvml, start: Start, kind: Kind
+) -> None:
+    fake.processes({4711: control.GIB, 4712: None}, gpu=1, kind=kind)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    (held,) = (await ask(bench, gpu_uuid(1))).devices
+
+    assert held.processes == (ProcessUse(pid=4711, used=control.GIB), ProcessUse(pid=4712, used=None))
+
+
+async def test_the_driver_tells_who_is_on_which_gpu(fake: FakeNvml, start: Start) -> None:
+    fake.processes({4711: control.GIB}, gpu=1, used=5 * control.GIB)
+    fake.lost(gpu=2)
+    bench = start()
+    await bench.status(PartState.READY)
+    uuids = [GpuUuid(gpu_uuid(number)) for number in range(3)]
+
+    uses = await Driver(bench.source).uses(uuids, timeout=PATIENCE)
+
+    assert uses == {
+        uuids[0]: DeviceUse((), memory_used=0),
+        uuids[1]: DeviceUse((GateUse(4711, control.GIB),), memory_used=5 * control.GIB),
+    }
+
+
+async def test_a_driver_that_hangs_does_not_say_who_is_on_a_gpu(fake: FakeNvml, start: Start) -> None:
+    bench = start(periods=Periods(poll_period=NEVER, hang_deadline=2.0))
+    await bench.status(PartState.READY)
+    fake.hang(Group.GETTERS)
+
+    assert await Driver(bench.source).uses([GpuUuid(gpu_uuid(0))], timeout=0.2) is None
 
 
 async def test_a_query_for_a_mig_instance_tells_only_its_processes(fake: FakeNvml, start: Start) -> None:

@@ -1,0 +1,102 @@
+"""A successor on standby: started beside its frozen predecessor, and held until that is dead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from agent.actuator.cgroups import Cgroup
+from agent.actuator.exec_hold import ExecHolds, HoldError
+from agent.model.workloads import ContainerId
+
+log = structlog.get_logger(__name__)
+
+
+class Held(Protocol):
+    """The successor (``exec_hold.Hold``)."""
+
+    async def engaged(self) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Frozen(Protocol):
+    """The old container (``cgroups.Cgroup``). Each call raises OSError."""
+
+    def thaw(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Standby:
+    """One successor on standby. Exactly one of ``let_run`` and ``give_up`` ends it; both may be called again."""
+
+    hold: Held
+    old: Frozen
+
+    async def engaged(self) -> None:
+        """Call when the runtime has started the successor."""
+        if not await self.hold.engaged():
+            log.warning("standby.not_held")  # it runs, beside one that stands still
+
+    def let_run(self, *, old_is_dead: bool) -> None:
+        """Let the successor run; the old one must be dead before."""
+        if not old_is_dead:
+            _try(self.old.kill)
+        self.hold.release()
+
+    def give_up(self) -> None:
+        """Let the old one go on; the successor must be gone."""
+        self.hold.release()
+        _try(self.old.thaw)
+
+
+class Standbys:
+    """Puts successors on standby. ``check`` first: not every node can."""
+
+    def __init__(self, *, holds: ExecHolds, proc: Path, cgroup_root: Path) -> None:
+        self._holds = holds
+        self._proc = proc
+        self._cgroup_root = cgroup_root
+
+    async def check(self) -> None:
+        """Raises HoldError when this node cannot do it."""
+        await self._holds.check()
+        if not any((self._cgroup_root / name).exists() for name in _VERSION_2):
+            raise HoldError(
+                f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
+            )
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
+        """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
+        old = self._cgroup(old_pid)
+        if old is None:
+            raise HoldError(f"the cgroup of the container to replace (pid {old_pid}) cannot be found")
+        hold = await self._holds.arm(successor)
+        try:
+            old.freeze()
+        except OSError as error:
+            hold.release()
+            raise HoldError(f"cannot freeze {old.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
+        return Standby(hold=hold, old=old)
+
+    def thaw(self, pid: int | None) -> None:
+        """Let a container go on that an agent, dead since, may have frozen."""
+        if (cgroup := self._cgroup(pid)) is not None:
+            _try(cgroup.thaw)
+
+    def _cgroup(self, pid: int | None) -> Cgroup | None:
+        if not pid:
+            return None
+        return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+
+
+_VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
+
+
+def _try(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except OSError as error:
+        log.error("standby.cgroup", error=str(error))

@@ -1,0 +1,178 @@
+"""The control socket: people on the node ask for restarts here, and follow them. Mode 0600: for root alone."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import structlog
+from aiohttp import web
+
+from agent.app.feed import Feed
+from agent.app.web import ListenError
+from agent.control import client, events, messages
+from agent.engine.requests import NoSuchPodError, PodsUnknownError, Requests
+from agent.model.workloads import ContainerRef
+from agent.restart import asking, options
+
+log = structlog.get_logger(__name__)
+
+_READ_SECONDS: Final = 5.0
+_WRITE_SECONDS: Final = 10.0
+_SIGN_OF_LIFE: Final = client.SILENCE / 3
+_LAST_WORDS_SECONDS: Final = 2.0  # for readers when the agent stops
+_PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
+
+_STATUS: Final[dict[type[Exception], int]] = {
+    messages.BadRequestError: 400,
+    asking.UnclearError: 400,
+    options.BadAnnotationError: 400,
+    NoSuchPodError: 404,
+    PodsUnknownError: 503,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A request that has been taken in."""
+
+    asked: asking.Asked
+    target: ContainerRef
+    who: str
+    feed: Feed
+
+
+class ControlServer:
+    """Takes requests in (``async with``) and carries them out (``run``), whether or not their senders stay."""
+
+    def __init__(self, *, path: Path, requests: Requests) -> None:
+        self._path = path
+        self._requests = requests
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
+        self._closed = False
+        application = web.Application(client_max_size=messages.LARGEST)
+        application.add_routes([web.post(messages.RESTARTS, self._restart)])
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
+        )
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises ListenError, also when another agent listens there."""
+        await self._runner.setup()
+        try:
+            await web.SockSite(self._runner, _bound(self._path)).start()
+        except ListenError:
+            await self._runner.cleanup()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+        await self._runner.cleanup()
+
+    async def run(self) -> None:
+        """Carry requests out, side by side, for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    job = await self._jobs.get()
+                    tasks.create_task(self._carry_out(job), name=f"restart {job.target} for {job.who}")
+        finally:
+            self.close()
+            while not self._jobs.empty():
+                self._jobs.get_nowait().feed.end(stopped=True)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._closed = True
+
+    async def _carry_out(self, job: _Job) -> None:
+        stopped = True
+        try:
+            await self._requests.carry_out(job.asked, target=job.target, who=job.who, followed=job.feed)
+            stopped = False
+        finally:
+            job.feed.end(stopped=stopped)
+
+    async def _restart(self, http: web.Request) -> web.StreamResponse:
+        if self._closed:
+            return _refusal(503, "the agent is stopping; ask again when it is back")
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                request = messages.parse(await http.read())
+            target = self._requests.target(namespace=request.namespace, pod=request.pod, asked=request.asked)
+        except TimeoutError:
+            return _refusal(408, f"the request did not come within {_READ_SECONDS:g} s")
+        except web.HTTPRequestEntityTooLarge:
+            return _refusal(413, f"the request has more than {messages.LARGEST} bytes")
+        except tuple(_STATUS) as error:
+            return _refusal(_STATUS[type(error)], str(error))
+        uid = _peer_uid(http)
+        who = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
+        log.info("request.accepted", container=str(target), uid=uid, reason=request.reason)
+        job = _Job(asked=request.asked, target=target, who=who, feed=Feed())
+        self._jobs.put_nowait(job)
+        return await self._follow(http, job)
+
+    async def _follow(self, http: web.Request, job: _Job) -> web.StreamResponse:
+        """Write what is told of a restart. A reader that has gone, or does not read, is let go; the restart goes on."""
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        try:
+            await answer.prepare(http)
+            await _write(answer, events.at(0.0, events.accepted(job.target, who=job.who)))
+            async with contextlib.aclosing(job.feed.read(silence=_SIGN_OF_LIFE)) as told:
+                async for event in told:
+                    await _write(answer, event)
+        except (ConnectionError, TimeoutError) as error:
+            log.info("request.no_longer_followed", container=str(job.target), error=repr(error))
+            if http.transport is not None:
+                http.transport.abort()
+        return answer
+
+
+async def _write(answer: web.StreamResponse, event: dict[str, Any] | None) -> None:
+    """Write an object on a line of its own; None, a sign of life, is an empty line."""
+    line = json.dumps(event) if event is not None else ""
+    async with asyncio.timeout(_WRITE_SECONDS):
+        await answer.write(line.encode() + b"\n")
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    log.info("request.refused", status=status, error=text)
+    return web.json_response({"error": text}, status=status)
+
+
+def _peer_uid(http: web.Request) -> int:
+    assert http.transport is not None, "the request has just been read"
+    peer = http.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    return int(uid)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket at that path, which nobody but this user may connect to. Raises ListenError."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _is_alive(path):
+            path.unlink()  # of an agent that died
+        made.bind(str(path))
+        path.chmod(0o600)
+    except OSError as error:
+        made.close()
+        mend = "stop the agent that does, or " if error.errno == errno.EADDRINUSE else ""
+        raise ListenError(
+            f"cannot listen on {path}: {error.strerror or error}; {mend}choose another --state-dir"
+        ) from error
+    return made
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether somebody listens there; one that is too busy to answer (EAGAIN) is somebody, too."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(0)
+        return probe.connect_ex(str(path)) in (0, errno.EAGAIN)

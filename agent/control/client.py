@@ -1,0 +1,87 @@
+"""The client of the control socket."""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from agent.control import messages
+
+_CONNECT_SECONDS: Final = 5.0
+
+SILENCE: Final = 30.0
+"""Seconds without a sign of life after which the agent is taken for hung. It gives one every few seconds."""
+
+
+class NotReachableError(Exception):
+    """The agent does not answer on its socket. The text is one line: which socket, why, and the mend."""
+
+
+class NotAcceptedError(Exception):
+    """The agent has turned a request down; the text is for people. ``usage``: it was asked in the wrong way."""
+
+    def __init__(self, text: str, *, usage: bool) -> None:
+        super().__init__(text)
+        self.usage = usage
+
+
+class LostError(Exception):
+    """The agent went away while a restart was followed. What it has begun is seen through all the same."""
+
+
+async def restart(request: messages.RestartRequest, *, socket: Path) -> AsyncGenerator[dict[str, Any], None]:
+    """Ask for a restart and yield its progress (``agent.control.events``); close the iterator to follow it no longer.
+
+    Raises NotReachableError, NotAcceptedError or LostError.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=SILENCE)
+    connector = aiohttp.UnixConnector(path=str(socket))
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+        try:
+            answer = await session.post(f"http://agent{messages.RESTARTS}", json=request.to_json())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotReachableError(_unreachable(socket, error)) from error
+        async with contextlib.aclosing(_events(answer)) as events:
+            async for event in events:
+                yield event
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the objects of an answer. Empty lines are signs of life."""
+    async with answer:
+        try:
+            if answer.status != 200:
+                raise NotAcceptedError(_told(await answer.read()), usage=answer.status == 400)
+            async for line in answer.content:
+                if line.strip():
+                    yield json.loads(line)
+        except TimeoutError as error:
+            raise LostError(f"the agent has given no sign of life for {SILENCE:g} s") from error
+        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+            raise LostError(f"the agent has gone away: {error}") from error
+
+
+def _told(body: bytes) -> str:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(body)["error"])
+    return "what listens on the socket is not an agent of this version"
+
+
+def _unreachable(socket: Path, error: Exception) -> str:
+    return (
+        f"cannot reach the agent at {socket}: {_why(error)}; is it running on this node, are you root, "
+        "and is this its state directory (--state-dir)?"
+    )
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what listens there does not speak HTTP"
+    return str(error)

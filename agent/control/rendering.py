@@ -1,0 +1,81 @@
+"""The progress of a restart as lines for people. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent.restart import verification
+
+Json = Mapping[str, Any]
+
+
+class Lines:
+    """Turns events into lines, in the order in which they come. What is only said again gives none."""
+
+    def __init__(self) -> None:
+        self._waited_for: tuple[Any, ...] | None = None
+
+    def line(self, event: Json) -> str | None:
+        """Return the event as a line, with the milliseconds since the request in front of it."""
+        if event["event"] == "step" and event["step"] == "wait":
+            wait = (event["why"], event["container"], event["error"])
+            if wait == self._waited_for:
+                return None
+            self._waited_for = wait
+        what, text = _words(event)
+        return f"{event['ms']:>7.0f} ms  {what:<9} {text}".rstrip()
+
+
+def _words(event: Json) -> tuple[str, str]:
+    match event["event"]:
+        case "accepted":
+            return "accepted", f"{event['pod']}, container {event['container']}"
+        case "queued":
+            return "queued", "other restarts go first"
+        case "joined":
+            return "joined", f"it is being restarted already because {event['message']}"
+        case "decided":
+            return "decided", _decided(event)
+        case "begun":
+            return "begun", f"restart {event['restart']} of {', '.join(event['containers'])}, in the journal"
+        case "step":
+            return event["step"], _step(event)
+        case "acted":
+            return "acted", _took(event)
+        case "settled":
+            open_ = ", ".join(f"{check['name']} {check['state']}" for check in event["checks"] if not _passed(check))
+            return "verified" if event["verified"] else "settled", "; ".join(filter(None, (_took(event), open_)))
+        case "done":
+            return "done" if event["ok"] else "FAILED", _because(event)
+        case "missed":
+            return "missed", f"{event['count']} events came faster than they were read"
+        case other:
+            return str(other), ""  # of a newer agent
+
+
+def _decided(event: Json) -> str:
+    words = f"{event['verb']}: {_because(event)}"
+    if event["strategy"] is None:
+        return words
+    grace = f"{event['grace_seconds']:g} s grace" if event["grace_seconds"] else "SIGKILL"
+    return f"{words}; strategy {event['strategy']}, {grace}"
+
+
+def _step(event: Json) -> str:
+    attempt = f" (attempt {event['attempt']})" if event["attempt"] is not None else ""
+    end = f"failed: {event['error']}" if event["error"] else f"{event['took_ms']:.0f} ms"
+    why = f", {event['why']}" if event["step"] == "wait" else ""
+    return f"{event['container']}{attempt} {end}{why}"
+
+
+def _took(event: Json) -> str:
+    phases = ", ".join(f"{name} {milliseconds:.0f}" for name, milliseconds in event["phases_ms"].items())
+    took = f"{event['result']} in {event['total_ms']:.0f} ms" + (f" ({phases})" if phases else "")
+    return "; ".join(filter(None, (took, event["detail"], *event.get("notes", ()))))
+
+
+def _passed(check: Json) -> bool:
+    return bool(check["state"] == verification.CheckState.PASSED.value)
+
+
+def _because(event: Json) -> str:
+    return f"{event['reason']}: {event['detail']}" if event["detail"] else str(event["reason"])

@@ -1,0 +1,52 @@
+"""What a person asks for by name: which container, and how it is to be restarted. Pure."""
+
+from dataclasses import dataclass, replace
+
+from agent.model.workloads import ContainerRole, PodView
+from agent.restart import intents, options
+
+_WHOLE_POD = (intents.Strategy.RERUN, intents.Strategy.RESET, intents.Strategy.RULES)
+
+
+class UnclearError(ValueError):
+    """What was asked for could mean several containers, or none. The text names the choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person has asked for. It goes before the pod's annotations, which hold for what is None or empty."""
+
+    strategy: intents.Strategy | None = None
+    containers: frozenset[str] = frozenset()
+    grace_seconds: float | None = None
+
+    def over(self, annotated: options.Options) -> options.Options:
+        """Return the pod's wishes with these in their place. Who asks for a pod by name need not annotate it first."""
+        return replace(
+            annotated,
+            opted_in=True,
+            strategy=self.strategy if self.strategy is not None else annotated.strategy,
+            containers=self.containers or annotated.containers,
+            grace_seconds=self.grace_seconds if self.grace_seconds is not None else annotated.grace_seconds,
+        )
+
+
+def container(pod: PodView, asked: Asked) -> str:
+    """Return the container that the restart is about: the first of those named, else the only main container.
+
+    Raises UnclearError, or options.BadAnnotationError.
+    """
+    wishes = asked.over(options.parse(pod.annotations))
+    if unknown := sorted(name for name in wishes.containers if pod.container(name) is None):
+        raise UnclearError(f"pod {pod.ref} has no container {', '.join(unknown)}; it has {_names(pod)}")
+    mains = [spec.name for spec in pod.containers if spec.role is ContainerRole.MAIN]
+    named = sorted(wishes.containers, key=lambda name: (name not in mains, name))
+    if named:
+        return named[0]
+    if len(mains) > 1 and wishes.strategy not in _WHOLE_POD:
+        raise UnclearError(f"pod {pod.ref} has several containers; name one with --container: {', '.join(mains)}")
+    return mains[0]
+
+
+def _names(pod: PodView) -> str:
+    return ", ".join(spec.name for spec in pod.containers)

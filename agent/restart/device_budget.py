@@ -1,0 +1,73 @@
+"""How often may be restarted because of one device before nothing more is tried on it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.restart import counts
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """One device's: ``limit`` faults in a row within ``window`` seconds that came less than ``young`` after a restart.
+
+    A fault can hit several containers of one device (MIG, MPS): what has come within ``same_fault`` seconds is one
+    fault, and the restarts for it count once.
+    """
+
+    limit: int = 8
+    window: float = 3600.0
+    young: float = 60.0
+    same_fault: float = 2.0
+
+    def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> counts.Closed | None:
+        """Return until when nothing is restarted on the device, None when it may be now. See ``Budget.closed``.
+
+        A fault that the last restarts were for is not one that followed them: whom it hit as well is restarted, too.
+        """
+        waves = self._waves(past)
+        if waves and died_at - waves[-1].fault_at <= self.same_fault:
+            return None
+        in_vain = self._in_vain(waves, now=now, died_at=died_at)
+        if len(in_vain) < self.limit:
+            return None
+        why = (
+            f"{len(in_vain)} restarts in a row within {counts.span(self.window)} did not last {counts.span(self.young)}"
+        )
+        return counts.Closed(in_vain[-self.limit].first_at + self.window, why)
+
+    def left(self, past: Sequence[counts.Begun], *, now: float) -> int:
+        """Return how many more restarts may fail to last."""
+        return max(0, self.limit - len(self._in_vain(self._waves(past), now=now, died_at=now)))
+
+    def _in_vain(self, waves: "Sequence[_Wave]", *, now: float, died_at: float) -> "Sequence[_Wave]":
+        """Return those that the next fault follows too soon, oldest first."""
+        found: list[_Wave] = []
+        died = died_at
+        for wave in reversed(waves):
+            if died - wave.last_at >= self.young or wave.first_at + self.window <= now:
+                break
+            found.append(wave)
+            died = wave.fault_at
+        return found[::-1]
+
+    def _waves(self, past: Sequence[counts.Begun]) -> "list[_Wave]":
+        waves: list[_Wave] = []
+        for each in past:
+            if waves and each.fault_at - waves[-1].fault_at <= self.same_fault:
+                waves[-1] = _Wave(waves[-1].fault_at, waves[-1].first_at, each.at)
+            else:
+                waves.append(_Wave(each.fault_at, each.at, each.at))
+        return waves
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """Restarts for one fault: when it came, when the first and the last of them were begun."""
+
+    fault_at: float
+    first_at: float
+    last_at: float
+
+
+ON_DEVICE = DeviceBudget()
+"""The budget of every device."""

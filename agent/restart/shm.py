@@ -1,0 +1,55 @@
+"""Which directory of the node is a container's /dev/shm, and may it be emptied? Pure.
+
+It is emptied only where it is known to be the pod's own: the node's (hostIPC, or a hostPath) is never touched, nor what
+is not understood.
+"""
+
+import posixpath
+from dataclasses import dataclass
+
+from agent.model.workloads import PodUid, SandboxId
+
+INSIDE = "/dev/shm"  # noqa: S108 - where POSIX shared memory is in a container
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory of the node's that is a pod's /dev/shm, and the pod's cgroup, in which all its processes are."""
+
+    directory: str
+    cgroup: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotOurs:
+    """Why a container's /dev/shm is left alone."""
+
+    why: str
+
+
+def place(
+    source: str | None, *, pod_uid: PodUid, sandbox_id: SandboxId, cgroup_parent: str, shares_node_ipc: bool
+) -> Place | NotOurs:
+    """Judge what is mounted at a container's /dev/shm: ``source`` is its host path as the runtime tells it.
+
+    The runtimes name the pod's common one after its sandbox (containerd ``sandboxes/<id>/shm``, CRI-O
+    ``overlay-containers/<id>/userdata/shm``), kubelet an emptyDir after the pod.
+    """
+    if source is None:
+        return NotOurs("the runtime does not tell where it is")
+    clean = posixpath.normpath(source)
+    own_volume = f"/pods/{pod_uid}/volumes/kubernetes.io~empty-dir/"
+    if sandbox_id in clean.split("/") or own_volume in clean:
+        return Place(directory=clean, cgroup=cgroup_path(cgroup_parent))
+    if shares_node_ipc:
+        return NotOurs("it is the node's (hostIPC)")
+    return NotOurs(f"{source} is not known to be the pod's own")
+
+
+def cgroup_path(parent: str) -> str:
+    """Return the path of a pod's cgroup from kubelet's name for it; a slice's name is its path (systemd.slice(5))."""
+    name = posixpath.basename(parent)
+    if not name.endswith(".slice"):
+        return parent
+    parts = name.removesuffix(".slice").split("-")
+    return "/" + "/".join("-".join(parts[: count + 1]) + ".slice" for count in range(len(parts)))

@@ -1,0 +1,86 @@
+"""What a container's threads are doing, for people who want to know why it hangs. Reads /proc; nothing of it waits."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from agent.model.hangs import Thread
+
+STOPPED = ("T", "t")
+"""States of a thread that somebody has stopped by a signal, or holds in a debugger (proc_pid_stat(5))."""
+
+_MOST_THREADS = 1024
+_MOST_TELLING = 8
+_FRAMES = 5
+_TELLING = ("D", "R")
+_NOWHERE = ("0", "")  # wchan of a thread that runs, or that we may not ask
+
+
+def look(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
+    """Return the threads of processes, each process's main thread first. Raises OSError."""
+    threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid))
+    return tuple(itertools.islice(threads, _MOST_THREADS))
+
+
+def are_stopped(threads: Iterable[Thread]) -> bool:
+    """Whether somebody has stopped any of them, or holds it in a debugger."""
+    return any(thread.state in STOPPED for thread in threads)
+
+
+def telling(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
+    """Return the threads that say most about a hang, with where they wait: those that cannot be killed, those that run,
+    then the main threads."""
+    order = sorted(threads, key=lambda thread: (_rank(thread), thread.pid, thread.tid))
+    return tuple(_with_place(proc, thread) for thread in order[:_MOST_TELLING])
+
+
+def summary(threads: Sequence[Thread], most_telling: Sequence[Thread]) -> str:
+    """Say in a few words what threads are doing."""
+    if not threads:
+        return "no process of it was found"
+    counts = Counter(thread.state for thread in threads)
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return f"threads: {states}" + (f"; {most_telling[0]}" if most_telling else "")
+
+
+def _rank(thread: Thread) -> int:
+    if thread.state in _TELLING:
+        return _TELLING.index(thread.state)
+    return len(_TELLING) + (thread.pid != thread.tid)
+
+
+def _threads(proc: Path, pid: int) -> Iterator[Thread]:
+    try:
+        tids = sorted(int(task.name) for task in (proc / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for tid in tids:
+        try:
+            stat = (proc / str(pid) / "task" / str(tid) / "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        end = stat.rindex(")")  # the name may hold blanks and brackets
+        yield Thread(pid=pid, tid=tid, name=stat[stat.index("(") + 1 : end], state=stat[end + 2])
+
+
+def _with_place(proc: Path, thread: Thread) -> Thread:
+    task = proc / str(thread.pid) / "task" / str(thread.tid)
+    waits_in = _read(task / "wchan")
+    # "[<0>] do_wait+0x53/0x120": proc_pid_stack(5)
+    frames = (line.partition("] ")[2].partition("+")[0] for line in _read(task / "stack").splitlines()[:_FRAMES])
+    return Thread(
+        pid=thread.pid,
+        tid=thread.tid,
+        name=thread.name,
+        state=thread.state,
+        waits_in="" if waits_in in _NOWHERE else waits_in,
+        stack=tuple(frame for frame in frames if frame),
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""  # the kernel does not have it, or does not tell us

@@ -1,0 +1,59 @@
+"""Read control groups of either version: where a group is, which processes it holds, whether they stand still."""
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+# Version 2, alone or beside version 1 (hybrid nodes); then those hierarchies of version 1 that every runtime uses.
+_HIERARCHIES = ("", "unified", "freezer", "pids", "memory", "systemd")
+
+
+def directories(path: str, *, mounted_at: Path) -> tuple[Path, ...]:
+    """Return where the group ``path`` is in each hierarchy that has it; none when there is no such group."""
+    places = (mounted_at / name / path.lstrip("/") for name in _HIERARCHIES)
+    return tuple(place for place in places if (place / "cgroup.procs").exists())
+
+
+def pids(groups: Iterable[Path]) -> frozenset[int]:
+    """Return the processes of groups and of all groups below them. Raises OSError."""
+    found: set[int] = set()
+    for group in groups:
+        for directory, _, _ in os.walk(group, onerror=_unless_gone):
+            try:
+                found.update(map(int, (Path(directory) / "cgroup.procs").read_text().split()))
+            except OSError as error:
+                _unless_gone(error)
+    return frozenset(found)
+
+
+def frozen(groups: Iterable[Path]) -> bool | None:
+    """Return whether processes of a group are kept from running, by it or by one above; None when it cannot be told.
+
+    Sources: cgroup-v2.rst (cgroup.events), cgroup-v1/freezer-subsystem.rst.
+    """
+    states = [state for group in groups for state in (_version_2(group), _version_1(group)) if state is not None]
+    return any(states) if states else None
+
+
+def _unless_gone(error: OSError) -> None:
+    """A group that was removed meanwhile held no process."""
+    if error.errno not in (errno.ENOENT, errno.ENODEV):
+        raise error
+
+
+def _version_2(group: Path) -> bool | None:
+    text = _read(group / "cgroup.events")
+    return "frozen 1" in text.splitlines() if "frozen" in text else None
+
+
+def _version_1(group: Path) -> bool | None:
+    text = _read(group / "freezer.state")
+    return text.strip() != "THAWED" if text else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""  # of the other version, or gone

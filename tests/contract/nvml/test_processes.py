@@ -1,0 +1,99 @@
+"""Who is on a GPU: what gates before a restart rely on. On a real GPU with a process of its own, which is killed."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from agent.actuator.gates import Gates, Patience
+from agent.model.devices import GpuUuid
+from agent.model.workloads import ContainerId
+from agent.restart.gates import Verdict
+from agent.sources.nvml.driver import Driver
+from agent.sources.processes import ProcessFacts, ProcFs
+from tests.contract.nvml import users
+from tests.contract.nvml.test_source import PATIENCE, Node, node
+from tests.unit.restart import builders
+
+__all__ = ["node"]
+
+PROBE = """
+import json, pynvml as nvml
+
+def ask(function, *args):
+    try:
+        return [[process.pid, process.usedGpuMemory] for process in getattr(nvml, function)(*args)]
+    except nvml.NVMLError as error:
+        return f"error {error.value}"
+
+nvml.nvmlInit()
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+print(json.dumps({
+    "compute": ask("nvmlDeviceGetComputeRunningProcesses", handle),
+    "graphics": ask("nvmlDeviceGetGraphicsRunningProcesses", handle),
+    "mps": ask("nvmlDeviceGetMPSComputeRunningProcesses", handle),
+    "used": nvml.nvmlDeviceGetMemoryInfo(handle).used,
+}))
+"""
+NOT_SUPPORTED = "error 3"
+
+
+def probe(env: Mapping[str, str]) -> dict[str, Any]:
+    output = subprocess.check_output([sys.executable, "-c", PROBE], env=dict(env), timeout=60)
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def test_each_list_is_a_list_or_not_supported(nvml_env: dict[str, str]) -> None:
+    found = probe(nvml_env)
+    assert isinstance(found["compute"], list)
+    for kind in ("graphics", "mps"):
+        assert isinstance(found[kind], list) or found[kind] == NOT_SUPPORTED
+
+
+def test_a_process_and_its_memory_are_listed_and_gone_when_it_was_killed(nvml_env: dict[str, str]) -> None:
+    with users.on_first_gpu(nvml_env) as user:
+        during = probe(nvml_env)
+        user.kill()
+        after = probe(nvml_env)
+    used = dict(during["compute"])[user.pid]
+    assert used is None or used >= users.MEMORY  # None: the driver does not say
+    assert during["used"] >= users.MEMORY
+    assert user.pid not in [pid for pid, _ in after["compute"]]
+    assert during["used"] - after["used"] >= users.MEMORY
+
+
+class OldContainer:
+    """The host's real processes, of which one counts as the old container's."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._proc = ProcFs()
+
+    def look(self, pid: int) -> ProcessFacts | None:
+        facts = self._proc.look(pid)
+        return replace(facts, container=ContainerId("old")) if facts is not None and pid == self._pid else facts
+
+    def is_stuck(self, pid: int) -> bool:
+        return self._proc.is_stuck(pid)
+
+    async def ended(self, pid: int) -> None:
+        await self._proc.ended(pid)
+
+
+async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict[str, str], node: Node) -> None:
+    uuid = node.source.inventory.gpus[0].uuid
+    with users.on_first_gpu(nvml_env) as user:
+        patience = Patience(before=PATIENCE, answer=PATIENCE, leave=PATIENCE)
+        gates = Gates(driver=Driver(node.source), processes=OldContainer(user.pid), patience=patience)
+        async with gates.around([builders.intent()], devices=frozenset({GpuUuid(uuid)})) as visit:
+            await visit.remembered()
+            assert not await gates.opens("r1", timeout=0.1)
+            await asyncio.to_thread(user.kill)
+            async with asyncio.timeout(PATIENCE):
+                assert await gates.opens("r1")
+            assert (await visit.judgement()).verdict is Verdict.FREE
+            assert visit.was_occupied

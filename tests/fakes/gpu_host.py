@@ -1,0 +1,83 @@
+"""Processes on GPUs, in memory: who the driver lists where, and what /proc says of them, as a test sets it."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.model.devices import GpuUuid
+from agent.model.workloads import ContainerId
+from agent.restart.gates import DeviceUse, ProcessUse
+from agent.sources.processes import ProcessFacts
+
+
+@dataclass
+class GpuHost:
+    """Driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
+
+    ``asked`` is set with every question; ``memory`` is what is in use beside the listed processes.
+    """
+
+    answers: bool = True
+    hangs: bool = False
+    listed: dict[GpuUuid, dict[int, int | None]] = field(default_factory=dict)
+    memory: dict[GpuUuid, int] = field(default_factory=dict)
+    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+    in_d_state: set[int] = field(default_factory=set)
+    questions: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _ends: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    def put(
+        self, device: GpuUuid, pid: int, *, container: str | None, used: int | None = 1 << 30, started: float = 1.0
+    ) -> None:
+        """Let a process run on a device."""
+        self.listed.setdefault(device, {})[pid] = used
+        self.facts[pid] = ProcessFacts(
+            pid=pid, container=ContainerId(container) if container is not None else None, started=started
+        )
+        self._ends.setdefault(pid, asyncio.Event())
+
+    def die(self, pid: int) -> None:
+        """Let a process end; the driver lists it until it ``leave``s."""
+        self.facts.pop(pid, None)
+        self._ends.setdefault(pid, asyncio.Event()).set()
+
+    def leave(self, pid: int) -> None:
+        """Let the driver list a process no more."""
+        for users in self.listed.values():
+            users.pop(pid, None)
+
+    def end(self, pid: int) -> None:
+        """Let a process end and leave."""
+        self.leave(pid)
+        self.die(pid)
+
+    async def questions_reach(self, number: int) -> None:
+        """Wait until the driver has been asked so often."""
+        while self.questions < number:
+            self.asked.clear()
+            await self.asked.wait()
+
+    async def uses(self, uuids: Iterable[GpuUuid], *, timeout: float) -> Mapping[GpuUuid, DeviceUse] | None:
+        self.questions += 1
+        self.asked.set()
+        if self.hangs:
+            await asyncio.sleep(timeout)
+        if self.hangs or not self.answers:
+            return None
+        return {uuid: self._use(uuid) for uuid in uuids if uuid in self.listed}
+
+    def _use(self, uuid: GpuUuid) -> DeviceUse:
+        users = self.listed[uuid]
+        used = self.memory.get(uuid, 0) + sum(size or 0 for size in users.values())
+        return DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=used)
+
+    def look(self, pid: int) -> ProcessFacts | None:
+        return self.facts.get(pid)
+
+    def is_stuck(self, pid: int) -> bool:
+        return pid in self.in_d_state
+
+    async def ended(self, pid: int) -> None:
+        if pid in self._ends:
+            await self._ends[pid].wait()

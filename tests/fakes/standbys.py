@@ -1,0 +1,66 @@
+"""Standbys without a kernel: who is frozen, who is held, and what became of them."""
+
+from dataclasses import dataclass, field
+
+from agent.actuator.exec_hold import HoldError
+from agent.actuator.standby import Standby
+from agent.model.workloads import ContainerId
+from common.pb.runtime.v1 import api_pb2
+from tests.fakes.cri_runtime import Runtime
+
+
+@dataclass
+class Standbys:
+    """``story`` is what happened, in order. ``refusal`` makes ``prepare`` fail."""
+
+    runtime: Runtime
+    old: ContainerId
+    refusal: str | None = None
+    story: list[str] = field(default_factory=list)
+    frozen: bool = False
+    held: set[ContainerId] = field(default_factory=set)
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
+        """Freeze the old one and hold the successor."""
+        if self.refusal is not None:
+            raise HoldError(self.refusal)
+        self.frozen = True
+        self.held.add(successor)
+        self.story.append("prepared")
+        return Standby(hold=_Hold(self, successor), old=_Cgroup(self))
+
+    def thaw(self, pid: int | None) -> None:
+        """Let the old one go on."""
+        self.frozen = False
+        self.story.append("thawed")
+
+    def old_runs(self) -> bool:
+        """Whether the runtime still has the old one running."""
+        container = self.runtime.containers.get(self.old)
+        return container is not None and container.state == api_pb2.CONTAINER_RUNNING
+
+
+@dataclass
+class _Hold:
+    standbys: Standbys
+    successor: ContainerId
+
+    async def engaged(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        if self.successor in self.standbys.held:
+            self.standbys.held.discard(self.successor)
+            self.standbys.story.append("released")
+
+
+@dataclass
+class _Cgroup:
+    standbys: Standbys
+
+    def thaw(self) -> None:
+        self.standbys.thaw(None)
+
+    def kill(self) -> None:
+        self.standbys.story.append("killed")
+        self.standbys.runtime.exit(self.standbys.old, exit_code=137)

@@ -1,0 +1,154 @@
+"""The names that a rerun reserves: who can take them, and when they are free again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.actuator.outcomes import Result
+from agent.cri import errors
+from agent.cri.events import EventKind
+from agent.model.workloads import ContainerId
+from agent.restart import reservations
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import POD, Rig
+from tests.unit.actuator.pod_rig import LASTING, PodRig
+
+COPIES = {(name, 2) for name in pod_rig.ROLES}
+
+
+@pytest.fixture
+async def pod(rig: Rig) -> AsyncIterator[PodRig]:
+    async with pod_rig.made(rig) as made:
+        yield made
+
+
+async def hold(pod: PodRig, name: str, *, attempt: int, restart: str) -> ContainerId:
+    """Reserve a name as the restart of that id would."""
+    intent = pod.intent(id=restart)
+    material = (await pod.materials(intent))[name]
+    return await pod.rig.cri.create_container(
+        sandbox_id=intent.sandbox_id,
+        config=reservations.config(material.successor.config, attempt=attempt),
+        sandbox_config=material.sandbox_config,
+    )
+
+
+async def test_a_reservation_takes_the_name_and_is_nothing_that_kubelet_knows(pod: PodRig) -> None:
+    await hold(pod, "trainer", attempt=2, restart="r1")
+    with pytest.raises(errors.NameReserved):
+        await pod.kubelet_starts("trainer", attempt=2)
+    (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
+    assert held.config.metadata.name == "trainer"
+    assert held.config.labels["io.kubernetes.container.name"] == "trainer.reserved"
+    assert held.config.labels["io.kubernetes.pod.uid"] == "uid-1.reserved"
+    assert not held.config.mounts
+    assert not held.config.envs
+
+
+async def test_what_kubelet_removes_with_a_reservation_is_no_log_of_anything_else(pod: PodRig) -> None:
+    """It removes all that begins with the log path; an empty one would be everything in its working directory."""
+    await hold(pod, "trainer", attempt=2, restart="r1")
+    (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
+    assert held.config.log_path == "trainer/2.reserved"
+    assert not [name for name in ("2.log", "2.log.20260101-000000.gz", "22.log") if name.startswith("2.reserved")]
+
+
+async def test_while_a_rerun_is_under_way_nothing_can_be_started_twice_nor_too_early(pod: PodRig) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    tried = 0
+    async with pod.rig.watch.subscribe(POD.uid) as events:
+        work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+        while (event := await events.get()).container.ref.name != "shipper" or event.kind is not EventKind.STARTED:
+            for name, attempt in (*COPIES, ("trainer", 1), ("logger", 1)):
+                if event.kind is not EventKind.CREATED:  # the first thing to happen is that something old goes
+                    with pytest.raises(errors.NameReserved):
+                        await pod.kubelet_starts(name, attempt=attempt)
+                    tried += 1
+        assert (await work).result is Result.RERUN
+    assert tried
+    assert {name: len(ids) for name, ids in (await pod.running()).items()} == dict.fromkeys(LASTING, 1)
+
+
+async def test_the_copies_names_are_held_until_kubelet_shows_what_runs(pod: PodRig) -> None:
+    intent = pod.intent(created_at=time.time())
+    materials = await pod.materials(intent)
+    await pod.rerun().carry_out(intent, materials=materials)
+    assert await pod.reserved() == COPIES
+    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    await pod.kubelet_says_running("shipper", "trainer")
+    await until_free(pod, "shipper", "trainer")
+    assert await pod.reserved() == {("prepare", 2), ("logger", 2)}
+    await pod.kubelet_says_running("logger")
+    assert (await work).result is Result.RERUN
+    assert await pod.reserved() == set()
+
+
+async def until_free(pod: PodRig, *names: str) -> None:
+    async with pod.rig.watch.subscribe() as events, asyncio.timeout(30):
+        while {name for name, _ in await pod.reserved()} & set(names):
+            await events.get()
+
+
+async def test_what_ends_soon_is_free_to_be_restarted_at_once(pod: PodRig) -> None:
+    intent = pod.intent(created_at=time.time())
+    materials = await pod.materials(intent)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    pod.rig.server.runtime.exit(outcome.survivors["trainer"], exit_code=1)
+    await until_free(pod, "trainer")
+    await pod.kubelet_starts("trainer", attempt=2)
+    await pod.kubelet_says_running(*LASTING)
+    assert (await work).result is Result.RERUN
+    assert await pod.reserved() == set()
+
+
+async def test_a_kubelet_that_shows_nothing_for_too_long_keeps_no_name_from_anybody(pod: PodRig) -> None:
+    intent = pod.intent(created_at=time.time() - 61)
+    materials = await pod.materials(intent)
+    await pod.rerun().carry_out(intent, materials=materials)
+    assert (await pod.rerun().carry_out(intent, materials=materials)).result is Result.RERUN
+    assert await pod.reserved() == set()
+
+
+async def test_what_an_earlier_restart_has_left_reserved_is_cleared_away(pod: PodRig) -> None:
+    await hold(pod, "trainer", attempt=1, restart="r0")
+    intent = pod.intent()
+    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+    assert outcome.result is Result.RERUN
+    assert await pod.reserved() == COPIES
+
+
+async def test_a_name_that_a_stranger_holds_does_not_stop_a_rerun(pod: PodRig) -> None:
+    theirs = await pod.kubelet_starts("trainer", attempt=2, start=False)
+    intent = pod.intent()
+    with capture_logs() as said:
+        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+    assert outcome.result is Result.RERUN
+    assert "restart.not_reserved" in [entry["event"] for entry in said]
+    assert theirs not in outcome.survivors.values(), "it was out of turn"
+
+
+async def test_a_second_run_of_an_init_container_is_told(pod: PodRig) -> None:
+    """Kubelet's garbage collector has taken the reservation in the very moment in which it was needed."""
+    intent = pod.intent()
+    materials = await pod.materials(intent)
+    await pod.rerun().carry_out(intent, materials=materials)
+    await pod.kubelet_collects()
+    await pod.kubelet_starts("prepare", attempt=2)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.RERUN
+    assert outcome.notes == ("init container prepare has run 2 times, for kubelet ran it, too",)
+
+
+async def test_an_init_container_that_kubelet_must_run_again_because_it_failed_is_no_second_run(rig: Rig) -> None:
+    async with pod_rig.made(rig, exit_code=1) as pod:
+        intent = pod.intent()
+        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+        assert (outcome.result, outcome.notes) == (Result.LEFT_TO_KUBELET, ())
+        await pod.kubelet_starts("prepare", attempt=2)
+        again = await pod.rerun().carry_out(intent, materials=None)
+        assert again.notes == ()

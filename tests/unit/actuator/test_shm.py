@@ -1,0 +1,232 @@
+"""Emptying a pod's /dev/shm: all that nobody uses, and nothing else."""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.actuator import shm as emptying
+from agent.actuator.shm import Emptied, NotEmptiedError
+from agent.restart.shm import Place
+from tests.fakes.proc_tree import ProcTree, container_id
+
+SIDECAR, PID, RUNTIME = container_id(1), 100, 50
+
+
+@dataclass
+class Node:
+    """A node whose runtime has the machine's own root; a pod whose sidecar runs."""
+
+    tree: ProcTree
+    directory: Path
+
+    def empty(self, *, seconds: float = 60.0, cgroup: str = "/kubepods/pod1") -> Emptied:
+        return emptying.empty(
+            Place(directory=str(self.directory), cgroup=cgroup),
+            runtime=self.tree.proc / str(RUNTIME),
+            cgroup_root=self.tree.cgroups,
+            until=time.monotonic() + seconds,
+        )
+
+    def left(self) -> set[str]:
+        return {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    tree = ProcTree(tmp_path)
+    tree.run(SIDECAR, pid=PID)
+    (tree.proc / str(RUNTIME)).mkdir()
+    (tree.proc / str(RUNTIME) / "root").symlink_to("/")
+    (tmp_path / "shm").mkdir()
+    (tree.group(SIDECAR).parent / "cgroup.procs").touch()
+    return Node(tree, tmp_path / "shm")
+
+
+def test_everything_goes_and_the_directory_stays(node: Node) -> None:
+    (node.directory / "nccl-1").write_bytes(b"x" * 4096)
+    (node.directory / "a" / "b").mkdir(parents=True)
+    (node.directory / "a" / "b" / "sem.x").touch()
+    (node.directory / "dangling").symlink_to("nowhere")
+    os.mkfifo(node.directory / "fifo")
+    emptied = node.empty()
+    assert node.left() == set()
+    assert (emptied.removed, emptied.bytes, emptied.left, emptied.complete) == (4, 4096, {}, True)
+    assert str(emptied) == "4 files removed (0.0 MiB)"
+
+
+def test_thousands_of_files_go(node: Node) -> None:
+    for number in range(5000):
+        (node.directory / f"torch_{number}").touch()
+    assert node.empty().removed == 5000
+    assert node.left() == set()
+
+
+def test_no_link_is_followed(node: Node, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (node.directory / "directory").symlink_to(outside)
+    (node.directory / "file").symlink_to(outside / "precious")
+    assert node.empty().removed == 2
+    assert (outside / "precious").exists()
+
+
+def test_what_a_sidecar_has_open_or_mapped_stays_and_is_told(node: Node) -> None:
+    for name in ("open", "mapped", "stale"):
+        (node.directory / "queues").mkdir(exist_ok=True)
+        (node.directory / "queues" / name).write_text(name)
+    node.tree.opens(PID, node.directory / "queues" / "open")
+    node.tree.maps(PID, node.directory / "queues" / "mapped")
+    emptied = node.empty()
+    assert node.left() == {"queues", "queues/open", "queues/mapped"}
+    assert emptied.left == {"queues/open": "is in use", "queues/mapped": "is in use"}
+    assert str(emptied).startswith("1 files removed")
+    assert "2 left (" in str(emptied)
+
+
+def test_a_process_in_a_group_of_the_containers_own_making_counts(node: Node) -> None:
+    (node.directory / "open").touch()
+    below = node.tree.group(SIDECAR) / "own"
+    below.mkdir()
+    (node.tree.group(SIDECAR) / "cgroup.procs").write_text("")
+    (below / "cgroup.procs").write_text(f"{PID}\n")
+    node.tree.opens(PID, node.directory / "open")
+    assert node.empty().left == {"open": "is in use"}
+
+
+def test_a_socket_that_somebody_listens_on_stays_and_a_dead_one_goes(node: Node) -> None:
+    for name in ("live.sock", "dead.sock"):
+        with socket.socket(socket.AF_UNIX) as bound, _shorter(node.directory) as directory:
+            bound.bind(f"{directory}/{name}")
+    node.tree.binds(PID, "@abstract", "/dev/shm/live.sock")
+    assert node.empty().left == {"live.sock": "is in use"}
+    assert node.left() == {"live.sock"}
+
+
+class _shorter:  # noqa: N801 - reads as a word
+    """A short way to a directory: a socket's path has 108 bytes at most."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory, os.O_PATH)
+
+    def __enter__(self) -> str:
+        return f"/proc/self/fd/{self._fd}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def test_a_file_that_a_sidecar_makes_meanwhile_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (node.directory / "old").touch()
+    users = emptying._users
+
+    def while_a_file_is_made(*args: object, **kwargs: object) -> object:
+        (node.directory / "new").touch()
+        return users(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(emptying, "_users", while_a_file_is_made)
+    assert node.empty().left == {"new": "is new"}
+    assert node.left() == {"new"}
+
+
+def test_a_process_that_ends_meanwhile_uses_nothing(node: Node) -> None:
+    (node.directory / "old").touch()
+    (node.tree.group(SIDECAR) / "cgroup.procs").write_text(f"{PID}\n4711\n")
+    assert node.empty().removed == 1
+
+
+def test_where_the_pods_processes_cannot_be_seen_nothing_is_touched(node: Node) -> None:
+    (node.directory / "old").touch()
+    with pytest.raises(NotEmptiedError, match="cannot be seen"):
+        node.empty(cgroup="/kubepods/pod2")
+    assert node.left() == {"old"}
+
+
+def test_where_a_process_cannot_be_asked_nothing_is_touched(node: Node) -> None:
+    (node.directory / "old").touch()
+    (node.tree.proc / str(PID) / "maps").unlink()
+    (node.tree.proc / str(PID) / "maps").mkdir()  # EISDIR stands for whatever the kernel may say
+    with pytest.raises(NotEmptiedError):
+        node.empty()
+    assert node.left() == {"old"}
+
+
+@pytest.fixture
+def on_the_nodes_own() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+def test_the_nodes_own_is_never_touched_whatever_its_path_says(node: Node, on_the_nodes_own: Path) -> None:
+    (on_the_nodes_own / "of-the-node").touch()
+    node.directory = on_the_nodes_own
+    with pytest.raises(NotEmptiedError, match="node's own /dev/shm"):
+        node.empty()
+    assert node.left() == {"of-the-node"}
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(node: Node, tmp_path: Path) -> None:
+    (node.directory / "old").touch()
+    (tmp_path / "link").symlink_to(node.directory)
+    link = Node(node.tree, tmp_path / "link")
+    with pytest.raises(NotEmptiedError):
+        link.empty()
+    assert node.left() == {"old"}
+
+
+def test_a_directory_that_is_not_there_is_named(node: Node) -> None:
+    node.directory /= "none"
+    with pytest.raises(NotEmptiedError, match=r"No such file or directory: .*none"):
+        node.empty()
+
+
+def test_time_that_is_up_ends_it_at_once(node: Node) -> None:
+    (node.directory / "old").touch()
+    emptied = node.empty(seconds=0.0)
+    assert (emptied.removed, emptied.complete) == (0, False)
+    assert str(emptied).endswith("the time was up before the end")
+
+
+def test_another_file_system_below_is_left(node: Node) -> None:
+    (node.directory / "mounted").mkdir()
+    removal = emptying._Removal(
+        device=-1, there=frozenset(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
+    )
+    opened = os.open(node.directory, os.O_RDONLY)
+    try:
+        removal.directory(opened)
+    finally:
+        os.close(opened)
+    assert removal.emptied.left == {"mounted": "is another file system"}
+    assert node.left() == {"mounted"}
+
+
+def test_a_tree_without_end_is_cut_off(node: Node) -> None:
+    deep = node.directory.joinpath(*["d"] * 40)
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    assert list(node.empty().left.values()) == ["is too deep"]
+
+
+def test_few_of_many_names_are_told() -> None:
+    text = str(Emptied(left={f"file{number}": "is in use" for number in range(9)}))
+    assert text.endswith("9 left ('file0' is in use, 'file1' is in use, 'file2' is in use, …)")
+
+
+def test_nothing_stays_open(node: Node) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for _ in range(3):
+        (node.directory / "a" / "b").mkdir(parents=True)
+        node.empty()
+        with pytest.raises(NotEmptiedError):
+            node.empty(cgroup="/kubepods/pod2")
+    assert open_files() == before

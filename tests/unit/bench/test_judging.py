@@ -1,0 +1,143 @@
+"""What counts as wrong after a crash, and what does not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
+from bench.crash import judging
+from bench.crash.judging import Life, Now, Wrong
+from bench.crash.stages import Injected
+from bench.crash.subjects import Subject
+
+SUBJECT = Subject("pod")
+AT = 1000.0
+FAULT = Injected(SUBJECT, "trainer", old=ContainerId("trainer-old"), pid=17, at=AT)
+
+
+def running(container: str, *, created: float = AT + 1) -> ContainerView:
+    name = container.partition("-")[0]
+    ref = ContainerRef(PodRef("default", SUBJECT.name, PodUid("uid")), name)
+    state = ContainerState.RUNNING
+    return ContainerView(ContainerId(container), ref, SandboxId("box"), 0, state, created_at=int(created * 1e9))
+
+
+RUN = {"trainer": [running("trainer-new")], "shipper": [running("shipper-old", created=AT - 9)]}
+SHOWN = {"trainer": ContainerId("trainer-new"), "shipper": ContainerId("shipper-old")}
+
+
+def now(**changes: Any) -> Now:
+    """The pod after a restart of its trainer, all well."""
+    well = Now(
+        subject=SUBJECT,
+        phases=("Running",),
+        running=RUN,
+        shown=SHOWN,
+        restart_counts={"prepare": 0, "trainer": 1, "shipper": 0},
+    )
+    return replace(well, **changes)
+
+
+BEFORE = now(restart_counts={"prepare": 0, "trainer": 0, "shipper": 0})
+
+
+def wrongs(after: Now, *, before: Now = BEFORE, kills: int = 1) -> list[Wrong]:
+    found = judging.wrongs(after, before=before, since=AT - 1, faults=[FAULT], kills=kills)
+    return [violation.wrong for violation in found]
+
+
+def test_a_pod_that_is_well_is_settled_and_has_nothing_wrong() -> None:
+    assert judging.unsettled(now(), [FAULT]) == ()
+    assert wrongs(now()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"phases": ("Running", "Failed")}, Wrong.NOT_RUNNING, id="failed"),
+        pytest.param({"phases": ()}, Wrong.NOT_RUNNING, id="never-ran"),
+        pytest.param({"running": {"trainer": [running("trainer-new")]}}, Wrong.NOT_RUNNING, id="sidecar-missing"),
+        pytest.param(
+            {"running": RUN | {"trainer": [running("trainer-new"), running("trainer-copy")]}},
+            Wrong.DUPLICATE,
+            id="two-trainers",
+        ),
+        pytest.param({"shown": SHOWN | {"trainer": ContainerId("trainer-old")}}, Wrong.KUBELET_DISAGREES, id="kubelet"),
+    ],
+)
+def test_what_must_still_come_or_go(changes: dict[str, Any], expected: Wrong) -> None:
+    assert [violation.wrong for violation in judging.unsettled(now(**changes), [FAULT])] == [expected]
+
+
+def test_a_container_that_outlived_its_fault_was_not_restarted() -> None:
+    old = now(
+        running=RUN | {"trainer": [running("trainer-old", created=AT - 9)]},
+        shown=SHOWN | {"trainer": ContainerId("trainer-old")},
+    )
+    assert [violation.wrong for violation in judging.unsettled(old, [FAULT])] == [Wrong.LOST]
+    refusal = "trainer not restarted for Xid 31 on GPU-0 pid 17: a new process would fail on the device"
+    assert judging.unsettled(replace(old, refusals=[refusal]), [FAULT]) == ()
+    another = "trainer not restarted for Xid 31 on GPU-0 pid 170: a new process would fail on the device"
+    assert judging.unsettled(replace(old, refusals=[another]), [FAULT]) != ()
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Unknown"])
+def test_a_pod_may_never_end_whatever_it_is_now(phase: str) -> None:
+    assert wrongs(now(phases=("Running", phase, "Running"))) == [Wrong.POD_FAILED]
+
+
+def test_a_pod_whose_init_containers_run_again_is_pending_for_a_while() -> None:
+    assert wrongs(now(phases=("Running", "Pending", "Running"))) == []
+
+
+def test_what_was_wrong_before_is_not_told_again() -> None:
+    ended = ("Running", "Failed", "Running")
+    before = replace(BEFORE, phases=ended, overlaps=("trainer",))
+    assert wrongs(now(phases=ended, overlaps=("trainer",)), before=before) == []
+
+
+def lives(*spans: tuple[float, float | None, float | None]) -> list[Life]:
+    return [Life("trainer", created=AT + created, began=began and AT + began, ended=ended and AT + ended)
+            for created, began, ended in spans]  # fmt: skip
+
+
+def test_an_old_container_beside_a_new_one_is_a_duplicate() -> None:
+    together = now(overlaps=("trainer",), lives=lives((-50, -49, 3), (1, 2, None)))
+    assert wrongs(together) == [Wrong.DUPLICATE]
+    assert judging.copies(together, before=BEFORE, since=AT - 1) == ()
+
+
+def test_two_new_ones_for_a_moment_are_a_copy_of_kubelets() -> None:
+    together = now(overlaps=("trainer",), lives=lives((-50, -49, 1), (1, 2, 4), (2, 3, None)))
+    assert wrongs(together) == []
+    assert judging.copies(together, before=BEFORE, since=AT - 1) == ("trainer",)
+
+
+def test_an_overlap_that_no_event_explains_is_a_duplicate() -> None:
+    assert wrongs(now(overlaps=("trainer",), lives=lives((-50, -49, 1), (1, 2, None)))) == [Wrong.DUPLICATE]
+
+
+@pytest.mark.parametrize(
+    ("counts", "kills", "expected"),
+    [
+        ({"trainer": 1}, 1, []),
+        ({"trainer": 2}, 1, []),
+        ({"trainer": 3}, 1, [Wrong.RESTART_COUNT]),
+        ({"trainer": 3}, 2, []),
+        ({"trainer": 0}, 1, [Wrong.RESTART_COUNT]),
+        ({"trainer": 1, "shipper": -1}, 1, [Wrong.RESTART_COUNT]),
+    ],
+)
+def test_restart_counts_grow_and_not_without_bounds(counts: dict[str, int], kills: int, expected: list[Wrong]) -> None:
+    assert wrongs(now(restart_counts={"prepare": 0, "shipper": 0} | counts), kills=kills) == expected
+
+
+def test_containers_run_beside_each_other_only_while_both_run() -> None:
+    first, second, never = lives((0, 1, 5), (2, 3, None), (2, None, None))
+    assert first.beside(second)
+    assert second.beside(first)
+    assert not first.beside(first)
+    assert not first.beside(never)
+    assert not first.beside(replace(second, began=AT + 5))
+    assert not first.beside(replace(second, name="shipper"))

@@ -1,0 +1,102 @@
+"""Calls that hang cost one thread, and nobody waits for them."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from common.own_thread import OwnThread
+
+
+@pytest.fixture
+def thread() -> Iterator[OwnThread]:
+    made = OwnThread("under test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stuck() -> Iterator[threading.Event]:
+    """What a call waits for that hangs; it comes back at the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_calls_are_made_one_after_the_other_in_one_thread(thread: OwnThread) -> None:
+    first, second = [await thread.call(threading.get_ident, timeout=60) for _ in range(2)]
+    assert first == second != threading.get_ident()
+
+
+async def test_what_a_call_raises_is_raised(thread: OwnThread) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(lambda: 1 // 0, timeout=60)
+    assert await thread.call(lambda: 1, timeout=60) == 1
+
+
+async def test_a_call_that_hangs_is_given_up_and_further_ones_fail_at_once(
+    thread: OwnThread, stuck: threading.Event
+) -> None:
+    before = threading.active_count()
+    with pytest.raises(TimeoutError):
+        await thread.call(stuck.wait, timeout=0.01)
+    for _ in range(10):
+        with pytest.raises(TimeoutError, match="has not come back"):
+            await thread.call(lambda: None, timeout=60)
+    assert threading.active_count() == before + 1
+
+
+async def test_a_call_that_comes_back_late_makes_room_for_the_next(thread: OwnThread, stuck: threading.Event) -> None:
+    with pytest.raises(TimeoutError):
+        await thread.call(stuck.wait, timeout=0.01)
+    stuck.set()
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                assert await thread.call(lambda: "next", timeout=60) == "next"
+            except TimeoutError:
+                await asyncio.sleep(0.001)  # it is on its way
+            else:
+                return
+
+
+async def test_whoever_waits_can_be_cancelled(thread: OwnThread, stuck: threading.Event) -> None:
+    waiting = asyncio.create_task(thread.call(stuck.wait, timeout=60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_the_last_job_is_done_when_the_thread_has_come_back(stuck: threading.Event) -> None:
+    thread, order, ended = OwnThread("closing"), list[str](), threading.Event()
+
+    def hang() -> None:
+        stuck.wait()
+        order.append("back")
+
+    def last() -> None:
+        order.append("last")
+        ended.set()
+
+    with pytest.raises(TimeoutError):
+        await thread.call(hang, timeout=0.01)
+    thread.close(last=last)
+    assert order == []
+    stuck.set()
+    assert await asyncio.to_thread(ended.wait, 60)
+    assert order == ["back", "last"]
+
+
+def test_a_loop_that_ended_meanwhile_is_no_error(stuck: threading.Event) -> None:
+    thread, ended = OwnThread("orphaned"), threading.Event()
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await thread.call(stuck.wait, timeout=0.01)
+
+    asyncio.run(give_up())
+    thread.close(last=ended.set)
+    stuck.set()
+    assert ended.wait(60)

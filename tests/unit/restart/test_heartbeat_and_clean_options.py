@@ -1,0 +1,56 @@
+"""What the annotations on heartbeats and on cleaning may say."""
+
+import pytest
+
+from agent.restart import options
+from agent.restart.options import BadAnnotationError, Clean, Heartbeat
+
+FILE, TIMEOUT, CLEAN = options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT, options.CLEAN
+
+
+def test_a_heartbeat_is_a_file_and_a_timeout() -> None:
+    wishes = options.parse({FILE: "/checkpoints/beat", TIMEOUT: "1.5m"})
+    assert wishes.heartbeat == Heartbeat(file="/checkpoints/beat", timeout=90.0)
+
+
+def test_without_annotations_nothing_is_watched_or_cleaned() -> None:
+    wishes = options.parse({})
+    assert (wishes.heartbeat, wishes.clean) == (None, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [({FILE: "/beat"}, TIMEOUT), ({TIMEOUT: "60s"}, FILE)], ids=["timeout", "file"]
+)
+def test_the_half_that_is_missing_is_named(given: dict[str, str], missing: str) -> None:
+    with pytest.raises(BadAnnotationError, match=f"annotation {missing} is missing"):
+        options.parse(given)
+
+
+@pytest.mark.parametrize(
+    "file", ["beat", "", "/", "//beat", "/tmp/../beat", "/tmp/./beat", "/tmp//beat", "/tmp/beat/", "../beat"]
+)
+def test_a_path_must_be_absolute_and_clean(file: str) -> None:
+    with pytest.raises(BadAnnotationError, match=FILE):
+        options.parse({FILE: file, TIMEOUT: "60s"})
+
+
+@pytest.mark.parametrize("timeout", ["soon", "", "0", "999ms", "-5s", "inf"])
+def test_a_timeout_must_be_a_duration_of_a_second_or_more(timeout: str) -> None:
+    with pytest.raises(BadAnnotationError, match=TIMEOUT):
+        options.parse({FILE: "/beat", TIMEOUT: timeout})
+
+
+def test_the_shortest_timeout_is_a_second() -> None:
+    wishes = options.parse({FILE: "/beat", TIMEOUT: "1000ms"})
+    assert wishes.heartbeat == Heartbeat("/beat", 1.0)
+
+
+@pytest.mark.parametrize("text", ["shm", " shm ", "shm,shm", "shm,"])
+def test_shm_can_be_cleaned(text: str) -> None:
+    assert options.parse({CLEAN: text}).clean == {Clean.SHM}
+
+
+@pytest.mark.parametrize("text", ["tmp", "shm,tmp", "SHM", "true"])
+def test_nothing_else_can(text: str) -> None:
+    with pytest.raises(BadAnnotationError, match=f"{CLEAN} .* may list shm"):
+        options.parse({CLEAN: text})

@@ -1,0 +1,147 @@
+"""The rerun rule against a kubelet that does what it likes in between: every state that can come of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.workloads import ContainerView
+from agent.restart import intents, rerun, reset, steps
+from tests.unit.restart import exploring, pods
+from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR, World
+
+AGENT: tuple[exploring.Move, ...] = (World.agent_looks, World.agent_acts)
+SYNCS: tuple[exploring.Move, ...] = (World.kubelet_syncs, World.kubelet_creates, World.kubelet_starts, World.init_ends)
+AT_ONCE: tuple[exploring.Move, ...] = (World.kubelet_relists, *SYNCS, *AGENT)
+ONE_BY_ONE: tuple[exploring.Move, ...] = (World.kubelet_lists, World.kubelet_asks, *SYNCS, *AGENT)
+
+SMALL = pods.PLAN[:3]
+TWO_INITS = (
+    pods.planned("prepare", INIT),
+    pods.planned("fetch", INIT),
+    pods.planned("shipper", SIDECAR),
+    pods.planned("trainer", MAIN),
+)
+NO_INIT = (pods.planned("shipper", SIDECAR), pods.planned("trainer", MAIN), pods.planned("logger", MAIN))
+
+
+def full(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+    return rerun.next_steps(intent, seen, known=known)
+
+
+def replayed(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+    return rerun.next_steps(intent, seen, known=known, can_clone=False)
+
+
+def check_end(world: World) -> None:
+    lasting = [item.name for item in world.intent.plan if item.role is not INIT]
+    for item in world.intent.plan:
+        assert len(world.running(item.name)) == (item.name in lasting), item.name
+    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
+    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
+    assert len(lasting) == len(world.intent.plan) or ends
+    first = min(world.running(name)[0].created_at for name in lasting)
+    assert max(ends, default=0) < first, "what init prepares is ready before anything uses it"
+
+
+def check_once_and_in_order(world: World) -> None:
+    """Each container is started once, and the mains, in whatever order, last."""
+    first = [item.name for item in world.intent.plan if item.role is not MAIN]
+    mains = {item.name for item in world.intent.plan if item.role is MAIN}
+    assert world.starts[: len(first)] == first[: len(world.starts)]
+    assert len(set(world.starts[len(first) :]) & mains) == len(world.starts[len(first) :])
+
+
+def rerun_of(*plan: intents.Planned, grace: float = 0.0) -> World:
+    return World.of(full, pods.intent(plan=plan, grace_seconds=grace))
+
+
+def test_undisturbed_each_container_is_started_once_and_in_order() -> None:
+    world = rerun_of(*pods.PLAN)
+    for _ in range(40):
+        world.agent_turn()
+        world.init_ends()
+    assert world.starts == ["prepare", "shipper", "trainer", "logger"]
+    world.settle()
+    check_end(world)
+
+
+@pytest.mark.parametrize(
+    ("world", "moves"),
+    [
+        pytest.param(rerun_of(*pods.PLAN), AT_ONCE, id="two-mains"),
+        pytest.param(rerun_of(*pods.PLAN, grace=5.0), AT_ONCE, id="with-grace"),
+        pytest.param(rerun_of(*TWO_INITS), AT_ONCE, id="two-inits"),
+        pytest.param(rerun_of(*NO_INIT), AT_ONCE, id="no-init"),
+        pytest.param(rerun_of(*SMALL), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
+    ],
+)
+def test_in_every_state_each_container_was_started_once_and_in_order(
+    world: World, moves: Sequence[exploring.Move]
+) -> None:
+    ends = 0
+    for number, reached in enumerate(exploring.reachable(world, moves)):
+        check_once_and_in_order(reached)
+        ends += reached.done is steps.Why.RERUN
+        if number % 100 == 0:
+            on = exploring.copied(reached)
+            on.settle()
+            check_end(on)
+            check_once_and_in_order(on)
+    assert ends, "it has come to its end"
+
+
+def test_from_every_state_the_next_agent_and_kubelet_come_to_a_good_end_or_kubelet_alone() -> None:
+    """The agent is killed anywhere. Without another one the names become free when kubelet collects its garbage."""
+    for number, reached in enumerate(exploring.reachable(rerun_of(*SMALL), AT_ONCE)):
+        if number % 10:
+            continue
+        taken_up, left_alone = exploring.copied(reached), exploring.copied(reached)
+        taken_up.rule, taken_up.sees, taken_up.todo = replayed, None, []
+        taken_up.settle()
+        check_end(taken_up)
+        for _ in range(4):
+            left_alone.settle(rounds=5, agent=False)
+            left_alone.kubelet_collects()
+        left_alone.settle(rounds=5, agent=False)
+        assert [len(left_alone.running(item.name)) for item in SMALL] == [0, 1, 1]
+        assert not [view for view in left_alone.containers if view.ref.name.endswith(pods.RESERVED)]
+
+
+MOVES = st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=80)
+GARBAGE_TOO = st.lists(st.sampled_from(sorted(pods.WITH_GARBAGE)), max_size=80)
+
+
+def play(world: World, moves: Sequence[str]) -> None:
+    for move in moves:
+        pods.WITH_GARBAGE[move](world)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    before=st.lists(st.sampled_from(("relist", "sync", "create", "start")), max_size=12),
+    moves=MOVES,
+    ended=st.sets(st.sampled_from(("shipper", "trainer", "logger"))),
+)
+def test_init_is_run_once_even_where_kubelet_was_restarting_what_had_ended_by_itself(
+    before: list[str], moves: list[str], ended: set[str]
+) -> None:
+    """It may have been at it before the names were reserved; what it starts then is out of turn and goes."""
+    world = rerun_of(*pods.PLAN)
+    world.containers = [replace(view, state=EXITED) if view.ref.name in ended else view for view in world.containers]
+    play(world, before + moves)
+    world.settle()
+    check_end(world)
+    assert world.starts.count("prepare") == 1
+
+
+@settings(max_examples=600, deadline=None)
+@given(moves=GARBAGE_TOO)
+def test_garbage_collection_may_cost_a_second_run_of_kubelets_but_never_the_end(moves: list[str]) -> None:
+    world = rerun_of(*pods.PLAN)
+    play(world, moves)
+    world.settle()
+    check_end(world)
+    assert world.we_started.count("prepare") <= 1, "we run init at most once"

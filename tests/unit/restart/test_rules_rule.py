@@ -1,0 +1,131 @@
+"""The pod's own rules against a kubelet that restarts the pod in its own time: however they interleave, it is once.
+
+Kubelet 1.36 (``computePodActions``, KEP-5532): it finds the trigger exited with a code that the rule is about, kills
+what still runs and removes every container, the trigger last, and then starts the pod from its beginning.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.workloads import ContainerId, ContainerRole, ContainerView
+from agent.restart import rules, steps
+from agent.restart.intents import Strategy
+from tests.unit.restart import pods
+from tests.unit.restart.pods import EXITED, RUNNING, old
+
+TRIGGER = ContainerId("old-trainer")
+INTENT = pods.intent(strategy=Strategy.RULES, trigger=TRIGGER)
+ORDER = [item.name for item in pods.PLAN]
+LASTING = [item.name for item in pods.PLAN if item.role is not ContainerRole.INIT]
+
+
+@dataclass
+class World:
+    """A runtime, kubelet and one agent, moved one call at a time."""
+
+    containers: list[ContainerView] = field(
+        default_factory=lambda: [old("prepare", EXITED), *(old(name) for name in LASTING)]
+    )
+    exits: dict[ContainerId, int] = field(default_factory=lambda: {ContainerId("old-prepare"): 0})
+    restarting: bool = False
+    sees: list[ContainerView] | None = None
+    resolution: steps.Resolution = steps.Resolution.FINISH
+    killed: list[ContainerId | None] = field(default_factory=list)
+    made: int = 0
+
+    def kubelet_looks(self) -> None:
+        """A look at the trigger that shows it exited so begins the restart of all."""
+        trainer = self._newest("trainer")
+        if trainer is not None and trainer.state is EXITED and self.exits.get(trainer.id) == rules.KILLED:
+            self.restarting = True
+
+    def kubelet_removes(self) -> None:
+        """Take away the next container, killing it first; the trigger comes last."""
+        left = sorted(self.containers, key=lambda view: view.ref.name == "trainer")
+        if self.restarting and left:
+            self.containers.remove(left[0])
+
+    def kubelet_starts(self) -> None:
+        """Start the next one in order once nothing is left; an init container ends at once."""
+        if self.restarting and self._old_left():
+            return
+        missing = [name for name in ORDER if self._newest(name) is None]
+        if not missing:
+            return
+        self.restarting = False
+        self.made += 1
+        name = missing[0]
+        state = EXITED if name == "prepare" else RUNNING
+        made = pods.view(name, f"new-{name}-{self.made}", attempt=1, state=state, created_at=10 + self.made)
+        self.containers.append(made)
+        self.exits[made.id] = 0
+
+    def agent_looks(self) -> None:
+        """List; an agent that has died and is back begins so, too."""
+        self.sees = list(self.containers)
+
+    def agent_acts(self) -> None:
+        """Take the next step by what was seen last, which may be stale by now."""
+        if self.sees is None:
+            return
+        (step,) = rules.next_steps(INTENT, self.sees, resolution=self.resolution)
+        if step.kind is steps.StepKind.STOP:
+            self.killed.append(step.container)
+            self._kill(step.container)
+
+    def agent_grows_stale(self) -> None:
+        """The intent is too old to be carried out any more."""
+        self.resolution = steps.Resolution.UNDO
+
+    def settle(self) -> None:
+        """Let both come to their ends."""
+        for _ in range(20):
+            self.agent_looks()
+            self.agent_acts()
+            self.kubelet_looks()
+            self.kubelet_removes()
+            self.kubelet_starts()
+
+    def running(self, name: str) -> list[ContainerView]:
+        """Return the containers of that name that run."""
+        return [view for view in self.containers if view.ref.name == name and view.state is RUNNING]
+
+    def _kill(self, container: ContainerId | None) -> None:
+        for number, view in enumerate(self.containers):
+            if view.id == container and view.state is RUNNING:
+                self.containers[number] = replace(view, state=EXITED)
+                self.exits[view.id] = rules.KILLED
+
+    def _newest(self, name: str) -> ContainerView | None:
+        found = [view for view in self.containers if view.ref.name == name]
+        return max(found, key=lambda view: view.created_at, default=None)
+
+    def _old_left(self) -> bool:
+        return any(view.id in INTENT.old for view in self.containers)
+
+
+MOVES: dict[str, Callable[[World], object]] = {
+    "kubelet looks": World.kubelet_looks,
+    "kubelet removes": World.kubelet_removes,
+    "kubelet starts": World.kubelet_starts,
+    "agent looks": World.agent_looks,
+    "agent acts": World.agent_acts,
+    "agent grows stale": World.agent_grows_stale,
+}
+
+
+@settings(max_examples=600, deadline=None)
+@given(moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=40))
+def test_any_interleaving_with_kubelet_restarts_the_pod_once_or_leaves_it_alone(moves: list[str]) -> None:
+    world = World()
+    for move in moves:
+        MOVES[move](world)
+        assert set(world.killed) <= {TRIGGER}, "what kubelet has started is none of its business"
+    world.settle()
+    assert {name: len(world.running(name)) for name in LASTING} == dict.fromkeys(LASTING, 1)
+    old_ones = [name for name in LASTING if world.running(name)[0].id in INTENT.old]
+    assert old_ones == ([] if world.killed else LASTING), "half a restart"
+    assert world.made == (len(ORDER) if world.killed else 0), "each container is started once"

@@ -1,0 +1,114 @@
+"""A restart that counts as verified stays as it is: nothing that kubelet has seen before can start another copy.
+
+The agent looks away once kubelet's status shows the survivor (``agent.engine.aftermath``). A copy that kubelet starts
+after that would run beside ours for good, for kubelet never kills the older one of two.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerView, PodView
+from agent.restart import intents, steps, swap, verification
+from agent.restart.verification import CheckState
+from tests.unit.restart import builders
+from tests.unit.restart.test_swap_rule import CREATED, RUNNING, World
+
+MAIN = ContainerRole.MAIN
+AGREED = CheckState.PASSED
+
+
+@dataclass
+class Watched(World):
+    """Kubelet tells the API what it saw, and only then acts on it; an agent watches, and looks away when it agrees."""
+
+    told: ContainerView | None = field(default_factory=lambda: builders.view("old"))
+    about_to: ContainerView | None = None
+    looked_away: bool = False
+
+    def kubelet_tells(self) -> None:
+        """Begin a sync: report what was seen last. One worker per pod: not while it starts something."""
+        if self.kubelet_saw is not None and self.about_to is None and self.kubelet_starts is None:
+            self.told, self.about_to = self.kubelet_saw, self.kubelet_saw
+            self.kubelet_saw = None
+
+    def kubelet_acts(self) -> None:
+        """End the sync: create what it found missing."""
+        if self.about_to is not None and self.kubelet_starts is None:
+            later, self.kubelet_saw, self.about_to = self.kubelet_saw, self.about_to, None
+            self.kubelet_syncs()
+            self.kubelet_saw = self.kubelet_saw or later
+
+    def agent_verifies(self) -> None:
+        """Look away if the runtime shows one survivor, kubelet's status agrees, and one more look shows the same."""
+        step = swap.next_step(self.intent, self.containers)
+        if step.kind is steps.StepKind.DONE and step.container is not None:
+            check = verification.kubelet_agrees(self._pod(), expected={"trainer": step.container})
+            self.looked_away = check.state is AGREED
+
+    def _pod(self) -> PodView:
+        spec = ContainerSpec(name="trainer", role=MAIN)
+        if self.told is not None:
+            spec = replace(spec, container_id=self.told.id, running=self.told.state is RUNNING)
+        return builders.pod(containers=(spec,))
+
+
+MOVES: dict[str, Callable[[Watched], object]] = {
+    "relist": Watched.kubelet_relists,
+    "tell": Watched.kubelet_tells,
+    "act": Watched.kubelet_acts,
+    "start": Watched.kubelet_starts_what_it_created,
+    "agent": Watched.agent_acts,
+}
+MORE = ("agent", "relist", "tell", "agent", "act", "start") * 20
+"""What comes after whatever came before: in the end the agent is content."""
+
+
+def alone(world: Watched) -> None:
+    """Let kubelet do all it has in mind, without the agent."""
+    for _ in range(10):
+        world.kubelet_acts()
+        world.kubelet_starts_what_it_created()
+        world.kubelet_relists()
+        world.kubelet_tells()
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    order=st.sampled_from(intents.Order),
+    moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=30),
+)
+def test_once_the_agent_looks_away_no_copy_comes_any_more(order: intents.Order, moves: list[str]) -> None:
+    world = Watched(builders.intent(order=order))
+    for move in (*moves, *MORE):
+        MOVES[move](world)
+        world.agent_verifies()
+        if world.looked_away:
+            break
+    assert world.looked_away
+    alone(world)
+    assert [view.state for view in world.containers if view.state in (RUNNING, CREATED)] == [RUNNING]
+
+
+NEW = {"trainer": ContainerId("new")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "agrees"),
+    [
+        pytest.param(ContainerSpec("trainer", MAIN, container_id=ContainerId("new"), running=True), True, id="runs"),
+        pytest.param(ContainerSpec("trainer", MAIN, container_id=ContainerId("new")), False, id="found-created"),
+        pytest.param(ContainerSpec("trainer", MAIN, container_id=ContainerId("old"), running=True), False, id="old"),
+        pytest.param(ContainerSpec("trainer", MAIN), False, id="none"),
+        pytest.param(
+            ContainerSpec("trainer", ContainerRole.SIDECAR, container_id=ContainerId("new")), False, id="sidecar"
+        ),
+        pytest.param(ContainerSpec("trainer", ContainerRole.INIT, container_id=ContainerId("new")), True, id="init"),
+    ],
+)
+def test_kubelet_agrees_when_it_has_seen_the_survivor_run(spec: ContainerSpec, agrees: bool) -> None:
+    check = verification.kubelet_agrees(builders.pod(containers=(spec,)), expected=NEW)
+    assert check.state is (CheckState.PASSED if agrees else CheckState.FAILED)

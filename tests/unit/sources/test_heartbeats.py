@@ -1,0 +1,417 @@
+"""Whose heartbeat is watched, when silence is told, and what is told when it cannot be seen."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cri.answers import ContainerInfo
+from agent.cri.errors import RuntimeUnavailable
+from agent.health.heartbeat import Pulse
+from agent.model.hangs import Hang
+from agent.model.parts import PartState, PartStatus
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    PodRef,
+    PodView,
+)
+from agent.restart import options
+from agent.sources import heartbeat_watch
+from agent.sources.container_inside import Inside
+from agent.sources.heartbeats import HeartbeatSource
+from agent.sources.processes import ProcFs
+from tests.fakes import outside
+from tests.fakes.proc_tree import ProcTree, container_id
+from tests.unit.restart import builders
+
+TRAINER = builders.TARGET
+TIMEOUT = 0.3
+PATIENCE = 60.0
+ME, PID = container_id(1), 100
+
+
+@dataclass
+class Runtime:
+    """Tells the pids of containers."""
+
+    pids: dict[ContainerId, int | None] = field(default_factory=dict)
+    away: bool = False
+
+    async def container_info(self, container: ContainerId) -> ContainerInfo:
+        if self.away:
+            raise RuntimeUnavailable("away", where="/run/x.sock")
+        return ContainerInfo(
+            id=container,
+            ref=TRAINER,
+            attempt=0,
+            state=ContainerState.RUNNING,
+            created_at=0,
+            started_at=0,
+            finished_at=0,
+            exit_code=0,
+            reason="",
+            message="",
+            log_path="",
+            annotations={},
+            pid=self.pids[container],
+        )
+
+
+@dataclass
+class Memory:
+    """What an earlier agent knew, and what is saved now."""
+
+    known: frozenset[ContainerId] = frozenset()
+    saved: "asyncio.Queue[frozenset[ContainerId]]" = field(default_factory=asyncio.Queue)
+
+    async def load(self) -> frozenset[ContainerId]:
+        return self.known
+
+    async def save(self, beating: frozenset[ContainerId]) -> None:
+        self.saved.put_nowait(beating)
+
+
+@dataclass
+class Told:
+    """Takes down what is told."""
+
+    hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
+    silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
+    refusals: "asyncio.Queue[tuple[PodRef, str]]" = field(default_factory=asyncio.Queue)
+
+    def hung(self, hang: Hang) -> None:
+        self.hangs.put_nowait(hang)
+
+    def silent_for(self, container: ContainerRef, seconds: float | None) -> None:
+        self.silent.put_nowait((container, seconds))
+
+    def refused(self, pod: PodRef, why: str) -> None:
+        self.refusals.put_nowait((pod, why))
+
+
+@dataclass
+class World:
+    """One node with one training pod, and the source."""
+
+    tree: ProcTree
+    source: HeartbeatSource
+    runtime: Runtime
+    pods: outside.Pods
+    events: outside.Events
+    memory: Memory
+    told: Told
+    statuses: list[PartStatus]
+
+    def begin(self, container: ContainerId = ME, *, pid: int = PID, ref: ContainerRef = TRAINER) -> Path:
+        """Start a container; return its heartbeat file as the node sees it."""
+        (self.tree.run(container, pid=pid) / "tmp").mkdir()
+        self.runtime.pids[container] = pid
+        self.events.run(ref, name=container)
+        return self.tree.roots[container] / "tmp" / "beat"
+
+    async def looked(self, times: int = 1, *, at: ContainerRef = TRAINER) -> list[float | None]:
+        """Wait for so many looks at a container from now on; return what each has shown of its silence."""
+        while not self.told.silent.empty():
+            self.told.silent.get_nowait()
+        seen: list[float | None] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(seen) < times:
+                container, seconds = await self.told.silent.get()
+                if container == at:
+                    seen.append(seconds)
+        return seen
+
+    async def beats(self, file: Path) -> None:
+        """Let a container begin to beat."""
+        await self.looked()  # what was there before proves nothing
+        touch(file)
+        while (await self.looked())[-1] is None:
+            continue
+
+    async def hangs(self) -> Hang:
+        async with asyncio.timeout(PATIENCE):
+            return await self.told.hangs.get()
+
+    async def never_hangs(self, *, looks: int = 12) -> list[float | None]:
+        """Look for three times the timeout; nobody may be told to hang. Returns what was seen."""
+        seen = await self.looked(looks)
+        assert self.told.hangs.empty()
+        return seen
+
+
+def annotated(timeout: float = TIMEOUT, **changes: Any) -> PodView:
+    wishes = {"kubemend.io/heartbeat-file": "/tmp/beat", "kubemend.io/heartbeat-timeout": f"{timeout}s"}
+    return replace(builders.pod(**changes), annotations={"kubemend.io/restart": "InPlace"} | wishes)
+
+
+def make(tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozenset()) -> World:
+    tree = ProcTree(tmp_path)
+    runtime, events, memory, told = Runtime(), outside.Events(), Memory(known), Told()
+    api, statuses = outside.Pods(*pods), list[PartStatus]()
+    source = HeartbeatSource(
+        runtime=runtime,
+        events=events,
+        pods=api,
+        processes=ProcFs(root=tree.proc, cgroup_root=tree.cgroups),
+        memory=memory,
+        listener=told,
+        report=statuses.append,
+    )
+    return World(tree, source, runtime, api, events, memory, told, statuses)
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need not wait for seconds."""
+    monkeypatch.setattr(options, "SHORTEST_HEARTBEAT", 0.0)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, short_timeouts: None) -> AsyncIterator[World]:
+    async with running(make(tmp_path, annotated())) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    work = asyncio.create_task(world.source.run(), name="heartbeats")
+    yield world
+    work.cancel()
+    results = await asyncio.gather(work, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError), results
+
+
+async def test_a_container_that_stops_touching_its_file_is_told_once_with_what_it_does(world: World) -> None:
+    file = world.begin()
+    world.tree.thread(PID, tid=PID + 1, state="D", name="nccl", waits_in="nv_ioctl")
+    await world.beats(file)
+    hang = await world.hangs()
+    assert (hang.target, hang.container_id, hang.file, hang.timeout) == (TRAINER, ME, "/tmp/beat", TIMEOUT)
+    assert hang.silent >= TIMEOUT
+    assert hang.doing == "threads: 1 D, 1 S; nccl (101) D in nv_ioctl"
+    assert hang.threads[0].stack == ("nv_ioctl", "do_syscall_64")
+    silences = await world.never_hangs()
+    assert None not in silences
+    assert silences == sorted(filter(None, silences)), "its age goes on"
+
+
+async def test_a_container_that_beats_is_left_alone(world: World) -> None:
+    file = world.begin()
+
+    async def beat() -> None:
+        while True:
+            file.touch()
+            await asyncio.sleep(TIMEOUT / 20)
+
+    beating = asyncio.create_task(beat())
+    await world.beats(file)
+    silences = await world.never_hangs()
+    beating.cancel()
+    assert None not in silences
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_container_that_has_never_touched_its_file_is_left_alone(world: World, *, is_there: bool) -> None:
+    file = world.begin()
+    if is_there:
+        touch(file)  # by its predecessor, on a volume: nobody has looked yet
+    assert set(await world.never_hangs()) == {None}
+
+
+async def test_it_is_told_again_after_it_has_beaten_again(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    await world.hangs()
+    assert await world.source.still_hung(ME) == ""
+    file.touch()
+    assert await world.source.still_hung(ME) == "it beats again"
+    assert (await world.hangs()).silent < 2 * TIMEOUT
+
+
+async def test_a_hang_that_stands_is_told_again_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_watch, "_TELL_AGAIN", TIMEOUT)
+    await world.beats(world.begin())
+    first, second = await world.hangs(), await world.hangs()
+    assert second.silent > first.silent
+
+
+async def test_what_no_longer_counts_as_a_hang_is_said(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    await world.hangs()
+    world.tree.freeze(ME)
+    assert await world.source.still_hung(ME) == "whether it beats could not be told"
+    world.tree.freeze(ME, frozen=False)
+    file.unlink()
+    assert await world.source.still_hung(ME) == "its heartbeat file has been taken away"
+    world.events.stop(ME)
+    await until(lambda: not world.source._watches)
+    assert await world.source.still_hung(ME) == "it has ended, or its heartbeat is not asked for any longer"
+
+
+async def test_a_frozen_container_is_not_told_and_gets_the_whole_timeout_when_it_is_thawed(world: World) -> None:
+    await world.beats(world.begin())
+    world.tree.freeze(ME)
+    assert (await world.never_hangs())[-1] is None
+    world.tree.freeze(ME, frozen=False)
+    assert (await world.hangs()).silent < 2 * TIMEOUT
+
+
+async def test_a_container_in_a_debugger_is_not_told(world: World) -> None:
+    file = world.begin()
+    world.tree.thread(PID, tid=PID + 1, state="t")
+    await world.beats(file)
+    await world.never_hangs()
+    world.tree.thread(PID, tid=PID + 1, state="S")
+    await world.hangs()
+
+
+async def test_a_successor_starts_from_nothing(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    await world.hangs()
+    world.events.stop(ME)
+    successor = container_id(2)
+    world.begin(successor, pid=PID + 1).touch()
+    assert set(await world.never_hangs()) == {None}
+
+
+async def test_an_agent_that_comes_back_finds_who_hung_meanwhile(tmp_path: Path, short_timeouts: None) -> None:
+    async with running(make(tmp_path, annotated(), known=frozenset({ME}))) as world:
+        world.begin().touch()
+        assert (await world.hangs()).container_id == ME
+
+
+async def test_who_beats_is_remembered_until_it_ends(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    async with asyncio.timeout(PATIENCE):
+        assert await world.memory.saved.get() == {ME}
+        world.events.stop(ME)
+        assert await world.memory.saved.get() == set()
+
+
+async def test_a_file_system_that_hangs_hangs_nobody_else(
+    tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ContainerRef(builders.POD, "other")
+    mains = tuple(ContainerSpec(name=name, role=ContainerRole.MAIN) for name in ("trainer", "other"))
+    comes_back, look = threading.Event(), Inside.look
+
+    def hang(inside: Inside, file: str) -> Any:
+        if inside is stuck:
+            comes_back.wait()
+        return look(inside, file)
+
+    stuck = None
+    monkeypatch.setattr(Inside, "look", hang)
+    monkeypatch.setattr(heartbeat_watch, "_LOOK_SECONDS", 0.05)
+    async with running(make(tmp_path, annotated(containers=mains))) as world:
+        file = world.begin()
+        second = world.begin(container_id(2), pid=PID + 1, ref=other)
+        await world.looked()
+        watch, _ = world.source._watches[ME]
+        stuck = watch._inside
+        await world.looked(3)
+        before = threading.active_count()
+        second.touch()
+        assert (await world.hangs()).target == other
+        assert watch.heart.pulse is Pulse.UNKNOWN
+        assert threading.active_count() <= before
+        comes_back.set()
+        await world.beats(file)
+        assert (await world.hangs()).target == TRAINER
+
+
+async def test_a_runtime_that_is_away_is_asked_again(world: World) -> None:
+    world.runtime.away = True
+    file = world.begin()
+    assert set(await world.looked(3)) == {None}
+    world.runtime.away = False
+    await world.beats(file)
+    await world.hangs()
+
+
+async def test_a_pid_that_is_another_containers_is_not_looked_into(world: World) -> None:
+    (world.begin(container_id(2), pid=PID + 1, ref=ContainerRef(builders.POD, "unasked"))).touch()
+    (world.tree.run(ME, pid=PID) / "tmp").mkdir()
+    world.runtime.pids[ME] = PID + 1
+    world.events.run(TRAINER, name=ME)
+    assert set(await world.looked(3)) == {None}
+    assert world.source._watches[ME][0].heart.last is None
+
+
+SIDECAR = (
+    ContainerSpec(name="trainer", role=ContainerRole.MAIN),
+    ContainerSpec(name="logger", role=ContainerRole.MAIN),
+    ContainerSpec(name="shipper", role=ContainerRole.SIDECAR),
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "watched"),
+    [("", {"trainer", "logger"}), ("trainer", {"trainer"}), ("shipper,trainer", {"trainer", "shipper"})],
+)
+async def test_the_named_containers_are_watched_else_all_mains(world: World, named: str, watched: set[str]) -> None:
+    pod = annotated(containers=SIDECAR)
+    await world.pods.put(replace(pod, annotations={**pod.annotations, "kubemend.io/containers": named}))
+    for number, spec in enumerate(SIDECAR):
+        world.begin(container_id(number + 1), pid=PID + number, ref=ContainerRef(builders.POD, spec.name))
+    await world.looked()
+    assert {watch.view.ref.name for watch, _ in world.source._watches.values()} == watched
+
+
+async def test_a_pod_that_does_not_ask_is_not_watched(tmp_path: Path) -> None:
+    async with running(make(tmp_path, builders.pod())) as world:
+        world.begin()
+        await until(lambda: bool(world.statuses))
+        assert {status.state for status in world.statuses} == {PartState.IDLE}
+
+
+async def test_an_annotation_that_changes_is_obeyed_at_once(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    await world.pods.put(annotated(timeout=3600))
+    await until(lambda: world.source._watches[ME][0].wish.timeout == 3600)
+    await world.pods.put(builders.pod())
+    await until(lambda: not world.source._watches)
+
+
+async def test_an_annotation_that_is_not_understood_is_told_and_taken_back(world: World) -> None:
+    world.begin()
+    pod = annotated()
+    await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat"}))
+    await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat", "x": "y"}))
+    async with asyncio.timeout(PATIENCE):
+        assert "heartbeat-timeout is missing" in (await world.told.refusals.get())[1]
+        assert world.told.refusals.empty()
+        await world.pods.put(pod)
+        assert await world.told.refusals.get() == (builders.POD, "")
+
+
+async def test_a_node_whose_cgroups_are_hidden_says_what_to_mend(world: World) -> None:
+    world.tree.run(ME, pid=PID)
+    (world.tree.group(ME) / "cgroup.events").unlink()
+    world.runtime.pids[ME] = PID
+    world.events.run(TRAINER, name=ME)
+    await until(lambda: world.statuses[-1].state is PartState.DEGRADED)
+    assert "/sys/fs/cgroup" in world.statuses[-1].mend
+
+
+def touch(file: Path) -> None:
+    file.touch()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - an attribute, changed without an event
+            await asyncio.sleep(0.005)

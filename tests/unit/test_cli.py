@@ -1,0 +1,187 @@
+"""The command line: what its words mean, and how it ends when they mean nothing."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agent import cli
+from agent.control import client, following, messages
+from agent.restart.asking import Asked
+from agent.restart.intents import Strategy
+
+EVENTS = (
+    {"event": "accepted", "ms": 0.0, "pod": "default/trainer-0", "container": "trainer"},
+    {"event": "done", "ms": 71.2, "ok": True, "reason": "Swapped", "detail": ""},
+)
+
+
+@dataclass
+class Agent:
+    """Stands for the agent behind the socket: what it is asked, and how it answers."""
+
+    answer: int | BaseException = following.EXIT_OK
+    request: messages.RestartRequest | None = None
+    socket: Path | None = None
+    wait: bool | None = None
+
+    async def follow(
+        self,
+        request: messages.RestartRequest,
+        *,
+        socket: Path,
+        wait: bool,
+        show: Callable[[Mapping[str, Any]], None],
+    ) -> int:
+        self.request, self.socket, self.wait = request, socket, wait
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        for event in EVENTS:
+            show(event)
+        return self.answer
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    made = Agent()
+    monkeypatch.setattr(following, "follow", made.follow)
+    return made
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner(env={"KUBEMEND_STATE_DIR": None, "KUBEMEND_CONFIG": None, **(env or {})}).invoke(
+        cli.main, arguments
+    )
+
+
+def asked(agent: Agent, *arguments: str) -> messages.RestartRequest:
+    result = run("restart", *arguments)
+    assert result.exit_code == 0, result.output
+    assert agent.request is not None
+    return agent.request
+
+
+@pytest.mark.parametrize(
+    ("arguments", "namespace"),
+    [
+        (["trainer-0"], "default"),
+        (["trainer-0", "-n", "team"], "team"),
+        (["pod/trainer-0"], "default"),
+        (["pod/trainer-0", "--namespace", "team"], "team"),
+        (["team/trainer-0"], "team"),
+        (["team/trainer-0", "-n", "team"], "team"),
+    ],
+)
+def test_a_pod_may_be_named_as_in_kubectl(agent: Agent, arguments: list[str], namespace: str) -> None:
+    request = asked(agent, *arguments)
+    assert (request.namespace, request.pod) == (namespace, "trainer-0")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a/b/c"], ["pod/"], ["/trainer-0"], [""], ["team/trainer-0", "-n", "other"], ["pod/team/trainer-0"]]
+)
+def test_what_is_no_pod_is_a_usage_error(agent: Agent, arguments: list[str]) -> None:
+    result = run("restart", *arguments)
+    assert result.exit_code == 2
+    assert "POD" in result.output
+    assert agent.request is None
+
+
+def test_what_is_not_said_is_left_to_the_annotations(agent: Agent) -> None:
+    assert asked(agent, "trainer-0").asked == Asked()
+    assert agent.wait is True
+    assert agent.socket == Path("/var/lib/kubemend/control.sock")
+
+
+def test_what_is_said_is_asked_for(agent: Agent) -> None:
+    flags = ["-c", "trainer", "-c", "logger", "--strategy", "rerun", "--grace", "500ms", "--reason", "new data"]
+    request = asked(agent, "trainer-0", *flags, "--no-wait", "--state-dir", "/elsewhere")
+    assert request.asked == Asked(
+        strategy=Strategy.RERUN, containers=frozenset({"trainer", "logger"}), grace_seconds=0.5
+    )
+    assert (request.reason, agent.wait, agent.socket) == ("new data", False, Path("/elsewhere/control.sock"))
+
+
+def test_the_agents_own_file_and_variables_tell_where_it_is(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("state-dir: /from-file\nnode-name: n\n")
+    asked(agent, "trainer-0", "--config", str(tmp_path / "agent.yaml"))
+    assert agent.socket == Path("/from-file/control.sock")
+    run("restart", "trainer-0", env={"KUBEMEND_STATE_DIR": "/from-env"})
+    assert agent.socket == Path("/from-env/control.sock")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["--grace", "soon"], "--grace"), (["--strategy", "quick"], "rerun"), (["--state-dir", ""], "--state-dir")],
+)
+def test_a_flag_that_makes_no_sense_is_a_usage_error(agent: Agent, arguments: list[str], named: str) -> None:
+    result = run("restart", "trainer-0", *arguments)
+    assert (result.exit_code, agent.request) == (2, None)
+    assert named in result.output
+
+
+def test_progress_is_lines_for_people_and_objects_for_programs(agent: Agent) -> None:
+    assert run("restart", "trainer-0").stdout.splitlines() == [
+        "      0 ms  accepted  default/trainer-0, container trainer",
+        "     71 ms  done      Swapped",
+    ]
+    assert [json.loads(line) for line in run("restart", "trainer-0", "--json").stdout.splitlines()] == list(EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (following.EXIT_NOT_DONE, 1),
+        (client.NotReachableError("cannot reach the agent"), 3),
+        (client.NotAcceptedError("there is no such pod", usage=False), 1),
+        (client.NotAcceptedError("name one with --container", usage=True), 2),
+        (client.LostError("the agent has gone away"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_how_it_ends_is_in_the_exit_code_and_why_on_stderr(
+    agent: Agent, answer: int | BaseException, code: int
+) -> None:
+    agent.answer = answer
+    result = run("restart", "trainer-0")
+    assert result.exit_code == code
+    assert len(result.stderr.splitlines()) == (0 if isinstance(answer, int) else 1)
+    assert str(answer) in result.stderr or isinstance(answer, int)
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"), [(client.LostError("gone"), "is seen through"), (KeyboardInterrupt(), "sees through")]
+)
+def test_who_stops_following_is_told_that_the_restart_goes_on(
+    agent: Agent, answer: BaseException, goes_on: str
+) -> None:
+    agent.answer = answer
+    assert goes_on in run("restart", "trainer-0").stderr
+
+
+def doctor(tmp_path: Path, *more: str) -> Result:
+    """Examine a machine that has nothing."""
+    flags = ("cri-endpoint", "pod-resources-socket", "kernel-log", "kubeconfig", "state-dir", "pod-log-symlinks")
+    return run("doctor", *(f"--{flag}={tmp_path / flag}" for flag in flags), "--metrics-address=127.0.0.1:1", *more)
+
+
+def test_doctor_ends_with_1_where_something_does_not_work(tmp_path: Path) -> None:
+    result = doctor(tmp_path, "--node-name=bare")
+    assert result.exit_code == 1
+    assert "node bare: " in result.stdout.splitlines()[-1]
+    assert "\x1b" not in result.stdout, "no colours where nobody sees them"
+    assert result.stderr == ""
+
+
+def test_doctor_tells_programs_the_same(tmp_path: Path) -> None:
+    report = json.loads(doctor(tmp_path, "--json", "--node-name=bare").stdout)
+    assert (report["node"], report["works"]) == ("bare", False)
+    assert {"name", "result", "what", "mend"} == set(report["checks"][0])
+
+
+def test_settings_are_checked_for_doctor_too(tmp_path: Path) -> None:
+    assert doctor(tmp_path, "--log-format=xml").exit_code == 2
