@@ -1,153 +1,255 @@
-"""Reruns of a whole pod (init container, sidecar, main) against the bare calls that they are made of, in turns."""
+"""Reruns of whole pods under kubelet's eyes: how often has each container run, in which order, and how fast was it?
+
+Pods of an init container, a sidecar and a main container are rerun by the product, each at a random moment against
+kubelet's look at the runtime once a second. In turns, as many others are restarted by the bare calls that a rerun is
+made of. What has run is counted by the runtime's events and by the init container itself, not by what we believe.
+
+Prints JSON. A round is the rerun of one pod; all that is not milliseconds is a number of rounds. ``rerun_ms`` is from
+the first call to the confirmed new processes, ``reserve_ms`` its part before the kill, ``prepare_ms`` what goes before
+it. ``adopted`` counts, by container, where kubelet was faster than we.
+"""
 
 import asyncio
+import json
 import random
+import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.actuator.outcomes import Result
+import click
+
+from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.tools import Material
 from agent.cri import errors
 from agent.cri.events import ContainerEvent, EventKind
 from agent.engine import targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, PodUid, SandboxId
-from agent.restart import intents
+from agent.restart import intents, reservations
 from agent.sources.processes import ProcFs
-from bench import figures
+from bench import figures, rig
 from bench.rig import SECONDS, Rig
+from common import logs
 from hack.devnode import node, trainer
+from hack.devnode.observer import Seen
 
 _COPY_SECONDS = 3.0
+_INIT = "prepare"
+_LASTING = ("shipper", "trainer")
 
 
 @dataclass
 class Samples:
-    """Durations in seconds.
+    """Durations in seconds, and numbers of rounds.
 
-    Of the reruns ``adopted`` counts those in which kubelet was faster somewhere, ``init_twice`` those in which it has
-    run an init container beside ours; ``bare_lost`` counts the bare calls that kubelet has spoiled by being faster.
+    ``side_by_side`` counts, by container, where two ran at the same time, ``told`` where the product said itself that
+    an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being faster.
     """
 
     prepare: list[float] = field(default_factory=list)
+    reserve: list[float] = field(default_factory=list)
     rerun: list[float] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)
-    adopted: int = 0
-    left_to_kubelet: int = 0
-    init_twice: int = 0
     bare_lost: int = 0
+    left_to_kubelet: int = 0
+    init_runs: Counter[int] = field(default_factory=Counter)
+    started_again: Counter[str] = field(default_factory=Counter)
+    side_by_side: Counter[str] = field(default_factory=Counter)
+    adopted: Counter[str] = field(default_factory=Counter)
+    told: int = 0
+    names_kept: int = 0
+    order_kept: int = 0
+    counted_once: int = 0
+    in_place: int = 0
 
     def figures(self) -> dict[str, Any]:
         """Return what is printed."""
         rerun, bare = figures.milliseconds(self.rerun), figures.milliseconds(self.bare)
         return {
-            "reruns": len(self.rerun),
-            "adopted": self.adopted,
+            "rounds": len(self.rerun),
+            "init_runs_per_round": {str(runs): count for runs, count in sorted(self.init_runs.items())},
+            "init_exactly_once": self.init_runs[1],
+            "init_again_and_told": self.told,
+            "started_again": dict(self.started_again),
+            "duplicates": self.side_by_side.total(),
+            "duplicates_by_container": dict(self.side_by_side),
+            "order_kept": self.order_kept,
+            "restart_counts_plus_one": self.counted_once,
+            "same_pod_ip_and_sandbox": self.in_place,
+            "adopted": dict(self.adopted),
             "left_to_kubelet": self.left_to_kubelet,
-            "init_twice": self.init_twice,
+            "names_left_reserved": self.names_kept,
             "bare_lost": self.bare_lost,
             "prepare_ms": figures.milliseconds(self.prepare),
+            "reserve_ms": figures.milliseconds(self.reserve),
             "rerun_ms": rerun,
             "bare_calls_ms": bare,
             "ratio": round(rerun["p50"] / bare["p50"], 3),
         }
 
 
-async def measure(dev: node.DevNode, rig: Rig, *, count: int) -> Samples:
-    """Rerun one pod by the product and another by bare calls, so many times each."""
-    samples = Samples()
-    for name in ("rerun", "rerun-bare"):
-        await rig.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
-        await rig.running(name, restart=0)
-    chance = random.Random(5532)
-    for number in range(1, count + 1):
-        # Waiting for kubelet's status has brought us into step with its look once a second: leave that step.
-        await asyncio.sleep(chance.random())
-        done = (await _rerun(rig, samples), await _bare_calls(rig, samples))
-        for name, intent in zip(("rerun", "rerun-bare"), done, strict=True):
-            await _settled(rig, name, intent, restart=number)
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One restart of one pod, by the product or by bare calls. ``before`` is the pod as it was."""
+
+    name: str
+    intent: intents.PodIntent
+    materials: Mapping[str, Material]
+    before: Seen
+    outcome: Outcome | None = None
+
+
+async def measure(dev: node.DevNode, made: Rig, *, count: int, pods: int = 1, seed: int = 5532) -> Samples:
+    """Rerun so many pods by the product and as many by bare calls, each so often."""
+    samples, chance = Samples(), random.Random(seed)
+    ours = [f"rerun-{number}" for number in range(pods)]
+    bare = [f"bare-{number}" for number in range(pods)]
+    for name in (*ours, *bare):
+        await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
+    for name in (*ours, *bare):
+        await _whole(made, name, restart=0)
+    async with made.events.subscribe() as events:
+        for number in range(1, count + 1):
+            done = [
+                *await asyncio.gather(*(_rerun(made, name, samples, after=chance.random()) for name in ours)),
+                *await asyncio.gather(*(_bare_calls(made, name, samples) for name in bare)),
+            ]
+            done = await asyncio.gather(*(_settled(made, each, restart=number) for each in done))
+            happened = [events.get_nowait() for _ in range(events.qsize())]
+            for each in done[:pods]:
+                await _judge(made, each, [event for event in happened if event.pod.name == each.name], samples)
     return samples
 
 
-async def _prepared(rig: Rig, name: str) -> tuple[intents.PodIntent, Mapping[str, Material]]:
-    seen = await rig.observer.see(name)
-    pod = await rig.pods.wait_for(PodUid(seen.uid), lambda _: True, timeout=SECONDS)
+async def _prepared(made: Rig, name: str) -> _Round:
+    seen = await made.observer.see(name)
+    pod = await made.pods.wait_for(PodUid(seen.uid), lambda _: True, timeout=SECONDS)
     assert pod is not None
     intent = intents.PodIntent(
         id=uuid.uuid4().hex[:12],
         target=ContainerRef(pod=pod.ref, name="trainer"),
         sandbox_id=SandboxId(seen.sandbox),
         strategy=intents.Strategy.RERUN,
-        plan=await targets.plan(rig.cri, pod),
+        plan=await targets.plan(made.cri, pod),
         reason="Bench",
         created_at=time.time(),
     )
-    return intent, await targets.materials(rig.cri, intent, pod=pod, processes=ProcFs())
+    materials = await targets.materials(made.cri, intent, pod=pod, processes=ProcFs())
+    return _Round(name=name, intent=intent, materials=materials, before=seen)
 
 
-async def _settled(rig: Rig, name: str, intent: intents.PodIntent, *, restart: int) -> None:
-    """Wait until kubelet shows one of each; a copy that it has started late is resolved, as the product would."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            try:
-                return await rig.running(name, restart=restart, timeout=_COPY_SECONDS)
-            except TimeoutError:
-                await rig.rerun.carry_out(intent, materials=None)
-
-
-async def _rerun(rig: Rig, samples: Samples) -> intents.PodIntent:
-    before = (await rig.observer.see("rerun")).init_runs
+async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Round:
+    await asyncio.sleep(after)
     began = time.perf_counter()
-    intent, materials = await _prepared(rig, "rerun")
-    await rig.store.begin(intent)
+    begun = await _prepared(made, name)
+    await made.store.begin(begun.intent)
     kill = time.perf_counter()
-    outcome = await rig.rerun.carry_out(intent, materials=materials)
+    outcome = await made.rerun.carry_out(begun.intent, materials=begun.materials)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.prepare.append(kill - began)
     samples.rerun.append(done - kill)
-    ours = {view.id for view in await rig.cri.list_containers() if view.restart_id == intent.id}
-    samples.adopted += not ours.issuperset(outcome.survivors.values())
+    samples.reserve.append(outcome.phases["reserve"])
     samples.left_to_kubelet += outcome.result is Result.LEFT_TO_KUBELET
-    samples.init_twice += (await rig.observer.see("rerun")).init_runs > before + 1
-    await rig.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
-    return intent
+    await made.store.finish(begun.intent.id, outcome=outcome.result.value, now=time.time())
+    return replace(begun, outcome=outcome)
 
 
-async def _bare_calls(rig: Rig, samples: Samples) -> intents.PodIntent:
+async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
+    """Wait until kubelet shows one of each. The product looks again, as ever; after bare calls that is tidying up."""
+    if done.outcome is not None:
+        again = await made.rerun.carry_out(done.intent, materials=done.materials)
+        await _whole(made, done.name, restart=restart)
+        return replace(done, outcome=replace(done.outcome, notes=(*done.outcome.notes, *again.notes)))
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                await _whole(made, done.name, restart=restart, timeout=_COPY_SECONDS)
+            except TimeoutError:
+                await made.rerun.carry_out(done.intent, materials=None)
+            else:
+                return done
+
+
+async def _whole(made: Rig, name: str, *, restart: int, timeout: float = SECONDS) -> None:
+    """Wait until of each container that lasts one runs, and kubelet shows that."""
+    await made.observer.until(
+        name,
+        lambda s: (
+            s.restart_counts.get("trainer", -1) >= restart
+            and all(s.running.get(each) == (s.container_ids[each],) for each in _LASTING)
+        ),
+        timeout=timeout,
+        what=f"restart {restart} of {name} in kubelet's status",
+    )
+
+
+async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], samples: Samples) -> None:
+    """Count what has become of the pod."""
+    seen = await made.observer.see(done.name)
+    started = Counter(event.container.ref.name for event in happened if event.kind is EventKind.STARTED)
+    samples.init_runs[max(started[_INIT], seen.init_runs - done.before.init_runs)] += 1
+    samples.started_again.update(name for name, times in started.items() if times > 1)
+    samples.side_by_side.update(_side_by_side(happened) | {name for name, ids in seen.running.items() if len(ids) > 1})
+    ours = [view for view in await made.cri.list_containers() if view.restart_id == done.intent.id]
+    made_by_us = {view.ref.name for view in ours}
+    samples.names_kept += any(reservations.reserves(view) for view in ours)
+    samples.told += done.outcome is not None and bool(done.outcome.notes)
+    samples.adopted.update(name for name in (_INIT, *_LASTING) if name not in made_by_us)
+    times = {name: await made.observer.times(ContainerId(container)) for name, container in seen.container_ids.items()}
+    samples.order_kept += 0 < times[_INIT][1] <= times["shipper"][0] <= times["trainer"][0]
+    samples.counted_once += all(
+        count == done.before.restart_counts[name] + 1 for name, count in seen.restart_counts.items()
+    )
+    place = (seen.uid, seen.ip, seen.sandbox, seen.phase)
+    samples.in_place += place == (done.before.uid, done.before.ip, done.before.sandbox, done.before.phase)
+
+
+def _side_by_side(happened: list[ContainerEvent]) -> set[str]:
+    """Return the names of which two containers have run at the same time, the old ones apart."""
+    running: dict[str, set[ContainerId]] = {}
+    found = set()
+    for event in happened:
+        name, ids = event.container.ref.name, running.setdefault(event.container.ref.name, set())
+        if event.kind is EventKind.STARTED:
+            ids.add(event.container_id)
+            found |= {name} if len(ids) > 1 else set()
+        elif event.kind in (EventKind.STOPPED, EventKind.DELETED):
+            ids.discard(event.container_id)
+    return found
+
+
+async def _bare_calls(made: Rig, name: str, samples: Samples) -> _Round:
     """The calls alone, as early as each can be: what has exited goes first, init is awaited by its exit event."""
-    intent, materials = await _prepared(rig, "rerun-bare")
-    views = await rig.cri.list_containers(pod_uid=intent.target.pod.uid)
+    begun = await _prepared(made, name)
+    views = await made.cri.list_containers(pod_uid=begun.intent.target.pod.uid)
     exited = [view.id for view in views if view.state is ContainerState.EXITED]
     others = [view.id for view in views if view.state is not ContainerState.EXITED]
-    async with rig.events.subscribe(intent.target.pod.uid) as changes:
+    async with made.events.subscribe(begun.intent.target.pod.uid) as changes:
         began = time.perf_counter()
         for group in (exited, others):
-            await asyncio.gather(*(rig.cri.remove_container(container) for container in group))
+            await asyncio.gather(*(made.cri.remove_container(container) for container in group))
         try:
-            for planned in intent.plan:
-                await _start(rig, intent, materials[planned.name], planned=planned, changes=changes)
+            for planned in begun.intent.plan:
+                await _start(made, begun, planned=planned, changes=changes)
         except errors.NameReserved:
             samples.bare_lost += 1
         else:
             samples.bare.append(time.perf_counter() - began)
-    return intent
+    return begun
 
 
 async def _start(
-    rig: Rig,
-    intent: intents.PodIntent,
-    material: Material,
-    *,
-    planned: intents.Planned,
-    changes: "asyncio.Queue[ContainerEvent]",
+    made: Rig, begun: _Round, *, planned: intents.Planned, changes: "asyncio.Queue[ContainerEvent]"
 ) -> None:
-    container = await rig.cri.create_container(
-        sandbox_id=intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+    material = begun.materials[planned.name]
+    container = await made.cri.create_container(
+        sandbox_id=begun.intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
     )
-    await rig.cri.start_container(container)
+    await made.cri.start_container(container)
     if planned.role is ContainerRole.INIT:
         await _ended(container, changes)
 
@@ -156,3 +258,23 @@ async def _ended(container: ContainerId, changes: "asyncio.Queue[ContainerEvent]
     async with asyncio.timeout(SECONDS):
         while (event := await changes.get()).container_id != container or event.kind is not EventKind.STOPPED:
             pass
+
+
+async def _run(*, rounds: int, pods: int, seed: int) -> dict[str, Any]:
+    async with node.DevNode.named("reruns") as dev, rig.on(dev) as made:
+        samples = await measure(dev, made, count=rounds, pods=pods, seed=seed)
+        return {"node": dev.kinds, "pods": pods, **samples.figures()}
+
+
+@click.command(help=__doc__)
+@click.option("--rounds", default=200, show_default=True, help="Reruns of each pod.")
+@click.option("--pods", default=1, show_default=True, help="Pods that are rerun side by side.")
+@click.option("--seed", default=5532, show_default=True, help="Of the moments at which reruns begin.")
+def main(rounds: int, pods: int, seed: int) -> None:
+    """Measure and print."""
+    logs.configure(level="error", log_format="console")
+    click.echo(json.dumps(asyncio.run(_run(rounds=rounds, pods=pods, seed=seed)), indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,11 +2,12 @@
 
 Two pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
 material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare stop,
-create and start calls with the same config. The same then with reruns of whole pods. Then an agent process reads kernel
-log lines, and the time from each line to the pod condition in the API is taken by a watch.
+create and start calls with the same config. The same then with reruns of whole pods, and with what kubelet does for us:
+resets and the pod's own rules. Then one container per strategy fails many times in a row under a whole agent. Last an
+agent reads kernel log lines, and the time from each line to the pod condition in the API is taken by a watch.
 
-Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the kill to the confirmed new process, ``prepare_ms`` is what goes
-before the kill.
+Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the kill to the confirmed new process, ``running_ms`` is until
+everything runs again, ``prepare_ms`` is what goes before the kill. Each ratio is to the bare calls of the same run.
 """
 
 import asyncio
@@ -25,8 +26,9 @@ from agent.actuator.tools import Material
 from agent.engine import targets
 from agent.model.workloads import ContainerRef, PodRef, PodUid, RestartPolicy
 from agent.restart import intents
+from agent.restart.intents import Strategy
 from agent.sources.processes import ProcFs
-from bench import figures, rig
+from bench import figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
 from bench.rig import SECONDS
 from common import logs
@@ -48,7 +50,18 @@ class Samples:
     adopted: int = 0
 
 
-async def measure(*, restarts: int, reruns: int, lines: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often each thing is measured; ``row`` is the length of a row of failures."""
+
+    restarts: int
+    reruns: int
+    resets: int
+    row: int
+    lines: int
+
+
+async def measure(counts: Counts) -> dict[str, Any]:
     """Run everything and return the figures."""
     samples = Samples()
     async with node.DevNode.named("bench") as dev:
@@ -56,15 +69,35 @@ async def measure(*, restarts: int, reruns: int, lines: int) -> dict[str, Any]:
             for name in ("swapped", "bare"):
                 await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
                 await made.running(name, restart=0)
-            for number in range(1, restarts + 1):
+            for number in range(1, counts.restarts + 1):
                 await _swap(made, samples)
                 await _bare_calls(made, samples)
                 await made.running("swapped", restart=number)
                 await made.running("bare", restart=number)
-            whole_pods = await bench_reruns.measure(dev, made, count=reruns)
-        await _log_lines(dev, samples, lines=lines)
+            whole_pods = await bench_reruns.measure(dev, made, count=counts.reruns)
+            by_kubelet = {
+                strategy: await kubelets.measure(dev, made, strategy=strategy, count=counts.resets)
+                for strategy in (Strategy.RESET, Strategy.RULES)
+            }
+        known = {
+            Strategy.SWAP,
+            Strategy.RERUN,
+            *(strategy for strategy, each in by_kubelet.items() if each is not None),
+        }
+        in_a_row = await rows.measure(dev, count=counts.row, strategies=known)
+        await _log_lines(dev, samples, lines=counts.lines)
         kinds = dev.kinds
-    return {**_figures(samples, kinds=kinds), "whole_pod": whole_pods.figures()}
+    whole_pod = whole_pods.figures()
+    return {
+        **_figures(samples, kinds=kinds),
+        "whole_pod": whole_pod,
+        "by_kubelet": {
+            strategy.value: each.figures(bare=whole_pod["bare_calls_ms"]["p50"])
+            for strategy, each in by_kubelet.items()
+            if each is not None
+        },
+        "failures_in_a_row": {name: row.figures() for name, row in in_a_row.items()},
+    }
 
 
 def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
@@ -184,11 +217,13 @@ def _arrived(pod: dict[str, Any], *, uid: str, arrivals: "asyncio.Queue[tuple[st
 @click.command(help=__doc__)
 @click.option("--restarts", default=100, show_default=True, help="Restarts of each kind.")
 @click.option("--reruns", default=50, show_default=True, help="Reruns of each kind.")
+@click.option("--resets", default=20, show_default=True, help="Resets, and as many restarts by rules.")
+@click.option("--row", default=10, show_default=True, help="Failures in a row.")
 @click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
-def main(restarts: int, reruns: int, lines: int) -> None:
+def main(**counts: int) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    click.echo(json.dumps(asyncio.run(measure(restarts=restarts, reruns=reruns, lines=lines)), indent=2))
+    click.echo(json.dumps(asyncio.run(measure(Counts(**counts))), indent=2))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
+
 from agent.actuator.host_files import HostFiles
 from agent.actuator.rerun import RerunActuator
+from agent.actuator.reset import ResetActuator
+from agent.actuator.rules import RulesActuator
 from agent.actuator.swap import SwapActuator
 from agent.actuator.tools import Tools
 from agent.cri import client as cri_client
@@ -29,6 +33,8 @@ class Rig:
     cri: cri_client.CriClient
     swap: SwapActuator
     rerun: RerunActuator
+    reset: ResetActuator
+    rules: RulesActuator
     events: ContainerWatch
     pods: PodWatch
     store: Store
@@ -45,6 +51,16 @@ class Rig:
             timeout=timeout,
             what=f"restart {restart} of {name} in kubelet's status",
         )
+
+
+async def is_ready(agent: node.Agent) -> bool:
+    """Whether every part of an agent works; one that does not listen (yet) is not ready."""
+    url = f"http://{agent.metrics_address}/readyz"
+    try:
+        async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as answer:
+            return answer.ok
+    except aiohttp.ClientConnectionError:
+        return False
 
 
 @contextlib.asynccontextmanager
@@ -66,6 +82,8 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
                 cri=cri,
                 swap=SwapActuator(tools),
                 rerun=RerunActuator(tools, pods=pods),
+                reset=ResetActuator(tools),
+                rules=RulesActuator(tools),
                 events=events,
                 pods=pods,
                 store=store,

@@ -42,7 +42,9 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
         labels=successor.labels,
         annotations=successor.annotations,
         log_path=f"{name}/{attempt}{_SUFFIX}",
-        linux=successor.linux,  # the runtime wants its namespaces to be the sandbox's
+        linux=api_pb2.LinuxContainerConfig(  # the runtime wants its namespaces to be the sandbox's
+            security_context=successor.linux.security_context
+        ),
     )
     for label in (NAME_LABEL, _POD_UID_LABEL):
         made.labels[label] += _SUFFIX

@@ -29,6 +29,12 @@ def dev() -> Iterator[node.DevNode]:
         made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
 
 
+@pytest.fixture(autouse=True)
+def kernel_log_of_its_own(dev: node.DevNode) -> None:
+    """An agent believes every line of this boot, also those that another scenario has written."""
+    dev.kernel_log.clear()
+
+
 @pytest.fixture
 async def observer(dev: node.DevNode) -> AsyncIterator[Observer]:
     """Looks at the node from outside the agent."""

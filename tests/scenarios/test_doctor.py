@@ -1,6 +1,11 @@
 """``doctor`` on a whole node: everything works; one thing is missing; the agent itself is asked, too."""
 
+import asyncio
 import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -73,3 +78,40 @@ async def test_a_missing_runtime_socket_is_named_and_hides_nothing_else(
     assert found["container-runtime"].mend
     broken = {name for name, check in found.items() if not check.result.works}
     assert broken == {"container-runtime", "container-config", "container-events", "host-processes"}
+
+
+async def doctor(dev: node.DevNode, flags: Mapping[str, str], *more: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command as a person would."""
+    line = [sys.executable, "-m", "agent.cli", "doctor", *(f"--{key}={value}" for key, value in flags.items()), *more]
+    return await asyncio.to_thread(
+        subprocess.run,
+        line,
+        env=dev.agent_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+async def test_the_command_exits_with_0_where_all_works(dev: node.DevNode, observer: Observer, tmp_path: Path) -> None:
+    flags = dev.agent_flags(metrics_address="127.0.0.1:1") | {"state-dir": str(tmp_path)}
+    async with training.pod(dev, observer, "examined-too"):
+        done = await doctor(dev, flags)
+    assert done.returncode == 0, done
+    assert done.stdout.splitlines()[-1].startswith(f"node {dev.name}: ")
+    assert done.stderr == ""
+
+
+async def test_the_command_exits_with_1_and_names_the_mend_where_something_does_not(
+    dev: node.DevNode, tmp_path: Path
+) -> None:
+    missing = tmp_path / "none.sock"
+    flags = dev.agent_flags(metrics_address="127.0.0.1:1") | {"state-dir": str(tmp_path), "cri-endpoint": str(missing)}
+    done = await doctor(dev, flags, "--json")
+    assert done.returncode == 1, done
+    report = json.loads(done.stdout)
+    assert report["works"] is False
+    (runtime,) = [check for check in report["checks"] if check["name"] == "container-runtime"]
+    assert (runtime["result"], str(missing) in runtime["what"]) == ("fail", True)
+    assert runtime["mend"]

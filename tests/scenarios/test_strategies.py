@@ -1,10 +1,9 @@
 """Every strategy on real containers, under kubelet's eyes."""
 
 import asyncio
-import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,6 @@ def own_state(tmp_path: Path) -> str:
 
 def asking_for(strategy: str, **more: str) -> dict[str, str]:
     return OPT_IN | {"kubemend.io/strategy": strategy} | {f"kubemend.io/{key}": value for key, value in more.items()}
-
-
-@contextlib.asynccontextmanager
-async def pod(observer: Observer, manifest: Mapping[str, Any]) -> AsyncIterator[Seen]:
-    """Run a pod of the scenario's own making for the length of the block; yields it training."""
-    name = manifest["metadata"]["name"]
-    await observer.create(manifest)
-    try:
-        yield await observer.until(name, training.is_training, timeout=training.DEADLINE, what=f"{name} training")
-    finally:
-        await observer.delete(name)
 
 
 def container(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -138,7 +126,7 @@ async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
     manifest = trainer.manifest("fresh", node=dev.name, annotations=asking_for("swap") | {"learning-rate": "old"})
     rate = {"name": "RATE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['learning-rate']"}}}
     with_environment(manifest, rate)
-    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
         await training.until_ready(agent)
         await annotate(dev, "fresh", {"learning-rate": "new"})
         await training.xid(dev, observer, "fresh", 31)
@@ -159,7 +147,7 @@ async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer
     async with kube.connect(kubeconfig=dev.kubeconfig) as api:
         maps = paths.collection("configmaps", namespace="default")
         await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
-        async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+        async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
             await training.until_ready(agent)
             assert said(observer, "configured", before) == "rate old"
             await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
@@ -195,7 +183,7 @@ async def test_the_pods_own_rule_restarts_all_of_it(dev: node.DevNode, observer:
         restartPolicy="Never",
         restartPolicyRules=[{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}],
     )
-    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "ruled", 31)
         await whole_pod_restarted(observer, "ruled", before, by="rules")
@@ -212,7 +200,7 @@ async def test_selected_containers_are_swapped_together_and_no_other(
         {key: value for key, value in (idle | {"name": name}).items() if value is not None}
         for name in ("worker", "bystander")
     ]
-    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "several", 31)
         after = await training.restarted(observer, "several", before)
@@ -230,7 +218,7 @@ async def test_grace_runs_pre_stop_then_sigterm_before_the_kill(
     made["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /checkpoints/end"]}}}
     on_term = "trap 'echo term >> /checkpoints/end; exit 0' TERM\n"
     made["command"] = [*made["command"][:2], on_term + made["command"][2]]
-    async with dev.agent(own_state) as agent, pod(observer, manifest) as before:
+    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "graceful", 31)
         after = await training.restarted(observer, "graceful", before)

@@ -82,6 +82,13 @@ def test_a_container_that_outlived_its_fault_was_not_restarted() -> None:
     assert judging.unsettled(replace(old, refusals=[another]), [FAULT]) != ()
 
 
+def test_what_the_agent_made_and_never_started_must_be_gone() -> None:
+    made = replace(running("trainer-new"), restart_id="r1", state=ContainerState.CREATED)
+    assert [violation.wrong for violation in judging.left_behind([made])] == [Wrong.LEFT_BEHIND]
+    others = [replace(made, restart_id=None), replace(made, state=ContainerState.RUNNING)]
+    assert judging.left_behind(others) == ()
+
+
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Unknown"])
 def test_a_pod_may_never_end_whatever_it_is_now(phase: str) -> None:
     assert wrongs(now(phases=("Running", phase, "Running"))) == [Wrong.POD_FAILED]

@@ -1,0 +1,154 @@
+"""What is wrong with a pod after its agent died and came back. Pure: what was seen in, what is wrong out.
+
+Some things may be wrong for a while (``unsettled``): they count when they stay. Others (``wrongs``) must never be.
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from bench.crash.stages import Injected
+from bench.crash.subjects import Subject
+
+RUNNING = "Running"
+_ALIVE = (RUNNING, "Pending")  # while init containers run again, kubelet calls a pod Pending
+_MOST_PER_KILL = 2
+
+
+class Wrong(enum.Enum):
+    """Kinds of failures, each with its place in the figures."""
+
+    POD_FAILED = "pods_failed"
+    DUPLICATE = "duplicates"
+    LOST = "restarts_lost"
+    NOT_RUNNING = "containers_not_running"
+    LEFT_BEHIND = "containers_left_behind"
+    KUBELET_DISAGREES = "kubelet_disagrees"
+    JOURNAL_OPEN = "journals_open"
+    AGENT_NOT_READY = "agents_not_ready"
+    RESTART_COUNT = "restart_counts_wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One failure. ``pod`` is the subject's name, empty when it is the agent's."""
+
+    wrong: Wrong
+    pod: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a container was created, began and ended, in Unix seconds; None: not yet, or never."""
+
+    name: str
+    created: float
+    began: float | None = None
+    ended: float | None = None
+
+    def beside(self, other: "Life") -> bool:
+        """Whether both ran at the same time."""
+        if self is other or self.name != other.name or self.began is None or other.began is None:
+            return False
+        return self.began < (other.ended or math.inf) and other.began < (self.ended or math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A pod as it is, and what it has been through.
+
+    ``phases`` are all that it had since it first ran, in order. ``running`` and ``shown`` (kubelet's status) are by
+    container name. ``refusals`` are messages of restarts that were refused. ``overlaps`` are the names of containers
+    that found another one of their name running when they began; ``lives`` are all of the pod's containers.
+    """
+
+    subject: Subject
+    phases: Sequence[str]
+    running: Mapping[str, Sequence[ContainerView]]
+    shown: Mapping[str, ContainerId | None]
+    restart_counts: Mapping[str, int]
+    refusals: Sequence[str] = ()
+    overlaps: Sequence[str] = ()
+    lives: Sequence[Life] = ()
+
+
+def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
+    """Return what must still come, or go: one container of each name, kubelet's consent, an answer to each fault."""
+    pod = now.subject.name
+    found = []
+    if now.phases[-1:] != (RUNNING,):
+        found.append(Violation(Wrong.NOT_RUNNING, pod, f"its phase is {now.phases[-1:]}"))
+    for name in sorted(now.subject.lasting):
+        running = now.running.get(name, ())
+        if len(running) > 1:
+            ids = ", ".join(f"{view.id[:8]} (attempt {view.attempt})" for view in running)
+            found.append(Violation(Wrong.DUPLICATE, pod, f"{len(running)} containers named {name} run: {ids}"))
+        elif not running:
+            found.append(Violation(Wrong.NOT_RUNNING, pod, f"no container named {name} runs"))
+        elif now.shown.get(name) != running[0].id:
+            shown = now.shown.get(name) or "none"
+            detail = f"kubelet shows {shown[:8]} for {name}, {running[0].id[:8]} runs"
+            found.append(Violation(Wrong.KUBELET_DISAGREES, pod, detail))
+    return (*found, *(lost for fault in faults for lost in _lost(now, fault)))
+
+
+def left_behind(views: Iterable[ContainerView]) -> tuple[Violation, ...]:
+    """Return containers that the agent has made and never started, given all of the node."""
+    return tuple(
+        Violation(Wrong.LEFT_BEHIND, view.ref.pod.name, f"{view.ref.name} attempt {view.attempt} waits for nobody")
+        for view in views
+        if view.restart_id is not None and view.state is ContainerState.CREATED
+    )
+
+
+def refused(now: Now, fault: Injected) -> bool:
+    """Whether the agent has said that it does not restart anything for this fault."""
+    return any(f"pid {fault.pid}:" in message for message in now.refusals)
+
+
+def copies(now: Now, *, before: Now, since: float) -> tuple[str, ...]:
+    """Return the names of successors beside which kubelet has started another one for a moment.
+
+    That is kubelet acting on its last look, up to a second old; nothing old ran then, and what counts is that one of
+    the two is gone in the end (``unsettled``). Nothing that ran before ``since`` (Unix time) may be a part of it.
+    """
+    return tuple(name for name in _overlaps(now, before) if _are_new(now.lives, name, since=since))
+
+
+def wrongs(now: Now, *, before: Now, since: float, faults: Iterable[Injected], kills: int) -> tuple[Violation, ...]:
+    """Return what should never have happened since ``before``, at ``since``, with so many kills after it."""
+    pod = now.subject.name
+    phases = now.phases[len(before.phases) :]
+    found = [Violation(Wrong.POD_FAILED, pod, f"it was {phase}") for phase in phases if phase not in _ALIVE]
+    found += [
+        Violation(Wrong.DUPLICATE, pod, f"{name} found an old one running when it began")
+        for name in _overlaps(now, before)
+        if not _are_new(now.lives, name, since=since)
+    ]
+    hit = {fault.container for fault in faults if not refused(now, fault)}
+    for name, count in sorted(now.restart_counts.items()):
+        growth = count - before.restart_counts.get(name, 0)
+        if not (name in hit) <= growth <= _MOST_PER_KILL * kills:
+            detail = f"restartCount of {name} went from {before.restart_counts.get(name)} to {count}, {kills} kills"
+            found.append(Violation(Wrong.RESTART_COUNT, pod, detail))
+    return tuple(found)
+
+
+def _overlaps(now: Now, before: Now) -> Sequence[str]:
+    return now.overlaps[len(before.overlaps) :]
+
+
+def _are_new(lives: Sequence[Life], name: str, *, since: float) -> bool:
+    """Whether all containers of a name that ran beside another one were created since then; False without any."""
+    together = [life for life in lives if life.name == name and any(life.beside(other) for other in lives)]
+    return bool(together) and all(life.created >= since for life in together)
+
+
+def _lost(now: Now, fault: Injected) -> tuple[Violation, ...]:
+    newest = max((view.created_at for view in now.running.get(fault.container, ())), default=0)
+    if newest > fault.at * 1e9 or refused(now, fault):
+        return ()
+    return (Violation(Wrong.LOST, fault.subject.name, f"{fault.container} (pid {fault.pid}) outlived its fault"),)

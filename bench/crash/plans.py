@@ -1,0 +1,86 @@
+"""When the agent is killed: drawn at random, the same again from the same seed. Pure.
+
+All moments are fractions, scaled by what restarts were measured to take, so that a slow machine draws the same plan.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.cri.events import EventKind
+from bench.crash.subjects import Subject
+
+_COMPANIONS = (0, 1, 1, 2)
+_AGAIN = 0.15
+_BY_EVENT = 0.35
+_WHOLE = 0.2
+_BEYOND = 1.3
+"""How far moments go beyond the measured end of a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds from a fault to its successors running (``acted``), and to the closing of the intent (``closed``)."""
+
+    acted: float
+    closed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault to inject. ``lead`` is how long before the first one of the plan, as a fraction of a restart."""
+
+    subject: Subject
+    container: str
+    lead: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One kill.
+
+    Faults come first, the first of them last; then, after ``moment``, the kill. The moment is a fraction of the time
+    until a restart has been acted out (``whole`` False) or closed (``whole`` True); with ``event`` it counts from the
+    first such event of a container of the first fault's pod, and in a short span. ``again`` is the moment, as a
+    fraction of a recovery, at which the next agent is killed as well.
+    """
+
+    number: int
+    faults: tuple[Fault, ...]
+    moment: float
+    whole: bool
+    event: EventKind | None = None
+    again: float | None = None
+
+    def __str__(self) -> str:
+        hit = ", ".join(f"{fault.subject.name}/{fault.container} {fault.lead:.3f}" for fault in self.faults)
+        after = f"event {self.event.value}" if self.event is not None else "closing" if self.whole else "acting"
+        again = f", again at {self.again:.3f}" if self.again is not None else ""
+        return f"run {self.number}: {hit}; killed at {self.moment:.3f} of {after}{again}"
+
+
+def draw(subjects: Sequence[Subject], *, count: int, seed: int) -> Iterator[Plan]:
+    """Return so many plans. Every subject takes its turn at being the one that the kill is timed by."""
+    chance = random.Random(seed)
+    turns: list[Subject] = []
+    for number in range(1, count + 1):
+        if not turns:
+            turns = chance.sample(subjects, k=len(subjects))
+        yield _plan(turns.pop(), subjects, number=number, chance=chance)
+
+
+def _plan(first: Subject, subjects: Sequence[Subject], *, number: int, chance: random.Random) -> Plan:
+    others = [subject for subject in subjects if subject is not first]
+    companions = chance.sample(others, k=min(chance.choice(_COMPANIONS), len(others)))
+    by_event = chance.random() < _BY_EVENT
+    return Plan(
+        number=number,
+        faults=(
+            Fault(first, chance.choice(first.mains), lead=0.0),
+            *(Fault(subject, chance.choice(subject.mains), lead=chance.random()) for subject in companions),
+        ),
+        moment=chance.random() if by_event else chance.uniform(0.0, _BEYOND),
+        whole=chance.random() < _WHOLE,
+        event=chance.choice(list(EventKind)) if by_event else None,
+        again=chance.uniform(0.0, _BEYOND) if chance.random() < _AGAIN else None,
+    )

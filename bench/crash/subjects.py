@@ -1,0 +1,80 @@
+"""The pods that are put to the test: every restart policy, several shapes, every strategy that the agent acts out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from agent.restart import options
+from agent.restart.intents import Strategy
+from hack.devnode import trainer
+
+INIT: Final = "prepare"
+SIDECAR: Final = "shipper"
+_LEASE_PORTS: Final = MappingProxyType({"trainer": 7001, "worker": 7002, SIDECAR: 7003})
+_EXITS_ON_TERM = "trap 'exit 0' TERM\n"
+_MANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One kind of pod. ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds."""
+
+    name: str
+    policy: str = "OnFailure"
+    strategy: Strategy = Strategy.SWAP
+    mains: tuple[str, ...] = ("trainer",)
+    grace: int = 0
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """The containers that run for good."""
+        return frozenset({SIDECAR, *self.mains})
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The containers that a restart replaces by others that run for good."""
+        return frozenset(self.mains) if self.strategy is Strategy.SWAP else self.lasting
+
+    def manifest(self, *, node: str) -> dict[str, Any]:
+        """Return the pod: an init container, a sidecar, and mains that count steps, the first of them on a GPU."""
+        made = trainer.manifest(
+            self.name, node=node, gpus=1, restart_policy=self.policy, annotations=self._annotations(),
+            script=self._script("trainer"),
+        )  # fmt: skip
+        spec = made["spec"]
+        sidecar = next(container for container in spec["initContainers"] if container["name"] == SIDECAR)
+        sidecar["command"][-1] = trainer.leased(trainer.SIDECAR, name=SIDECAR, port=_LEASE_PORTS[SIDECAR])
+        (first,) = spec["containers"]
+        for name in self.mains[1:]:
+            other = {key: value for key, value in first.items() if key != "resources"}
+            spec["containers"].append({**other, "name": name, "command": ["/bin/sh", "-c", self._script(name)]})
+        if self.strategy is Strategy.RULES:
+            first.update(trainer.RESTARTS_ALL_ON_KILL)
+        return made
+
+    def _script(self, name: str) -> str:
+        leased = trainer.leased(trainer.TRAIN, name=name, port=_LEASE_PORTS[name])
+        return _EXITS_ON_TERM + leased if self.grace else leased
+
+    def _annotations(self) -> Mapping[str, str]:
+        return {
+            options.RESTART: options.IN_PLACE,
+            options.STRATEGY: self.strategy.value,
+            options.GRACE_PERIOD: str(self.grace),
+            options.CONTAINERS: ",".join(self.mains) if len(self.mains) > 1 else "",
+            options.MAX_RESTARTS: str(_MANY),
+        }
+
+
+ALL: Final = (
+    Subject("always", policy="Always"),
+    Subject("on-failure"),
+    Subject("never", policy="Never"),
+    Subject("pair", mains=("trainer", "worker")),
+    Subject("never-pair", policy="Never", mains=("trainer", "worker")),
+    Subject("graceful", grace=2),
+    Subject("rerun", strategy=Strategy.RERUN),
+    Subject("reset", policy="Always", strategy=Strategy.RESET),
+    Subject("rules", policy="Never", strategy=Strategy.RULES),
+)

@@ -1,0 +1,151 @@
+"""Sees everything that happens to the pods: by watches, not by looking now and then."""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from agent.cri.events import ContainerEvent, EventKind
+from agent.model import conditions
+from agent.model.conditions import ConditionStatus
+from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodView
+from agent.sources.pods import PodChange, PodChangeKind
+from bench.crash import judging
+from bench.crash.judging import Life, Now
+from bench.crash.subjects import Subject
+from bench.rig import Rig
+from hack.devnode import trainer
+
+_NAMESPACE = "default"
+
+
+@dataclass
+class _Seen:
+    """What was seen of one pod: lines and lives of its containers, its phases since it ran, and refusals."""
+
+    lives: dict[ContainerId, Life] = field(default_factory=dict)
+    timeline: list[str] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    def take(self, event: ContainerEvent) -> None:
+        """Take note of a step of one of its containers."""
+        view, at = event.container, event.created_at / 1e9
+        whose = "kubemend's" if view.restart_id is not None else "kubelet's"
+        exited = f" with {event.exit_code}" if event.exit_code is not None else ""
+        self.timeline.append(
+            f"{at:.4f} {view.ref.name} attempt {view.attempt} ({view.id[:8]}, {whose}) {event.kind.value}{exited}"
+        )
+        life = self.lives.get(view.id) or Life(view.ref.name, created=view.created_at / 1e9)
+        if event.kind is EventKind.STARTED:
+            life = replace(life, began=at)
+        elif event.kind is not EventKind.CREATED and life.ended is None:
+            life = replace(life, ended=at)
+        self.lives[view.id] = life
+
+
+class Witness:
+    """Follows the pods of a rig. ``async with Witness.of(rig)``."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
+        self._changed = asyncio.Event()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, rig: Rig) -> AsyncIterator[Self]:
+        """Watch as long as the block runs."""
+        witness = cls(rig)
+        unsubscribe = rig.pods.subscribe(witness._on_pod)
+        following = asyncio.create_task(witness._follow_containers(), name="witness")
+        try:
+            yield witness
+        finally:
+            unsubscribe()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    def turn_page(self) -> None:
+        """Begin new timelines."""
+        for seen in self._seen.values():
+            seen.timeline.clear()
+            seen.lives = {container: life for container, life in seen.lives.items() if life.ended is None}
+            seen.refusals.clear()
+
+    def forget(self, subject: Subject) -> None:
+        """Forget a pod that another of its name takes the place of."""
+        self._seen.pop(subject.name, None)
+
+    def note(self, subject: Subject, what: str) -> None:
+        """Add a line to a pod's timeline."""
+        self._seen[subject.name].timeline.append(f"{time.time():.4f} {what}")
+
+    def timeline(self, subject: Subject) -> Sequence[str]:
+        """Return what has happened to a pod since the page was turned, one line each."""
+        return tuple(self._seen[subject.name].timeline)
+
+    def now(self, subject: Subject) -> Now:
+        """Return how a pod is, by the watches alone: it costs no call. The pod must exist."""
+        pod = self.pod(subject)
+        return self._now(
+            subject, pod=pod, views=[view for view in self._rig.events.containers() if view.ref.pod == pod.ref]
+        )
+
+    async def look(self, subject: Subject) -> Now:
+        """Return how a pod is, by asking the runtime once more. Raises CriError."""
+        pod = self.pod(subject)
+        return self._now(subject, pod=pod, views=await self._rig.cri.list_containers(pod_uid=pod.ref.uid))
+
+    def pod(self, subject: Subject) -> PodView:
+        """Return the pod as the API server tells it."""
+        pod = self._rig.pods.by_name(_NAMESPACE, subject.name)
+        assert pod is not None, f"there is no pod {subject.name}"
+        return pod
+
+    async def change(self, *, timeout: float) -> None:
+        """Wait until something has changed, at most so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def _now(self, subject: Subject, *, pod: PodView, views: Sequence[ContainerView]) -> Now:
+        running: dict[str, list[ContainerView]] = {}
+        for view in views:
+            if view.state is ContainerState.RUNNING:
+                running.setdefault(view.ref.name, []).append(view)
+        overlaps = self._rig.observer.volume(pod.ref.uid) / trainer.OVERLAPS
+        return Now(
+            subject=subject,
+            phases=tuple(self._seen[subject.name].phases),
+            running=running,
+            shown={spec.name: spec.container_id for spec in pod.containers},
+            restart_counts={spec.name: spec.restart_count for spec in pod.containers},
+            refusals=tuple(self._seen[subject.name].refusals),
+            overlaps=overlaps.read_text().split() if overlaps.exists() else (),
+            lives=tuple(self._seen[subject.name].lives.values()),
+        )
+
+    def _on_pod(self, change: PodChange) -> None:
+        if change.kind is PodChangeKind.GONE:
+            return
+        pod = change.pod
+        seen = self._seen[pod.ref.name]
+        if (seen.phases or pod.phase == judging.RUNNING) and pod.phase not in seen.phases[-1:]:
+            seen.phases.append(pod.phase)
+        for condition in pod.conditions:
+            refusal = condition.type == conditions.IN_PLACE_RESTART and condition.status is ConditionStatus.FALSE
+            if refusal and condition.message not in seen.refusals:
+                seen.refusals.append(condition.message)
+        self._changed.set()
+
+    async def _follow_containers(self) -> None:
+        async with self._rig.events.subscribe() as events:
+            while True:
+                event = await events.get()
+                self._seen[event.pod.name].take(event)
+                self._changed.set()

@@ -1,0 +1,66 @@
+"""Which cells are played, and which of them side by side."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.scenarios.matrix import cells
+from tests.scenarios.matrix.cells import PLACED, Acts, Cell, Look
+
+SIDE_BY_SIDE = 8
+REPEATS = 5
+"""How often each cell is played where kubelet's look falls at random."""
+
+
+def placed(config: pytest.Config) -> list[object]:
+    """Return the batches in which kubelet's look is placed."""
+    return _parameters(_wanted(config, looks=PLACED))
+
+
+def unplaced(config: pytest.Config) -> list[object]:
+    """Return the batches in which kubelet looks when it likes.
+
+    A container that has ended by itself, and is not to be restarted, kubelet ends the pod for: there is nothing to see.
+    """
+    found = [
+        cell
+        for cell in _wanted(config, looks=(Look.ANY,))
+        if not (cell.end.by_itself and cells.refusal(cell, can_hold=True) is not None)
+    ]
+    often = [cell for cell in found if cells.refusal(cell, can_hold=True) is None] * (REPEATS - 1)
+    return _parameters(found + often)
+
+
+def selection(every: Sequence[Cell]) -> list[Cell]:
+    """Return some restarts that have all pairs of values, and one refusal for each reason and strategy."""
+    refused: dict[object, Cell] = {}
+    for cell in every:
+        if (reason := cells.refusal(cell, can_hold=True)) is not None:
+            refused.setdefault((reason, cell.strategy), cell)
+    restarted = [cell for cell in every if cells.refusal(cell, can_hold=True) is None]
+    return [*cells.covering(restarted), *refused.values()]
+
+
+def _wanted(config: pytest.Config, *, looks: tuple[Look, ...]) -> list[Cell]:
+    # Cells that need a hold are refused, with the reason that the table has for that, where the node cannot hold.
+    every = list(cells.every(can_hold=True, looks=looks))
+    return every if config.getoption("--matrix", "selection") == "full" else selection(every)
+
+
+def _parameters(wanted: Sequence[Cell]) -> list[object]:
+    by_kind: defaultdict[Acts, list[Cell]] = defaultdict(list)
+    for cell in wanted:
+        by_kind[cell.acts].append(cell)
+    return [
+        pytest.param(batch, id=f"kubelet {acts.value}, {number}")
+        for acts, found in by_kind.items()
+        for number, batch in enumerate(_batched(found), start=1)
+    ]
+
+
+def _batched(found: Sequence[Cell]) -> Iterator[list[Cell]]:
+    rest = iter(found)
+    while batch := list(itertools.islice(rest, SIDE_BY_SIDE)):
+        yield batch

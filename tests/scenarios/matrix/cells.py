@@ -1,0 +1,298 @@
+"""The restart matrix as data: what is crossed with what, and what must come of each cell.
+
+A cell is one pod, one way its old container ends, one strategy, and one moment at which kubelet looks at the runtime.
+"""
+
+import enum
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from agent.restart.admission import Reason
+from agent.restart.intents import Order, Strategy
+from hack.devnode.criproxy import When
+
+MAIN, SECOND, SIDECAR, INIT = "main", "second", "side", "init"
+
+
+class Policy(enum.Enum):
+    """The pod's restartPolicy; the last two have a rule on the main container (KEP-5307, KEP-5532)."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    NEVER_BUT_137 = "Never, Restart on 137"
+    NEVER_BUT_ALL_ON_137 = "Never, RestartAllContainers on 137"
+
+    @property
+    def is_never(self) -> bool:
+        """Whether an exit of the main container is final by its policy, rules aside."""
+        return self not in (Policy.ALWAYS, Policy.ON_FAILURE)
+
+
+class End(enum.Enum):
+    """How the old container ends: by SIGKILL, on SIGTERM with grace (137: it does not listen), or by itself before."""
+
+    KILLED = "killed"
+    TERM_0 = "0 on SIGTERM"
+    TERM_1 = "1 on SIGTERM"
+    TERM_137 = "deaf to SIGTERM"
+    SELF_0 = "0 by itself"
+    SELF_1 = "1 by itself"
+    SELF_137 = "137 by itself"
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it has ended before anything is asked for."""
+        return self in (End.SELF_0, End.SELF_1, End.SELF_137)
+
+    @property
+    def with_grace(self) -> bool:
+        """Whether it gets SIGTERM and some time first."""
+        return self in (End.TERM_0, End.TERM_1, End.TERM_137)
+
+
+class Look(enum.Enum):
+    """Where kubelet's look falls: before the first call, into the gap after the first or the second, after the last.
+
+    For a swap the calls are stop, create and start, in the order that is safe. For a rerun the gaps are between the
+    last removal and the first creation, and between that creation and its start; for a reset between the removal of
+    what had ended and of what ran, and in the middle of the latter. ``ANY``: whenever it likes (a real kubelet).
+    """
+
+    BEFORE = "before"
+    FIRST_GAP = "first gap"
+    SECOND_GAP = "second gap"
+    AFTER = "after"
+    ANY = "any time"
+
+
+class Acts(enum.Enum):
+    """When kubelet acts on what it has seen: at once, while the restart stands still, or when that is through.
+
+    ``BY_TIMER``: at once, although it has seen no change: as it does every 60 to 90 seconds, and whenever the pod's
+    object changes.
+    """
+
+    AT_ONCE = "acts at once"
+    LATE = "acts late"
+    BY_TIMER = "acts by its timer"
+
+
+PLACED: Final = (Look.BEFORE, Look.FIRST_GAP, Look.SECOND_GAP, Look.AFTER)
+
+
+class Shape(enum.Enum):
+    """What the pod has beside its main container."""
+
+    ALONE = "alone"
+    INIT = "init container"
+    SIDECAR = "init container and sidecar with startupProbe"
+    POST_START = "postStart"
+    PRE_STOP = "preStop"
+    TWO_MAINS = "two mains"
+
+    @property
+    def inits(self) -> tuple[str, ...]:
+        """Its init containers and sidecars, in order."""
+        return {Shape.INIT: (INIT,), Shape.SIDECAR: (INIT, SIDECAR)}.get(self, ())
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """Its containers that run on."""
+        return (MAIN, *{Shape.SIDECAR: (SIDECAR,), Shape.TWO_MAINS: (SECOND,)}.get(self, ()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of its containers."""
+        return tuple(dict.fromkeys((*self.inits, *self.lasting)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination."""
+
+    policy: Policy
+    strategy: Strategy
+    end: End
+    shape: Shape
+    look: Look
+    acts: Acts = Acts.AT_ONCE
+
+    def __str__(self) -> str:
+        values = (self.policy, self.strategy, self.end, self.shape, self.look, self.acts)
+        return " | ".join(value.value for value in values)
+
+    @property
+    def something_else_runs(self) -> bool:
+        """Whether the pod stays Running when its main container does not."""
+        return len(self.shape.lasting) > 1
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the exit could be final in kubelet's eyes."""
+        return self.policy.is_never or (self.policy is Policy.ON_FAILURE and self.end.with_grace)
+
+    @property
+    def waits_created(self) -> bool:
+        """Whether kubelet looks while the successor waits CREATED beside the old container."""
+        created_first = self.strategy is Strategy.SWAP and self.order is not Order.STOP_FIRST
+        return created_first and self.look is Look.FIRST_GAP
+
+    @property
+    def leaves_kubelet_unaware(self) -> bool:
+        """Whether a reset may take away what kubelet has just started, before kubelet has seen it run.
+
+        Known gap: of that kubelet hears nothing, and the pod stays empty until its timer, 60 to 90 seconds. Since 1.36
+        it looks at what it has started at once, and the gap is one of milliseconds.
+        """
+        starts_too_early = self.end.by_itself and INIT in self.shape.names
+        before_it_looks_again = self.acts is Acts.LATE or self.look is Look.BEFORE
+        return self.strategy is Strategy.RESET and starts_too_early and before_it_looks_again
+
+    @property
+    def needs_kubelet(self) -> bool:
+        """Whether the restart goes on only when kubelet has told of a startup probe."""
+        return self.strategy is Strategy.RERUN and self.shape is Shape.SIDECAR
+
+    @property
+    def order(self) -> Order:
+        """The order of a swap's calls that keeps kubelet from ending the pod."""
+        if not self.may_end:
+            return Order.STOP_FIRST
+        return Order.CREATE_FIRST if self.something_else_runs else Order.START_FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call is held while kubelet looks: the ``nth`` call of a method (about that container, if it is named)."""
+
+    method: str
+    when: When = When.BEFORE
+    nth: int = 1
+    container: str | None = None
+
+
+def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
+    """Return the reason for which the cell is refused beforehand, or None: then it is restarted.
+
+    ``can_hold``: whether the node can hold a container at its first instruction.
+    """
+    whole = cell.strategy in (Strategy.RERUN, Strategy.RESET)
+    table: tuple[tuple[bool, Reason], ...] = (
+        (cell.end.by_itself and cell.policy.is_never, Reason.ALREADY_TERMINATED),
+        (cell.end is End.SELF_0 and cell.policy is Policy.ON_FAILURE, Reason.COMPLETED),
+        (
+            cell.strategy is Strategy.RULES and cell.policy is not Policy.NEVER_BUT_ALL_ON_137,
+            Reason.NO_RESTART_RULE,
+        ),
+        (whole and cell.policy.is_never, Reason.RESTART_POLICY_NEVER),
+        (whole and cell.may_end, Reason.GRACE_COULD_COMPLETE),
+        (
+            cell.strategy is Strategy.SWAP
+            and cell.order is Order.START_FIRST
+            and not (can_hold and not cell.end.with_grace),
+            Reason.NOTHING_ELSE_RUNS,
+        ),
+    )
+    return next((reason for holds, reason in table if holds), None)
+
+
+def place(cell: Cell) -> Place | None:
+    """Return where kubelet's look falls in a cell that is restarted; None where it has no such gap."""
+    match cell.strategy:
+        case Strategy.SWAP:
+            return _in_swap(cell)
+        case Strategy.RERUN:
+            return _in_rerun(cell)
+        case Strategy.RESET:
+            return _in_reset(cell)
+        case _:
+            return {Look.BEFORE: Place("StopContainer"), Look.AFTER: Place("StopContainer", When.AFTER)}.get(cell.look)
+
+
+_CALLS: Final = {
+    Order.STOP_FIRST: ("StopContainer", "CreateContainer", "StartContainer"),
+    Order.CREATE_FIRST: ("CreateContainer", "StopContainer", "StartContainer"),
+    Order.START_FIRST: ("CreateContainer", "StartContainer", "StopContainer"),
+}
+
+
+def _in_swap(cell: Cell) -> Place | None:
+    calls = _CALLS[cell.order]
+    if cell.look is Look.AFTER:
+        return Place(calls[-1], When.AFTER)
+    if cell.end.by_itself:  # what has ended is not stopped
+        return {Look.BEFORE: Place(calls[1]), Look.SECOND_GAP: Place(calls[2])}.get(cell.look)
+    return Place(calls[PLACED.index(cell.look)])
+
+
+def _in_rerun(cell: Cell) -> Place | None:
+    match cell.look:
+        case Look.BEFORE:
+            return _first_end(cell)
+        case Look.FIRST_GAP:
+            return Place("CreateContainer")
+        case Look.SECOND_GAP:
+            return Place("StartContainer")
+        case _:
+            # Behind a sidecar with a startup probe nothing is started before kubelet has looked.
+            last = cell.shape.names.index(SIDECAR) if SIDECAR in cell.shape.names else len(cell.shape.names) - 1
+            return Place("StartContainer", When.AFTER, nth=last + 1)
+
+
+def _in_reset(cell: Cell) -> Place | None:
+    ended = [name for name in cell.shape.names if name == INIT or (name == MAIN and cell.end.by_itself)]
+    match cell.look:
+        case Look.BEFORE:
+            return _first_end(cell)
+        case Look.FIRST_GAP if ended and len(ended) < len(cell.shape.names):
+            return Place("RemoveContainer", container=next(n for n in cell.shape.lasting if n not in ended))
+        case Look.SECOND_GAP if len(cell.shape.lasting) - cell.end.by_itself > 1:
+            return Place("RemoveContainer", container=cell.shape.lasting[-1])
+        case Look.AFTER:
+            return Place("RemoveContainer", When.AFTER, nth=len(cell.shape.names))
+        case _:
+            return None
+
+
+def _first_end(cell: Cell) -> Place:
+    """The first call of a restart that takes everything away: what has ended is removed, what runs may get SIGTERM."""
+    ended = INIT in cell.shape.names or cell.end.by_itself
+    return Place("StopContainer" if cell.end.with_grace and not ended else "RemoveContainer")
+
+
+def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED) -> Iterator[Cell]:
+    """Yield every cell that has a meaning. A refusal does not depend on kubelet: there is one of each."""
+    strategies = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET, Strategy.RULES)
+    for values in itertools.product(Policy, strategies, End, Shape, looks, Acts):
+        cell = Cell(*values)
+        if refusal(cell, can_hold=can_hold) is not None:
+            if (cell.look, cell.acts) == (looks[0], Acts.AT_ONCE):
+                yield cell
+        elif cell.look in (Look.ANY, Look.AFTER):
+            if cell.acts is Acts.AT_ONCE:  # nothing comes after that it could be late for
+                yield cell
+        elif cell.acts is Acts.BY_TIMER and not cell.waits_created:
+            continue  # elsewhere something has changed in any case, and it acts the same
+        elif cell.leaves_kubelet_unaware:
+            continue
+        elif place(cell) is not None:
+            yield cell
+
+
+def covering(cells: list[Cell]) -> list[Cell]:
+    """Return few cells in which every pair of values that occurs together in any cell occurs."""
+    left = set().union(*map(_pairs, cells))
+    chosen = []
+    while left:
+        best = max(cells, key=lambda cell: len(_pairs(cell) & left))  # the first of several: always the same
+        left -= _pairs(best)
+        chosen.append(best)
+    return chosen
+
+
+def _pairs(cell: Cell) -> frozenset[tuple[object, object]]:
+    values = (cell.policy, cell.strategy, cell.end, cell.shape, cell.look, cell.acts)
+    return frozenset(itertools.combinations(values, 2))

@@ -1,0 +1,221 @@
+"""What must hold of a cell that was played, seen from outside. Each check yields the lines that say what does not."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agent.model.workloads import ContainerState
+from agent.restart import admission, host_files
+from agent.restart.intents import Order, Strategy
+from agent.restart.verification import CheckState
+from tests.scenarios.matrix import cells, pods
+from tests.scenarios.matrix.cells import INIT, MAIN, Acts, Look, Shape
+from tests.scenarios.matrix.eyes import Snapshot, container_id
+from tests.scenarios.matrix.stage import Played
+
+Check = Callable[[Played, Snapshot, Snapshot], Iterator[str]]
+
+
+def violations(scene: Played, *, can_hold: bool) -> list[str]:
+    """Return all that is wrong with the cell, each with the cell's name before it."""
+    assert scene.after is not None
+    assert scene.later is not None
+    reason = cells.refusal(scene.cell, can_hold=can_hold)
+    found = list(_refused(scene, reason)) if reason is not None else _restarted(scene, scene.after, scene.later)
+    return [f"{scene.cell}: {line}" for line in found]
+
+
+def _refused(scene: Played, reason: admission.Reason) -> Iterator[str]:
+    decision = scene.told.decision
+    if decision is None or (decision.verb, decision.reason) != (admission.Verb.REFUSE, reason):
+        yield f"should be refused for {reason.value}, but: {decision}"
+    if scene.calls:
+        yield f"refused, and yet these calls were made: {', '.join(scene.calls)}"
+
+
+def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
+    decision = scene.told.decision
+    if decision is None or decision.verb is not admission.Verb.ACT:
+        return [f"should be restarted, but: {decision}"]
+    found = list(_place(scene))
+    for check in _CHECKS:
+        found += check(scene, scene.before, after)
+    found += _one_of_each(scene, scene.before, later)
+    found += _previous(scene, later)
+    if {view.id: view.state for view in later.views} != {view.id: view.state for view in after.views}:
+        found.append(f"kubelet was not at rest: {_states(after)} became {_states(later)}")
+    return found
+
+
+def _place(scene: Played) -> Iterator[str]:
+    if scene.cell.look is not Look.ANY and not scene.held:
+        yield f"never came to its place {cells.place(scene.cell)}; calls: {', '.join(scene.calls)}"
+
+
+def _never_ended(scene: Played, _before: Snapshot, _after: Snapshot) -> Iterator[str]:
+    phases = [status.get("phase", "") for status in scene.statuses]
+    if ended := {"Failed", "Succeeded"} & set(phases):
+        yield f"the pod's phase was {', '.join(ended)}: {' '.join(phases)}"
+
+
+def _verified(scene: Played, _before: Snapshot, _after: Snapshot) -> Iterator[str]:
+    if not scene.told.checks:
+        yield f"was not settled: {scene.told.report}"
+    for check in scene.told.checks:
+        if check.state is not CheckState.PASSED:
+            yield f"its own check {check.name} {check.state.value}: {check.detail}"
+
+
+def _one_of_each(scene: Played, _before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for name in scene.cell.shape.lasting:
+        running = after.running(name)
+        if len(running) != 1:
+            yield f"{len(running)} containers {name} run: {_states(after)}"
+        elif after.shown(name) != running[0]:
+            yield f"kubelet shows {after.shown(name)} for {name}, not {running[0]}"
+    if waiting := [view.id for view in after.views if view.state is ContainerState.CREATED]:
+        yield f"left behind CREATED: {waiting}"
+
+
+def _same_pod(_scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for what, key in (("UID", "uid"), ("name", "name")):
+        if before.pod["metadata"][key] != after.pod["metadata"][key]:
+            yield f"{what} changed"
+    if before.pod["status"].get("podIP") != after.pod["status"].get("podIP"):
+        yield f"IP {before.pod['status'].get('podIP')} became {after.pod['status'].get('podIP')}"
+    if {view.sandbox_id for view in before.views} != {view.sandbox_id for view in after.views}:
+        yield "the sandbox changed"
+
+
+def _counted(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for name in scene.cell.shape.names:
+        grown = after.restarts(name) - before.restarts(name)
+        allowed = counts(scene, name)
+        if grown not in allowed:
+            yield f"restartCount of {name} grew by {grown}, not by {' or '.join(map(str, allowed))}"
+
+
+def counts(scene: Played, name: str) -> tuple[int, ...]:
+    """Return by how much a container's restartCount may grow: by one, and by one more where kubelet has stepped in."""
+    cell, disturbed = scene.cell, scene.cell.look in (Look.FIRST_GAP, Look.SECOND_GAP, Look.ANY)
+    if pods.whole(cell.strategy):
+        # By its rules kubelet counts once or twice; what it starts too early is taken away, to be started again; and
+        # what has ended by itself it restarts by itself.
+        steps_in = (cell.strategy is Strategy.RULES or disturbed) + cell.end.by_itself
+        return tuple(range(1, 2 + 2 * steps_in))
+    if name != MAIN:
+        return (0,)
+    if cell.look is Look.ANY:
+        return (1, 2)
+    # A successor that it acts on while that is CREATED kubelet takes for one that it must start: it makes another one.
+    found_created = cell.look is Look.SECOND_GAP and cell.order is not Order.START_FIRST
+    return (2,) if found_created or cell.acts is Acts.BY_TIMER else (1,)
+
+
+def _replaced(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for name in scene.cell.shape.names:
+        old, new = before.shown(name), after.shown(name)
+        affected = name == MAIN or pods.whole(scene.cell.strategy)
+        if affected and old == new:
+            yield f"{name} is still the old one"
+        if not affected and old != new:
+            yield f"{name} was none of its business, and is another one now"
+    if INIT in scene.cell.shape.names:
+        runs = after.lines("init-runs") - before.lines("init-runs")
+        if runs not in _init_runs(scene.cell):
+            yield f"the init container ran {runs} times"
+
+
+def _init_runs(cell: cells.Cell) -> tuple[int, ...]:
+    """Return how often the init container may run in a restart.
+
+    Known gap: kubelet takes one of ours that it finds CREATED for one that it must start, and runs another one.
+    """
+    if not pods.whole(cell.strategy):
+        return (0,)
+    seen_created = cell.strategy is Strategy.RERUN and (cell.look in (Look.SECOND_GAP, Look.ANY) or cell.needs_kubelet)
+    return (1, 2) if seen_created else (1,)
+
+
+def _never_two_at_once(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """The old one has ended before its successor's first instruction; a held one counts from its release.
+
+    Known gap: what kubelet starts by its timer while the successor waits CREATED runs beside the old container until
+    that has been stopped, and with a grace period that takes its time.
+    """
+    old = after.infos.get(before.shown(MAIN))
+    by_timer = scene.cell.acts is Acts.BY_TIMER or scene.cell.look is Look.ANY
+    known = scene.cell.order is Order.START_FIRST or (scene.cell.order is Order.CREATE_FIRST and by_timer)
+    for new in after.running(MAIN):
+        if old is not None and not known:
+            late = (old.finished_at - after.infos[new].started_at) / 1e6
+            if late > 0:
+                yield f"the successor began {late:.1f} ms before the old one had ended"
+
+
+def _logs(scene: Played, _before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for name in scene.cell.shape.lasting:
+        for container in after.running(name):
+            info = after.infos[container]
+            log = Path(info.log_path)
+            if not log.exists() or "speaks" not in log.read_text():
+                yield f"kubectl logs of {name} has nothing to read at {log}"
+            # A whole pod's restartCount may be ahead: kubelet has counted a container that it found missing.
+            if log.name != f"{after.restarts(name)}.log" and not pods.whole(scene.cell.strategy):
+                yield f"the log of {name} is {log.name} at restartCount {after.restarts(name)}"
+            link = after.links / host_files.log_symlink_name(info.ref, container)
+            if not link.is_symlink() or link.resolve() != log.resolve():
+                yield f"no link to the log of {name} at {link.name}"
+
+
+def _previous(scene: Played, later: Snapshot) -> Iterator[str]:
+    """The old container stays to be read. Known gaps: a whole pod is taken away with its old containers, and where
+    ours has given way to kubelet's after it ran, kubelet may have collected the old one in favour of ours.
+    """
+    running = later.running(MAIN)
+    is_ours = any(view.id in running and view.restart_id is not None for view in later.views)
+    if not pods.whole(scene.cell.strategy) and is_ours and not previous_is_readable(later):
+        last = later.status(MAIN).get("lastState")
+        yield f"kubectl logs --previous has nothing to read: lastState {last}, {_states(later)}"
+
+
+def previous_is_readable(seen: Snapshot) -> bool:
+    """What kubectl logs --previous reads is the log of the container that lastState names, as the runtime has it."""
+    ended = container_id((seen.status(MAIN).get("lastState") or {}).get("terminated") or {})
+    info = seen.infos.get(ended)
+    return info is not None and Path(info.log_path).exists() and "speaks" in Path(info.log_path).read_text()
+
+
+def _messages(_scene: Played, _before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for container in after.running(MAIN):
+        if words := after.last_words(container):
+            yield f"its termination message is stale: {words!r}"
+
+
+def _hooks(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    if scene.cell.shape is Shape.PRE_STOP:
+        wanted = int(scene.cell.end.with_grace and scene.cell.strategy is not Strategy.RULES)
+        if (ran := after.lines("pre-stop") - before.lines("pre-stop")) != wanted:
+            yield f"preStop ran {ran} times, not {wanted}"
+    if scene.cell.shape is Shape.POST_START and scene.hooked != 1:
+        yield f"postStart ran {scene.hooked} times in the container that runs now"
+
+
+_CHECKS: tuple[Check, ...] = (
+    _never_ended,
+    _verified,
+    _one_of_each,
+    _same_pod,
+    _counted,
+    _replaced,
+    _never_two_at_once,
+    _logs,
+    _messages,
+    _hooks,
+)
+
+
+def _states(seen: Snapshot) -> str:
+    return ", ".join(
+        f"{view.ref.name}/{view.attempt} {view.state.value}{' (ours)' if view.restart_id else ''}"
+        for view in seen.views
+    )

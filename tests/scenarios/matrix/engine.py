@@ -1,0 +1,127 @@
+"""The product's engine in this process, between the proxy and the node's API: all of it but the sources of faults."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from agent.actuator import progress
+from agent.actuator.exec_hold import ExecHolds, HoldError
+from agent.actuator.host_files import HostFiles
+from agent.actuator.standby import Standbys
+from agent.actuator.tools import Tools
+from agent.cri.client import CriClient, Deadlines
+from agent.engine import ports
+from agent.engine.metrics import Metrics
+from agent.engine.restarts import Limits, Request, Restarts
+from agent.history.store import Store
+from agent.model.workloads import ContainerRef
+from agent.restart import admission, budget, verification
+from agent.sources.containers import ContainerWatch
+from agent.sources.pods import PodWatch
+from agent.sources.processes import ProcFs
+from common.kube.client import KubeClient
+from hack.devnode import node
+from tests.fakes import outside
+
+# A call that is held at its place must not run into its deadline meanwhile.
+_DEADLINES = Deadlines(read=60.0, change=120.0, margin=120.0)
+_NO_STORM = budget.Window(limit=1_000_000, seconds=1.0)  # so many restarts in a row are what a matrix is for
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+@dataclass(slots=True)
+class Told:
+    """Follows one restart. ``acted`` is set when all calls have been made, or nothing will come of it."""
+
+    decision: admission.Decision | None = None
+    report: progress.Reported | None = None
+    acted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, event: progress.Event) -> None:
+        """Take an event in."""
+        if isinstance(event, progress.Decided):
+            self.decision = event.decision
+        if isinstance(event, progress.Reported):
+            self.report = event
+            self.acted.set()
+
+    @property
+    def checks(self) -> Sequence[verification.Check]:
+        """What the engine itself has verified."""
+        return self.report.checks if self.report is not None and self.report.settled else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Restarts what it is asked to. ``can_hold``: whether a container can be held at its first instruction here."""
+
+    restarts: Restarts
+    events: ContainerWatch
+    pods: PodWatch
+    can_hold: bool
+
+    async def restart(self, target: ContainerRef, told: Told) -> None:
+        """See one restart through, as a fault of this very moment would."""
+        cause = admission.Cause(code="Matrix", message="a cell of the matrix", happened_at=time.time())
+        try:
+            await self.restarts.handle(Request(target=target, cause=lambda: cause, devices=frozenset(), followed=told))
+        finally:
+            told.acted.set()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    dev: node.DevNode, *, cri_socket: Path, api: KubeClient, state: Path, side_by_side: int
+) -> AsyncIterator[Engine]:
+    """Run an engine that reaches the runtime at ``cri_socket`` and acts on so many pods at once."""
+    standbys = await standby(dev)
+    store = await Store.open(state)
+    async with CriClient(str(cri_socket), deadlines=_DEADLINES) as cri, contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        events = ContainerWatch(cri, report=lambda _: None)
+        pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
+        for work in (events.run(), pods.run()):
+            stack.push_async_callback(_ended, asyncio.create_task(work))
+        files = HostFiles(symlink_dir=dev.layout.container_log_links)
+        tools = Tools(runtime=cri, events=events, files=files, time_limit=300.0, standbys=standbys)
+        parts = ports.Outside(
+            runtime=cri,
+            events=events,
+            pods=pods,
+            devices=outside.Devices(),
+            owners=outside.Owners(),
+            reporter=outside.Conditions(),
+            processes=ProcFs(),
+            actuators=ports.Actuators.of(tools, pods=pods),
+        )
+        restarts = Restarts(
+            outside=parts,
+            store=store,
+            metrics=Metrics(CollectorRegistry()),
+            now=time.time,
+            can_hold=standbys is not None,
+            limits=Limits(parallel_pods=side_by_side),
+            storm=_NO_STORM,
+        )
+        yield Engine(restarts=restarts, events=events, pods=pods, can_hold=standbys is not None)
+
+
+async def standby(dev: node.DevNode) -> Standbys | None:
+    """Return what holds successors at their first instruction, where this machine can."""
+    holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC)
+    found = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
+    try:
+        await found.check()
+    except HoldError:
+        return None
+    return found
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait({task})

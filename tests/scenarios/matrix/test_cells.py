@@ -1,0 +1,58 @@
+"""The table of the matrix has no holes, and the selection leaves nothing out that occurs."""
+
+import itertools
+
+from agent.restart.admission import Reason
+from agent.restart.intents import Strategy
+from tests.scenarios.matrix import batches, cells
+from tests.scenarios.matrix.cells import End, Look, Policy, Shape
+
+EVERY = list(cells.every(can_hold=True))
+
+
+def test_every_value_of_every_kind_occurs_in_a_restart() -> None:
+    restarts = [cell for cell in EVERY if cells.refusal(cell, can_hold=True) is None]
+    assert {cell.policy for cell in restarts} == set(Policy)
+    assert {cell.end for cell in restarts} == set(End)
+    assert {cell.shape for cell in restarts} == set(Shape)
+    assert {cell.look for cell in restarts} == set(cells.PLACED)
+    assert {cell.strategy for cell in restarts} == set(Strategy) - {Strategy.AUTO}
+
+
+def test_each_combination_is_refused_or_restarted() -> None:
+    kinds = (cell.strategy for cell in EVERY), Policy, End, Shape
+    combinations = set(itertools.product(*(set(kind) for kind in kinds)))
+    assert {(cell.strategy, cell.policy, cell.end, cell.shape) for cell in EVERY} == combinations
+
+
+def test_every_reason_that_a_strategy_can_be_refused_for_occurs() -> None:
+    reasons = {cells.refusal(cell, can_hold=True) for cell in EVERY} - {None}
+    assert reasons == {
+        Reason.ALREADY_TERMINATED,
+        Reason.COMPLETED,
+        Reason.NO_RESTART_RULE,
+        Reason.RESTART_POLICY_NEVER,
+        Reason.GRACE_COULD_COMPLETE,
+        Reason.NOTHING_ELSE_RUNS,
+    }
+
+
+def test_the_selection_has_each_pair_of_values_that_is_ever_restarted() -> None:
+    def pairs(found: list[cells.Cell]) -> set[tuple[object, object]]:
+        return {
+            pair
+            for cell in found
+            if cells.refusal(cell, can_hold=True) is None
+            for pair in itertools.combinations((cell.policy, cell.strategy, cell.end, cell.shape, cell.look), 2)
+        }
+
+    selection = batches.selection(EVERY)
+    assert pairs(selection) == pairs(EVERY)
+    assert len(selection) < 0.1 * len(EVERY)
+
+
+def test_where_a_look_falls_is_told_for_each_cell_that_is_restarted() -> None:
+    for cell in EVERY:
+        if cells.refusal(cell, can_hold=True) is None:
+            assert cells.place(cell) is not None, cell
+    assert Look.ANY not in {cell.look for cell in EVERY}

@@ -1,0 +1,128 @@
+"""Restarts on GPUs whose old process does not leave at once, with real processes of real containers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.model.workloads import ContainerId
+from hack.devnode import node
+from hack.devnode.observer import Observer, Seen
+from hack.fakenvml.control import GIB
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+LINGERS = 1.0  # seconds for which the driver lists a process that is dead
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+@contextlib.asynccontextmanager
+async def kubelet_looks_away(dev: node.DevNode) -> AsyncIterator[None]:
+    """Kubelet does not wait for devices: what has ended it starts itself, at its next look, and then ours gives way."""
+    control = dev.kubelet.control
+    if control is None:
+        pytest.skip("a real kubelet cannot be kept from looking")
+    await control.hold()
+    try:
+        yield
+    finally:
+        await control.release()
+
+
+async def stopped(observer: Observer, name: str, container: ContainerId) -> Seen:
+    return await observer.until(
+        name,
+        lambda s: container not in s.running.get("trainer", ()),
+        timeout=training.DEADLINE,
+        what=f"the end of {container}",
+    )
+
+
+async def test_the_successor_starts_only_after_the_driver_lists_the_old_process_no_more(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "lingers") as before:
+        await training.until_ready(agent)
+        gpu = await training.first_gpu(dev, observer, "lingers")
+        (old,) = before.running["trainer"]
+        dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
+        try:
+            async with kubelet_looks_away(dev):
+                await training.xid(dev, observer, "lingers", 31)
+                await stopped(observer, "lingers", old)
+                await asyncio.sleep(LINGERS)  # the driver's doing, not a wait for something
+                waiting = await observer.see("lingers")
+                dev.nvml.processes({}, gpu=gpu)
+                await observer.until(
+                    "lingers",
+                    lambda s: len(s.running.get("trainer", ())) == 1,
+                    timeout=training.DEADLINE,
+                    what="the successor",
+                )
+            after = await training.restarted(observer, "lingers", before)
+        finally:
+            dev.nvml.processes({}, gpu=gpu)
+        assert waiting.running.get("trainer", ()) == ()
+        _, ended = await observer.times(old)
+        started, _ = await observer.times(after.running["trainer"][0])
+        assert started - ended >= LINGERS
+        assert "device " in after.condition("InPlaceRestart")["message"]
+
+
+async def test_memory_that_is_never_freed_delays_the_restart_and_is_told(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with (
+        dev.agent(own_state, "--device-wait=0.5") as agent,
+        training.pod(dev, observer, "leaks") as before,
+    ):
+        await training.until_ready(agent)
+        gpu = await training.first_gpu(dev, observer, "leaks")
+        (old,) = before.running["trainer"]
+        dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
+        try:
+            await training.xid(dev, observer, "leaks", 31)
+            await stopped(observer, "leaks", old)
+            dev.nvml.processes({}, gpu=gpu, used=40 * GIB)
+            told = await observer.until(
+                "leaks",
+                lambda s: s.condition("InPlaceRestart").get("reason") == "DeviceMemoryHeld",
+                timeout=training.DEADLINE,
+                what="DeviceMemoryHeld",
+            )
+            assert "40.0 GiB" in told.condition("InPlaceRestart")["message"]
+            await training.trains_on(observer, "leaks", told)
+        finally:
+            dev.nvml.processes({}, gpu=gpu)
+
+
+async def test_a_driver_that_hangs_holds_no_restart_up(dev: node.DevNode, observer: Observer, own_state: str) -> None:
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "hung-driver") as before:
+        await training.until_ready(agent)
+        gpu = await training.first_gpu(dev, observer, "hung-driver")
+        (old,) = before.running["trainer"]
+        dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
+        dev.nvml.hang()
+        try:
+            await training.xid(dev, observer, "hung-driver", 31)
+            told = await observer.until(
+                "hung-driver",
+                lambda s: (
+                    s.condition("InPlaceRestart")
+                    .get("message", "")
+                    .endswith("could not verify devices-answer, devices-free")
+                ),
+                timeout=training.DEADLINE,
+                what="the restart, unverified",
+            )
+            await training.trains_on(observer, "hung-driver", told)
+        finally:
+            dev.nvml.resume()
+            dev.nvml.processes({}, gpu=gpu)

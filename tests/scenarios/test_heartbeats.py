@@ -1,0 +1,165 @@
+"""Trainers that stop touching their heartbeat file, on real containers: who is restarted, and who is left alone."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agent.actuator.cgroups import Cgroup
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer, Seen
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+HANG = "hang"
+"""The file on its volume that keeps a trainer from beating."""
+
+BEATING = trainer.TRAIN.replace(
+    "  sleep 0.05", f"  [ -e {trainer.CHECKPOINTS}/{HANG} ] || touch $BEAT\n  sleep 0.05", 1
+)
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+@contextlib.asynccontextmanager
+async def beating(dev: node.DevNode, observer: Observer, name: str, *, file: str = "/beat") -> AsyncIterator[Seen]:
+    """Run a pod whose trainer beats with every step; a second without is too long."""
+    annotations = {
+        "kubemend.io/restart": "InPlace",
+        "kubemend.io/heartbeat-file": file,
+        "kubemend.io/heartbeat-timeout": "1s",
+    }
+    script = f"BEAT={file}\n{BEATING}"
+    async with training.pod(dev, observer, name, annotations=annotations, gpus=0, script=script) as seen:
+        yield seen
+
+
+async def hung(observer: Observer, name: str, before: Seen) -> Seen:
+    """Let the trainer stop beating until it has been restarted for that."""
+    switch = observer.volume(before.uid) / HANG
+    switch.touch()
+    after = await training.mended(observer, name, before, because="no heartbeat in /")
+    switch.unlink()
+    return after
+
+
+async def watched(agent: node.Agent, name: str) -> None:
+    """Wait until the trainer's heartbeat has been seen."""
+    labels = {"namespace": "default", "pod": name, "container": "trainer"}
+    async with asyncio.timeout(training.DEADLINE):
+        while await training.series(agent, "kubemend_heartbeat_age_seconds", **labels) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("file", ["/beat", f"{trainer.CHECKPOINTS}/beat"], ids=["in-its-root", "on-a-volume"])
+async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
+    dev: node.DevNode, observer: Observer, own_state: str, file: str
+) -> None:
+    name = "hangs" if file == "/beat" else "hangs-on-volume"
+    async with dev.agent(own_state) as agent, beating(dev, observer, name, file=file) as before:
+        await training.until_ready(agent)
+        seen = before
+        for _ in range(2):
+            await watched(agent, name)
+            seen = await hung(observer, name, seen)
+            condition = seen.condition("InPlaceRestart")
+            assert f"no heartbeat in {file} for " in condition["message"]
+            assert "threads: " in condition["message"]
+            restart = seen.restart_counts["trainer"]
+            log = observer.log(name, seen.uid, container="trainer", restart=restart)
+            assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "kubelet's has no reason"
+        counted = await training.metric(
+            agent, "kubemend_findings_total", source="heartbeat", kind="Heartbeat", code="Hung"
+        )
+        assert counted == 2.0
+
+
+async def test_a_trainer_that_has_never_beaten_is_left_alone(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with (
+        dev.agent(own_state) as agent,
+        beating(dev, observer, "hangs-beside") as other,
+        beating(dev, observer, "never-beats", file="/none/beat") as before,
+    ):
+        await training.until_ready(agent)
+        await watched(agent, "hangs-beside")
+        after = await hung(observer, "hangs-beside", other)  # the one that beat has hung for longer than a second
+        assert after.restart_counts["trainer"] >= 1
+        later = await training.trains_on(observer, "never-beats", before)
+        assert later.condition("InPlaceRestart") == {}
+
+
+def freeze(pid: int) -> Callable[[], None]:
+    cgroup = Cgroup.of_process(pid, proc=Path("/proc"), mounted_at=Path("/sys/fs/cgroup"))
+    assert cgroup is not None
+    cgroup.freeze()
+    return cgroup.thaw
+
+
+def stop(pid: int) -> Callable[[], None]:
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("pause", [freeze, stop])
+async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
+    dev: node.DevNode, observer: Observer, own_state: str, pause: Callable[[int], Callable[[], None]]
+) -> None:
+    name, other = f"paused-by-{pause.__name__}", f"hangs-beside-{pause.__name__}"
+    async with (
+        dev.agent(own_state) as agent,
+        beating(dev, observer, name) as before,
+        beating(dev, observer, other) as beside,
+    ):
+        await training.until_ready(agent)
+        await watched(agent, name)
+        resume = pause(await observer.pid(before.running["trainer"][0]))
+        try:
+            await watched(agent, other)
+            again = await hung(observer, other, beside)
+            await watched(agent, other)
+            await hung(observer, other, again)  # so far the paused one has been silent for two seconds and more
+        finally:
+            resume()
+        seen = await observer.see(name)
+        later = await training.trains_on(observer, name, seen)
+        assert later.running["trainer"] == before.running["trainer"]
+        assert later.condition("InPlaceRestart") == {}
+
+
+async def test_an_agent_that_was_away_finds_who_hung_meanwhile(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    async with beating(dev, observer, "hung-meanwhile") as before:
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            await watched(agent, "hung-meanwhile")
+        switch = observer.volume(before.uid) / HANG
+        switch.touch()
+        async with dev.agent(own_state) as agent:
+            await training.until_ready(agent)
+            await training.mended(observer, "hung-meanwhile", before, because="no heartbeat in /beat")
+
+
+async def test_a_heartbeat_that_is_not_understood_is_said_on_the_pod(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/heartbeat-file": "/beat"}
+    async with dev.agent(own_state) as agent, training.pod(dev, observer, "half-asked", annotations=annotations):
+        await training.until_ready(agent)
+        told = await observer.until(
+            "half-asked",
+            lambda s: s.condition("InPlaceRestart").get("reason") == "BadAnnotation",
+            timeout=training.DEADLINE,
+            what="the refusal",
+        )
+        assert "kubemend.io/heartbeat-timeout is missing" in told.condition("InPlaceRestart")["message"]

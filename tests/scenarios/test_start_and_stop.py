@@ -1,0 +1,75 @@
+"""The agent's first moments: it may be stopped in any of them, and answers for itself only when it knows its parts."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from hack.devnode import node
+from tests.scenarios import training
+from tests.scenarios.test_missing_parts import started
+
+pytestmark = pytest.mark.devnode
+
+SECONDS = 60.0
+
+
+async def exists(path: Path) -> None:
+    """Wait until an agent that is starting has made a file."""
+    async with asyncio.timeout(SECONDS):
+        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_in_the_middle_of_the_start_is_an_orderly_one(
+    dev: node.DevNode, tmp_path: Path, number: signal.Signals
+) -> None:
+    async with started(dev, tmp_path) as agent:
+        await exists(tmp_path / "state" / "state.db")  # the first thing that it makes
+        agent.child.signal(number)
+        assert await agent.child.wait(timeout=SECONDS) == 0
+    assert '"agent.stopped"' in agent.log.read_text()
+
+
+async def test_the_first_answer_to_readyz_names_every_part(dev: node.DevNode, tmp_path: Path) -> None:
+    async with started(dev, tmp_path) as agent:
+        async with asyncio.timeout(SECONDS):
+            while not (first := await training.readyz(agent))["status"]:  # noqa: ASYNC110 - until it listens
+                await asyncio.sleep(0.001)
+        await training.until_ready(agent)
+        assert set(first["parts"]) == set((await training.readyz(agent))["parts"])
+
+
+async def test_the_control_socket_is_there_while_the_agent_is(dev: node.DevNode, tmp_path: Path) -> None:
+    socket = tmp_path / "state" / "control.sock"
+    async with started(dev, tmp_path) as agent:
+        await training.until_ready(agent)
+        assert socket.is_socket()
+        assert socket.stat().st_mode & 0o777 == 0o600
+    assert not socket.exists()
+
+
+async def test_a_second_agent_of_the_same_state_is_refused_and_harms_nothing(dev: node.DevNode, tmp_path: Path) -> None:
+    async with started(dev, tmp_path) as first:
+        await training.until_ready(first)
+        flags = {"state-dir": str(tmp_path / "state"), "metrics-address": "127.0.0.1:0"}
+        async with dev.agent(*(f"--{key}={value}" for key, value in flags.items())) as second:
+            assert await second.child.wait(timeout=SECONDS) == 3
+            last = second.log.read_text().strip().splitlines()[-1]
+            assert "control.sock" in last
+            assert "--state-dir" in last
+        assert (await training.readyz(first))["ready"]
+        assert (tmp_path / "state" / "control.sock").is_socket()
+
+
+async def test_the_socket_of_an_agent_that_was_killed_is_taken_over(dev: node.DevNode, tmp_path: Path) -> None:
+    state = f"--state-dir={tmp_path / 'state'}"
+    async with dev.agent(state) as killed:
+        await training.until_ready(killed)
+        killed.child.signal(signal.SIGKILL)
+        await killed.child.wait(timeout=SECONDS)
+    assert (tmp_path / "state" / "control.sock").is_socket()
+    async with dev.agent(state) as successor:
+        await training.until_ready(successor)
