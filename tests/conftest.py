@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
+import structlog
 
 from hack.devnode import processes
 
@@ -34,6 +35,13 @@ class _WiderFixtures:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the hook as a plugin: a conftest's own hooks are not asked about the session's fixtures."""
     config.pluginmanager.register(_WiderFixtures())
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> Iterator[None]:
+    """A command run in this process sets up logging for itself, not for the tests after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)

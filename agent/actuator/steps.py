@@ -51,6 +51,7 @@ class Run(abc.ABC, Generic[_Intent]):
     resolution: steps.Resolution = steps.Resolution.FINISH
     last_error: str = ""
     failures: int = 0
+    unkilled: int = 0
     phases: dict[str, float] = field(default_factory=dict)
 
     @abc.abstractmethod
@@ -168,7 +169,10 @@ class Run(abc.ABC, Generic[_Intent]):
                 continue
             unkillable = [error for step, error in errors if means_unkillable(step, error)]
             if unkillable:
-                return await self._stuck(unkillable[0])
+                outcome = await self._stuck(unkillable[0])
+                if outcome is not None:
+                    return outcome
+                continue
             self.last_error = str(errors[0][1])
             if all(isinstance(error, cri_errors.NameReserved) for _, error in errors):
                 # Kubelet is creating the same attempt; its container shows up in a moment and is adopted.
@@ -343,10 +347,19 @@ class Run(abc.ABC, Generic[_Intent]):
         self.seen = tuple(view for view in self.seen if view.id != container_id)
         self.fresh = False
 
-    async def _stuck(self, error: cri_errors.CriError) -> Outcome:
-        """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever."""
+    async def _stuck(self, error: cri_errors.CriError) -> Outcome | None:
+        """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever.
+
+        None when that is not proven: a runtime that hangs for a while lets a stop time out as well, and may carry it
+        out later. So it counts only the second time, when the runtime has answered in between.
+        """
         log.error("restart.kill_without_effect", restart=self.intent.id, error=str(error))
+        self.last_error = str(error)
         await self.look()
+        self.unkilled += 1
+        proven = isinstance(error, gates.ProcessStuckError)
+        if not proven and (self.unkilled < _PROOF_OF_UNKILLABLE or not self._wants_a_kill()):
+            return None
         ours = [view for view in self.seen if view.restart_id == self.intent.id]
         waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held]
         try:
@@ -355,6 +368,9 @@ class Run(abc.ABC, Generic[_Intent]):
         except cri_errors.CriError as again:
             return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
         return self.outcome(Result.STUCK, detail=str(error))
+
+    def _wants_a_kill(self) -> bool:
+        return any(step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE) for step in self.next_steps())
 
     def _name(self, container_id: ContainerId) -> str:
         return next((view.ref.name for view in self.seen if view.id == container_id), self.intent.target.name)
@@ -400,6 +416,7 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
 
 _CLEAN_PHASE = "clean"
 _MOST_FAILURES = 3
+_PROOF_OF_UNKILLABLE = 2
 _SEEN_STILL_HOLDS = 0.05  # seconds for which a start may wait and still rest on what was seen before
 _WORTH_TELLING = 0.001  # seconds at a gate from which on they are a phase of their own
 _NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)

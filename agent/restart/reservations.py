@@ -25,7 +25,7 @@ from common.pb.runtime.v1 import api_pb2
 
 NAME_LABEL = "io.kubernetes.container.name"  # staging/src/k8s.io/kubelet/pkg/types/labels.go
 _POD_UID_LABEL = "io.kubernetes.pod.uid"
-_SUFFIX = ".reserved"  # neither a pod's UID nor a container's name in a pod's spec (a DNS label) has a dot
+_MARK = ".reserved"  # neither a pod's UID nor a container's name in a pod's spec (a DNS label) has a dot
 _NEVER_RUN = "/never-run"
 
 Name = tuple[str, int]
@@ -41,43 +41,41 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
         command=[_NEVER_RUN],
         labels=successor.labels,
         annotations=successor.annotations,
-        log_path=f"{name}/{attempt}{_SUFFIX}",
+        log_path=f"{name}/{attempt}{_MARK}",
         linux=api_pb2.LinuxContainerConfig(  # the runtime wants its namespaces to be the sandbox's
             security_context=successor.linux.security_context
         ),
     )
-    for label in (NAME_LABEL, _POD_UID_LABEL):
-        made.labels[label] += _SUFFIX
+    made.labels[_POD_UID_LABEL] += _MARK
+    made.labels[NAME_LABEL] = _label((name, attempt))
     return made
 
 
 def reserves(view: ContainerView) -> bool:
     """Whether a container is a reservation, of whatever restart."""
-    return view.restart_id is not None and view.ref.name.endswith(_SUFFIX)
+    return view.restart_id is not None and _MARK in view.ref.name
 
 
 def missing(intent: intents.PodIntent, seen: Iterable[ContainerView], *, taken: frozenset[Name]) -> tuple[Step, ...]:
     """Return what must be reserved before anything is taken away. ``taken`` are names that somebody else holds."""
-    held = {(view.ref.name, view.attempt) for view in _ours(intent, seen)}
+    held = {view.ref.name for view in _ours(intent, seen)}
     return tuple(
-        Step(StepKind.RESERVE, Why.NAME_FREE, name=name, attempt=attempt)
-        for name, attempt in _wanted(intent)
-        if (name + _SUFFIX, attempt) not in held and (name, attempt) not in taken
+        Step(StepKind.RESERVE, Why.NAME_FREE, name=name[0], attempt=name[1])
+        for name in _wanted(intent)
+        if name not in taken and _label(name) not in held
     )
 
 
 def turn(intent: intents.PodIntent, seen: Iterable[ContainerView], planned: intents.Planned) -> Step:
     """Return the step that a container needs whose turn has come: to be created, once its name is given back."""
-    for view in _ours(intent, seen):
-        if (view.ref.name, view.attempt) == (planned.name + _SUFFIX, planned.old_attempt + 1):
-            return _removal(view)
-    return Step(StepKind.CREATE, Why.NO_SUCCESSOR, name=planned.name)
+    label = _label((planned.name, planned.old_attempt + 1))
+    held = next((view for view in _ours(intent, seen) if view.ref.name == label), None)
+    return _removal(held) if held is not None else Step(StepKind.CREATE, Why.NO_SUCCESSOR, name=planned.name)
 
 
 def releases(intent: intents.PodIntent, seen: Iterable[ContainerView], *, names: Collection[str]) -> tuple[Step, ...]:
     """Return how to give back what is reserved of these containers."""
-    wanted = {name + _SUFFIX for name in names}
-    return tuple(_removal(view) for view in _ours(intent, seen) if view.ref.name in wanted)
+    return tuple(_removal(view) for view in _ours(intent, seen) if view.ref.name.partition(_MARK)[0] in names)
 
 
 def left_over(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> tuple[Step, ...]:
@@ -92,6 +90,10 @@ def _wanted(intent: intents.PodIntent) -> Iterable[Name]:
             yield planned.name, planned.old_attempt + 1
         yield planned.name, planned.old_attempt + 2
         its_turn = its_turn and planned.role is ContainerRole.MAIN
+
+
+def _label(name: Name) -> str:
+    return f"{name[0]}{_MARK}-{name[1]}"
 
 
 def _ours(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> Iterable[ContainerView]:

@@ -42,12 +42,16 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a container was created, began and ended, in Unix seconds; None: not yet, or never."""
+    """When a container was created, began and ended, in Unix seconds; None: not yet, or never.
+
+    ``stood_still``: it was frozen when its agent was killed, and only a kill could end that.
+    """
 
     name: str
     created: float
     began: float | None = None
     ended: float | None = None
+    stood_still: bool = False
 
     def beside(self, other: "Life") -> bool:
         """Whether both ran at the same time."""
@@ -109,13 +113,22 @@ def refused(now: Now, fault: Injected) -> bool:
     return any(f"pid {fault.pid}:" in message for message in now.refusals)
 
 
-def copies(now: Now, *, before: Now, since: float) -> tuple[str, ...]:
-    """Return the names of successors beside which kubelet has started another one for a moment.
+class Overlap(enum.Enum):
+    """What a container found that began while another one of its name was still there.
 
-    That is kubelet acting on its last look, up to a second old; nothing old ran then, and what counts is that one of
-    the two is gone in the end (``unsettled``). Nothing that ran before ``since`` (Unix time) may be a part of it.
+    ``OLD``: one from before the fault ran. ``COPY``: another successor ran, for a moment: kubelet acted on its last
+    look, up to a second old; what counts is that one of the two is gone in the end (``unsettled``). ``HELD``: the old
+    one was there, but stood still.
     """
-    return tuple(name for name in _overlaps(now, before) if _are_new(now.lives, name, since=since))
+
+    OLD = "old"
+    COPY = "copy"
+    HELD = "held"
+
+
+def overlaps(now: Now, *, before: Now, since: float) -> Sequence[tuple[str, Overlap]]:
+    """Return the names of containers that were not alone, and beside what. Old is what was created before ``since``."""
+    return [(name, _beside_what(now.lives, name, since=since)) for name in now.overlaps[len(before.overlaps) :]]
 
 
 def wrongs(now: Now, *, before: Now, since: float, faults: Iterable[Injected], kills: int) -> tuple[Violation, ...]:
@@ -125,8 +138,8 @@ def wrongs(now: Now, *, before: Now, since: float, faults: Iterable[Injected], k
     found = [Violation(Wrong.POD_FAILED, pod, f"it was {phase}") for phase in phases if phase not in _ALIVE]
     found += [
         Violation(Wrong.DUPLICATE, pod, f"{name} found an old one running when it began")
-        for name in _overlaps(now, before)
-        if not _are_new(now.lives, name, since=since)
+        for name, what in overlaps(now, before=before, since=since)
+        if what is Overlap.OLD
     ]
     hit = {fault.container for fault in faults if not refused(now, fault)}
     for name, count in sorted(now.restart_counts.items()):
@@ -137,14 +150,15 @@ def wrongs(now: Now, *, before: Now, since: float, faults: Iterable[Injected], k
     return tuple(found)
 
 
-def _overlaps(now: Now, before: Now) -> Sequence[str]:
-    return now.overlaps[len(before.overlaps) :]
-
-
-def _are_new(lives: Sequence[Life], name: str, *, since: float) -> bool:
-    """Whether all containers of a name that ran beside another one were created since then; False without any."""
-    together = [life for life in lives if life.name == name and any(life.beside(other) for other in lives)]
-    return bool(together) and all(life.created >= since for life in together)
+def _beside_what(lives: Sequence[Life], name: str, *, since: float) -> Overlap:
+    """What no event explains counts as old."""
+    mine = [life for life in lives if life.name == name]
+    together = [life for life in mine if any(life.beside(other) for other in mine)]
+    ran = [life for life in mine if not life.stood_still]
+    ran_together = [life for life in ran if any(life.beside(other) for other in ran)]
+    if ran_together:
+        return Overlap.COPY if all(life.created >= since for life in ran_together) else Overlap.OLD
+    return Overlap.HELD if together else Overlap.OLD
 
 
 def _lost(now: Now, fault: Injected) -> tuple[Violation, ...]:

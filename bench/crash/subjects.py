@@ -18,18 +18,22 @@ _MANY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One kind of pod. ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds."""
+    """One kind of pod, with an init container.
+
+    ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds.
+    """
 
     name: str
     policy: str = "OnFailure"
     strategy: Strategy = Strategy.SWAP
     mains: tuple[str, ...] = ("trainer",)
+    sidecar: bool = True
     grace: int = 0
 
     @property
     def lasting(self) -> frozenset[str]:
         """The containers that run for good."""
-        return frozenset({SIDECAR, *self.mains})
+        return frozenset({SIDECAR, *self.mains} if self.sidecar else self.mains)
 
     @property
     def replaced(self) -> frozenset[str]:
@@ -37,14 +41,15 @@ class Subject:
         return frozenset(self.mains) if self.strategy is Strategy.SWAP else self.lasting
 
     def manifest(self, *, node: str) -> dict[str, Any]:
-        """Return the pod: an init container, a sidecar, and mains that count steps, the first of them on a GPU."""
+        """Return the pod; its mains count steps, and the first of them holds a GPU."""
         made = trainer.manifest(
             self.name, node=node, gpus=1, restart_policy=self.policy, annotations=self._annotations(),
-            script=self._script("trainer"),
+            sidecar=self.sidecar, script=self._script("trainer"),
         )  # fmt: skip
         spec = made["spec"]
-        sidecar = next(container for container in spec["initContainers"] if container["name"] == SIDECAR)
-        sidecar["command"][-1] = trainer.leased(trainer.SIDECAR, name=SIDECAR, port=_LEASE_PORTS[SIDECAR])
+        for container in spec["initContainers"]:
+            if container["name"] == SIDECAR:
+                container["command"][-1] = trainer.leased(trainer.SIDECAR, name=SIDECAR, port=_LEASE_PORTS[SIDECAR])
         (first,) = spec["containers"]
         for name in self.mains[1:]:
             other = {key: value for key, value in first.items() if key != "resources"}
@@ -71,6 +76,7 @@ ALL: Final = (
     Subject("always", policy="Always"),
     Subject("on-failure"),
     Subject("never", policy="Never"),
+    Subject("never-alone", policy="Never", sidecar=False),
     Subject("pair", mains=("trainer", "worker")),
     Subject("never-pair", policy="Never", mains=("trainer", "worker")),
     Subject("graceful", grace=2),

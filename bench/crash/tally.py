@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import figures
-from bench.crash.judging import Violation, Wrong
+from bench.crash.judging import Overlap, Violation, Wrong
 from bench.crash.plans import Pace
 from bench.crash.stages import Stage
 
@@ -58,7 +58,7 @@ class Tally:
     kills_in_recovery: int = 0
     faults: int = 0
     refused: int = 0
-    copies: int = 0
+    overlaps: Counter[Overlap] = field(default_factory=Counter)
     stages: Counter[tuple[str, Stage]] = field(default_factory=Counter)
     recoveries: list[Recovery] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
@@ -84,7 +84,8 @@ class Tally:
             "kills_in_recovery": self.kills_in_recovery,
             "faults_injected": self.faults,
             "refused": self.refused,
-            "transient_copies_by_kubelet": self.copies,
+            "copies_by_kubelet": self.overlaps[Overlap.COPY],
+            "began_beside_frozen": self.overlaps[Overlap.HELD],
             "kills_by_step": self._by_stage(),
             "kills_by_pod": {
                 name: {stage.value: self.stages[name, stage] for stage in Stage if self.stages[name, stage]}

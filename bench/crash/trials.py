@@ -6,10 +6,12 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from agent.actuator.cgroups import Cgroup
 from bench.crash import judging, paces, plans, stages
 from bench.crash.blows import Blows
 from bench.crash.judging import Now, Violation
@@ -94,6 +96,8 @@ class Trials:
             uid = scene.witness.pod(fault.subject).ref.uid
             views = await scene.rig.cri.list_containers(pod_uid=uid)
             hit.append((fault.subject.name, stages.stage(fault, entries=entries, views=views)))
+            if _is_frozen(fault.pid):
+                scene.witness.stood_still(fault.subject, fault.old)
         self.tally.killed(hit, in_recovery=trial.kills > 0)
         trial.kills += 1
         trial.found += [f"kill {trial.kills}: {name} {stage.value}" for name, stage in hit]
@@ -109,7 +113,7 @@ class Trials:
             faults = [fault for fault in trial.faults if fault.subject == subject]
             self.tally.refused += sum(judging.refused(now, fault) for fault in faults)
             before, since = trial.before[subject.name], trial.began
-            self.tally.copies += len(judging.copies(now, before=before, since=since))
+            self.tally.overlaps.update(what for _, what in judging.overlaps(now, before=before, since=since))
             for violation in judging.wrongs(now, before=before, since=since, faults=faults, kills=trial.kills):
                 wrong[subject.name].append(violation)
         for pod, violations in wrong.items():
@@ -146,3 +150,9 @@ class Trials:
             timeline=tuple(sorted(timelines)),
             log=tuple(said[-_LOG_LINES:]),
         )
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether the kernel says that all of a process' cgroup stands still (cgroup-v2.rst, cgroup.events)."""
+    cgroup = Cgroup.of_process(pid, proc=Path("/proc"), mounted_at=Path("/sys/fs/cgroup"))
+    return cgroup is not None and "frozen 1" in (cgroup.path / "cgroup.events").read_text()

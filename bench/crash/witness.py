@@ -84,6 +84,13 @@ class Witness:
         """Add a line to a pod's timeline."""
         self._seen[subject.name].timeline.append(f"{time.time():.4f} {what}")
 
+    def stood_still(self, subject: Subject, container: ContainerId) -> None:
+        """Note that a container was frozen."""
+        lives = self._seen[subject.name].lives
+        if container in lives:  # else its overlap stays unexplained
+            lives[container] = replace(lives[container], stood_still=True)
+        self.note(subject, f"{container[:8]} stands still")
+
     def timeline(self, subject: Subject) -> Sequence[str]:
         """Return what has happened to a pod since the page was turned, one line each."""
         return tuple(self._seen[subject.name].timeline)

@@ -164,7 +164,7 @@ async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: 
 async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert outcome.result is Result.STUCK
     assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"

@@ -42,7 +42,7 @@ async def test_a_reservation_takes_the_name_and_is_nothing_that_kubelet_knows(po
         await pod.kubelet_starts("trainer", attempt=2)
     (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
     assert held.config.metadata.name == "trainer"
-    assert held.config.labels["io.kubernetes.container.name"] == "trainer.reserved"
+    assert held.config.labels["io.kubernetes.container.name"] == "trainer.reserved-2"
     assert held.config.labels["io.kubernetes.pod.uid"] == "uid-1.reserved"
     assert not held.config.mounts
     assert not held.config.envs

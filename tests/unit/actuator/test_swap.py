@@ -121,10 +121,10 @@ async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
 async def test_a_kill_without_effect_is_reported_and_takes_the_successor_back(rig: Rig) -> None:
     intent = rig.intent(order=intents.Order.CREATE_FIRST)
     material = await rig.material(intent)
-    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.STUCK
-    assert changes(rig) == ["CreateContainer", "StopContainer", "RemoveContainer"]
+    assert changes(rig) == ["CreateContainer", "StopContainer", "StopContainer", "RemoveContainer"]
     assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
 
 
@@ -294,7 +294,7 @@ async def test_a_stop_that_always_fails_leaves_the_successor_and_ends_the_old_on
 async def test_an_old_one_that_cannot_be_killed_costs_the_held_successor_its_life(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
     material = await rig.material(intent)
-    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED)
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.STUCK
     assert [view.id for view in await rig.running()] == [rig.old]
@@ -331,3 +331,18 @@ async def test_a_replay_that_takes_a_swap_back_thaws_the_old_one(rig: Rig) -> No
     )
     assert outcome.result is Result.UNDONE
     assert not standbys(rig).frozen
+
+
+@pytest.mark.parametrize("order", [intents.Order.CREATE_FIRST, START_FIRST])
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_a_stop_that_a_hanging_runtime_did_not_answer_in_time_takes_nothing_back(
+    rig: Rig, order: intents.Order, carried_out: bool
+) -> None:
+    """The old container may die a moment later: without its successor the pod would fail."""
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, carried_out=carried_out)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    assert "RemoveContainer" not in changes(rig)
+    assert len(await rig.running()) == 1

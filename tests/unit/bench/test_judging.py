@@ -7,7 +7,7 @@ import pytest
 
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
 from bench.crash import judging
-from bench.crash.judging import Life, Now, Wrong
+from bench.crash.judging import Life, Now, Overlap, Wrong
 from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
 
@@ -104,25 +104,39 @@ def test_what_was_wrong_before_is_not_told_again() -> None:
     assert wrongs(now(phases=ended, overlaps=("trainer",)), before=before) == []
 
 
-def lives(*spans: tuple[float, float | None, float | None]) -> list[Life]:
-    return [Life("trainer", created=AT + created, began=began and AT + began, ended=ended and AT + ended)
-            for created, began, ended in spans]  # fmt: skip
+def life(created: float, began: float | None, ended: float | None, **more: Any) -> Life:
+    """A trainer's life, in seconds after the fault."""
+    return Life(
+        "trainer",
+        created=AT + created,
+        began=None if began is None else AT + began,
+        ended=None if ended is None else AT + ended,
+        **more,
+    )
 
 
-def test_an_old_container_beside_a_new_one_is_a_duplicate() -> None:
-    together = now(overlaps=("trainer",), lives=lives((-50, -49, 3), (1, 2, None)))
-    assert wrongs(together) == [Wrong.DUPLICATE]
-    assert judging.copies(together, before=BEFORE, since=AT - 1) == ()
+OLD_ENDED, NEW = life(-50, -49, 1), life(1, 2, None)
 
 
-def test_two_new_ones_for_a_moment_are_a_copy_of_kubelets() -> None:
-    together = now(overlaps=("trainer",), lives=lives((-50, -49, 1), (1, 2, 4), (2, 3, None)))
-    assert wrongs(together) == []
-    assert judging.copies(together, before=BEFORE, since=AT - 1) == ("trainer",)
-
-
-def test_an_overlap_that_no_event_explains_is_a_duplicate() -> None:
-    assert wrongs(now(overlaps=("trainer",), lives=lives((-50, -49, 1), (1, 2, None)))) == [Wrong.DUPLICATE]
+@pytest.mark.parametrize(
+    ("lives", "what", "expected"),
+    [
+        pytest.param([life(-50, -49, 3), NEW], Overlap.OLD, [Wrong.DUPLICATE], id="old-beside-new"),
+        pytest.param([OLD_ENDED, life(1, 2, 4), life(2, 3, None)], Overlap.COPY, [], id="two-new-ones"),
+        pytest.param([life(-50, -49, 3, stood_still=True), NEW], Overlap.HELD, [], id="old-stood-still"),
+        pytest.param(
+            [life(-50, -49, 3, stood_still=True), life(-40, -39, 3), NEW],
+            Overlap.OLD,
+            [Wrong.DUPLICATE],
+            id="not-all-of-the-old-stood-still",
+        ),
+        pytest.param([OLD_ENDED, NEW], Overlap.OLD, [Wrong.DUPLICATE], id="no-event-explains-it"),
+    ],
+)
+def test_who_was_still_there_when_a_container_began(lives: list[Life], what: Overlap, expected: list[Wrong]) -> None:
+    after = now(overlaps=("trainer",), lives=lives)
+    assert judging.overlaps(after, before=BEFORE, since=AT - 1) == [("trainer", what)]
+    assert wrongs(after) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,7 +155,7 @@ def test_restart_counts_grow_and_not_without_bounds(counts: dict[str, int], kill
 
 
 def test_containers_run_beside_each_other_only_while_both_run() -> None:
-    first, second, never = lives((0, 1, 5), (2, 3, None), (2, None, None))
+    first, second, never = life(0, 1, 5), life(2, 3, None), life(2, None, None)
     assert first.beside(second)
     assert second.beside(first)
     assert not first.beside(first)

@@ -54,14 +54,18 @@ def intent(**changes: Any) -> intents.PodIntent:
     return intents.PodIntent(**defaults | changes)
 
 
-RESERVED = ".reserved"
+RESERVED = ".reserved-"
 
 
 def reserved(name: str, *, attempt: int, restart_id: str = OURS) -> ContainerView:
     """What holds an attempt of a name."""
-    return view(
-        name + RESERVED, f"{restart_id}-holds-{name}-{attempt}", attempt=attempt, state=CREATED, restart_id=restart_id
-    )
+    label, identity = f"{name}{RESERVED}{attempt}", f"{restart_id}-holds-{name}-{attempt}"
+    return view(label, identity, attempt=attempt, state=CREATED, restart_id=restart_id)
+
+
+def name_of(label: str) -> str:
+    """Return the name that the runtime has for what kubelet knows by this label."""
+    return label.partition(RESERVED)[0]
 
 
 def all_reserved() -> list[ContainerView]:
@@ -164,7 +168,7 @@ class World:
     def kubelet_lists(self) -> None:
         """Begin a look. One that begins while a sync is under way is too old for the next sync."""
         if self.kubelet.idle and self.kubelet.asked is None:
-            of_the_pod = [view.id for view in self.containers if not view.ref.name.endswith(RESERVED)]
+            of_the_pod = [view.id for view in self.containers if RESERVED not in view.ref.name]
             self.kubelet.listed, self.kubelet.asked = of_the_pod, []
 
     def kubelet_asks(self) -> None:
@@ -205,7 +209,7 @@ class World:
     def kubelet_collects(self) -> None:
         """Garbage: of each name what does not run, but for the newest; of pods that it does not know, all of that."""
         idle = sorted((view for view in self.containers if view.state is not RUNNING), key=lambda v: v.created_at)
-        newest = {view.ref.name: view.id for view in idle if not view.ref.name.endswith(RESERVED)}
+        newest = {view.ref.name: view.id for view in idle if RESERVED not in view.ref.name}
         gone = {view.id for view in idle} - set(newest.values())
         self.containers = [view for view in self.containers if view.id not in gone]
 
@@ -284,7 +288,10 @@ class World:
             case steps.StepKind.RESERVE:
                 assert step.name is not None
                 assert step.attempt is not None
-                if self._add(step.name + RESERVED, attempt=step.attempt, restart_id=self.intent.id) is None:
+                if (
+                    self._add(f"{step.name}{RESERVED}{step.attempt}", attempt=step.attempt, restart_id=self.intent.id)
+                    is None
+                ):
                     self.taken.add((step.name, step.attempt))
             case steps.StepKind.CREATE:
                 assert step.name is not None
@@ -301,14 +308,13 @@ class World:
         if started is None:
             return  # gone meanwhile: the call fails
         assert started.restart_id == self.intent.id, "only what is ours is started"
-        assert not started.ref.name.endswith(RESERVED), "what only holds a name is not started"
+        assert RESERVED not in started.ref.name, "what only holds a name is not started"
         assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
         self.we_started.append(started.ref.name)
 
     def _add(self, label: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:
         """Create a container, unless its name, which is not the one that kubelet sees, is taken."""
-        name = label.removesuffix(RESERVED)
-        if any(view.ref.name.removesuffix(RESERVED) == name and view.attempt == attempt for view in self.containers):
+        if any((name_of(v.ref.name), v.attempt) == (name_of(label), attempt) for v in self.containers):
             return None
         self.clock += 1
         identity = f"{restart_id or 'kubelet'}-{label}-{self.clock}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent.model.workloads import ContainerId, ContainerView
-from agent.restart import rerun, reset, steps
+from agent.restart import rerun, reset, steps, swap
 from tests.unit.restart import pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
@@ -94,6 +94,11 @@ def test_next_steps(seen: list[ContainerView], expected: list[Short]) -> None:
 def test_what_an_earlier_restart_has_left_reserved_goes_first() -> None:
     left = pods.reserved("trainer", attempt=1, restart_id="r0")
     assert steps_for([left, old("trainer")]) == [("remove", "Reserved", "r0-holds-trainer-1")]
+
+
+def test_what_is_reserved_is_no_successor_that_waits_for_anybody() -> None:
+    """Where the journal is lost, kubelet's garbage collector takes it: nothing of it is ever started."""
+    assert swap.orphans([*ALL_OLD, *HELD], owned=frozenset(), now=0.0) == ()
 
 
 def test_a_name_that_somebody_else_holds_is_as_good_as_reserved() -> None:
