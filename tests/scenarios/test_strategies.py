@@ -131,7 +131,8 @@ async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
         await annotate(dev, "fresh", {"learning-rate": "new"})
         await training.xid(dev, observer, "fresh", 31)
         swapped = await training.restarted(observer, "fresh", before)
-        assert said(observer, "fresh", swapped) == "rate old"
+        # Where kubelet was faster its own container is adopted, and that one has fresh values, too.
+        assert said(observer, "fresh", swapped) == ("rate old" if training.is_ours(swapped) else "rate new")
         await annotate(dev, "fresh", {"kubemend.io/strategy": "reset"})
         await training.xid(dev, observer, "fresh", 31)
         after = await whole_pod_restarted(observer, "fresh", swapped, by="reset")
