@@ -17,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -30,7 +30,8 @@ from agent.engine import targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, PodUid, SandboxId
 from agent.restart import intents, reservations
 from agent.sources.processes import ProcFs
-from bench import figures, rig
+from bench import rerun_samples, rig
+from bench.rerun_samples import Samples
 from bench.rig import SECONDS, Rig
 from common import logs
 from hack.devnode import node, trainer
@@ -39,56 +40,6 @@ from hack.devnode.observer import Seen
 _COPY_SECONDS = 3.0
 _INIT = "prepare"
 _LASTING = ("shipper", "trainer")
-
-
-@dataclass
-class Samples:
-    """Durations in seconds, and numbers of rounds.
-
-    ``side_by_side`` counts, by container, where two ran at the same time, ``told`` where the product said itself that
-    an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being faster.
-    """
-
-    prepare: list[float] = field(default_factory=list)
-    reserve: list[float] = field(default_factory=list)
-    rerun: list[float] = field(default_factory=list)
-    bare: list[float] = field(default_factory=list)
-    bare_lost: int = 0
-    left_to_kubelet: int = 0
-    init_runs: Counter[int] = field(default_factory=Counter)
-    started_again: Counter[str] = field(default_factory=Counter)
-    side_by_side: Counter[str] = field(default_factory=Counter)
-    adopted: Counter[str] = field(default_factory=Counter)
-    told: int = 0
-    names_kept: int = 0
-    order_kept: int = 0
-    counted_once: int = 0
-    in_place: int = 0
-
-    def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
-        rerun, bare = figures.milliseconds(self.rerun), figures.milliseconds(self.bare)
-        return {
-            "rounds": len(self.rerun),
-            "init_runs_per_round": {str(runs): count for runs, count in sorted(self.init_runs.items())},
-            "init_exactly_once": self.init_runs[1],
-            "init_again_and_told": self.told,
-            "started_again": dict(self.started_again),
-            "duplicates": self.side_by_side.total(),
-            "duplicates_by_container": dict(self.side_by_side),
-            "order_kept": self.order_kept,
-            "restart_counts_plus_one": self.counted_once,
-            "same_pod_ip_and_sandbox": self.in_place,
-            "adopted": dict(self.adopted),
-            "left_to_kubelet": self.left_to_kubelet,
-            "names_left_reserved": self.names_kept,
-            "bare_lost": self.bare_lost,
-            "prepare_ms": figures.milliseconds(self.prepare),
-            "reserve_ms": figures.milliseconds(self.reserve),
-            "rerun_ms": rerun,
-            "bare_calls_ms": bare,
-            "ratio": round(rerun["p50"] / bare["p50"], 3),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +144,9 @@ async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], sample
     started = Counter(event.container.ref.name for event in happened if event.kind is EventKind.STARTED)
     samples.init_runs[max(started[_INIT], seen.init_runs - done.before.init_runs)] += 1
     samples.started_again.update(name for name, times in started.items() if times > 1)
-    samples.side_by_side.update(_side_by_side(happened) | {name for name, ids in seen.running.items() if len(ids) > 1})
+    samples.side_by_side.update(
+        rerun_samples.side_by_side(happened) | {name for name, ids in seen.running.items() if len(ids) > 1}
+    )
     ours = [view for view in await made.cri.list_containers() if view.restart_id == done.intent.id]
     made_by_us = {view.ref.name for view in ours}
     samples.names_kept += any(reservations.reserves(view) for view in ours)
@@ -206,20 +159,6 @@ async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], sample
     )
     place = (seen.uid, seen.ip, seen.sandbox, seen.phase)
     samples.in_place += place == (done.before.uid, done.before.ip, done.before.sandbox, done.before.phase)
-
-
-def _side_by_side(happened: list[ContainerEvent]) -> set[str]:
-    """Return the names of which two containers have run at the same time, the old ones apart."""
-    running: dict[str, set[ContainerId]] = {}
-    found = set()
-    for event in happened:
-        name, ids = event.container.ref.name, running.setdefault(event.container.ref.name, set())
-        if event.kind is EventKind.STARTED:
-            ids.add(event.container_id)
-            found |= {name} if len(ids) > 1 else set()
-        elif event.kind in (EventKind.STOPPED, EventKind.DELETED):
-            ids.discard(event.container_id)
-    return found
 
 
 async def _bare_calls(made: Rig, name: str, samples: Samples) -> _Round:

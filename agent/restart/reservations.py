@@ -101,4 +101,4 @@ def _ours(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> Iterable[
 
 
 def _removal(view: ContainerView) -> Step:
-    return Step(StepKind.REMOVE, Why.RESERVED, view.id, view.ref.name)
+    return Step(StepKind.REMOVE, Why.GIVEN_BACK, view.id, view.ref.name)

@@ -24,7 +24,7 @@ class Why(enum.Enum):
     OLD_RUNS = "OldRuns"
     OLD_LEFT = "OldLeft"
     NAME_FREE = "NameFree"
-    RESERVED = "Reserved"
+    GIVEN_BACK = "GivenBack"
     NO_SUCCESSOR = "NoSuccessor"
     SUCCESSOR_READY = "SuccessorReady"
     HELD_BESIDE_OLD = "HeldBesideOld"

@@ -126,8 +126,8 @@ class PodRig:
 
 
 @contextlib.asynccontextmanager
-async def made(rig: Rig, *, exit_code: int = 0) -> AsyncIterator[PodRig]:
-    """Make the pod; init containers that are started from now on end at once with ``exit_code``."""
+async def made(rig: Rig, *, exit_code: int = 0, may_end: asyncio.Event | None = None) -> AsyncIterator[PodRig]:
+    """Make the pod; init containers that are started from now on end with ``exit_code``, as soon as they may."""
     old = {TARGET.name: rig.old}
     for name in ROLES.keys() - old:
         old[name] = await rig.kubelet_creates(attempt=0, name=name)
@@ -135,16 +135,24 @@ async def made(rig: Rig, *, exit_code: int = 0) -> AsyncIterator[PodRig]:
     specs = tuple(ContainerSpec(name=name, role=role) for name, role in ROLES.items())
     pod = PodView(ref=POD, phase="Running", restart_policy=RestartPolicy.ALWAYS, containers=specs)
     async with rig.watch.subscribe(POD.uid) as events:
-        ending = asyncio.create_task(_end_inits(rig, events, exit_code=exit_code), name="init ends")
+        ending = asyncio.create_task(
+            _end_inits(rig, events, before=frozenset(old.values()), exit_code=exit_code, may_end=may_end),
+            name="init ends",
+        )
         rig.server.calls.clear()
         yield PodRig(rig=rig, old=old, pods=outside.Pods(pod))
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
 
 
-async def _end_inits(rig: Rig, events: Any, *, exit_code: int) -> None:
+async def _end_inits(
+    rig: Rig, events: Any, *, before: frozenset[ContainerId], exit_code: int, may_end: asyncio.Event | None
+) -> None:
     while True:
         event = await events.get()
-        fresh = event.container_id in rig.server.runtime.containers
-        if event.container.ref.name == "prepare" and event.kind is EventKind.STARTED and fresh:
-            rig.server.runtime.exit(event.container_id, exit_code=exit_code)
+        started = event.container.ref.name == "prepare" and event.kind is EventKind.STARTED
+        if started and event.container_id not in before:
+            if may_end is not None:
+                await may_end.wait()
+            if event.container_id in rig.server.runtime.containers:
+                rig.server.runtime.exit(event.container_id, exit_code=exit_code)

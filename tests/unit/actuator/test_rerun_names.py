@@ -1,6 +1,7 @@
 """The names that a rerun reserves: who can take them, and when they are free again."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 
@@ -56,21 +57,21 @@ async def test_what_kubelet_removes_with_a_reservation_is_no_log_of_anything_els
     assert not [name for name in ("2.log", "2.log.20260101-000000.gz", "22.log") if name.startswith("2.reserved")]
 
 
-async def test_while_a_rerun_is_under_way_nothing_can_be_started_twice_nor_too_early(pod: PodRig) -> None:
-    intent = pod.intent()
-    materials = await pod.materials(intent)
-    tried = 0
-    async with pod.rig.watch.subscribe(POD.uid) as events:
-        work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
-        while (event := await events.get()).container.ref.name != "shipper" or event.kind is not EventKind.STARTED:
-            for name, attempt in (*COPIES, ("trainer", 1), ("logger", 1)):
-                if event.kind is not EventKind.CREATED:  # the first thing to happen is that something old goes
-                    with pytest.raises(errors.NameReserved):
-                        await pod.kubelet_starts(name, attempt=attempt)
-                    tried += 1
+async def test_while_init_runs_kubelet_can_start_nothing_twice_nor_too_early(rig: Rig) -> None:
+    may_end = asyncio.Event()
+    async with pod_rig.made(rig, may_end=may_end) as pod:
+        intent = pod.intent()
+        materials = await pod.materials(intent)
+        async with pod.rig.watch.subscribe(POD.uid) as events:
+            work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+            while (event := await events.get()).container.ref.name != "prepare" or event.kind is not EventKind.STARTED:
+                pass
+        for name, attempt in itertools.product(pod_rig.ROLES, (1, 2)):
+            with pytest.raises(errors.NameReserved):
+                await pod.kubelet_starts(name, attempt=attempt)
+        may_end.set()
         assert (await work).result is Result.RERUN
-    assert tried
-    assert {name: len(ids) for name, ids in (await pod.running()).items()} == dict.fromkeys(LASTING, 1)
+        assert {name: len(ids) for name, ids in (await pod.running()).items()} == dict.fromkeys(LASTING, 1)
 
 
 async def test_the_copies_names_are_held_until_kubelet_shows_what_runs(pod: PodRig) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from agent.model.workloads import ContainerId, ContainerView
-from tests.unit.restart.pods import World
+from tests.unit.restart.worlds import World
 
 Move = Callable[[World], object]
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from agent.model.workloads import ContainerView
 from agent.restart import intents, rerun, reset, steps
-from tests.unit.restart import exploring, pods
-from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR, World
+from tests.unit.restart import exploring, pods, worlds
+from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
+from tests.unit.restart.worlds import World
 
 AGENT: tuple[exploring.Move, ...] = (World.agent_looks, World.agent_acts)
 SYNCS: tuple[exploring.Move, ...] = (World.kubelet_syncs, World.kubelet_creates, World.kubelet_starts, World.init_ends)
@@ -110,13 +111,13 @@ def test_from_every_state_the_next_agent_and_kubelet_come_to_a_good_end_or_kubel
         assert not [view for view in left_alone.containers if pods.RESERVED in view.ref.name]
 
 
-MOVES = st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=80)
-GARBAGE_TOO = st.lists(st.sampled_from(sorted(pods.WITH_GARBAGE)), max_size=80)
+MOVES = st.lists(st.sampled_from(sorted(worlds.MOVES)), max_size=80)
+GARBAGE_TOO = st.lists(st.sampled_from(sorted(worlds.WITH_GARBAGE)), max_size=80)
 
 
 def play(world: World, moves: Sequence[str]) -> None:
     for move in moves:
-        pods.WITH_GARBAGE[move](world)
+        worlds.WITH_GARBAGE[move](world)
 
 
 @settings(max_examples=600, deadline=None)

@@ -58,7 +58,9 @@ def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit]
             id="of-two-ours-goes",
         ),
         pytest.param(
-            [*HELD, PREPARED], [("remove", "Reserved", "r1-holds-shipper-1")], id="then-the-sidecars-name-is-given-back"
+            [*HELD, PREPARED],
+            [("remove", "GivenBack", "r1-holds-shipper-1")],
+            id="then-the-sidecars-name-is-given-back",
         ),
         pytest.param([*COPIES, PREPARED], [("create", "NoSuccessor", "shipper")], id="then-the-sidecar"),
         pytest.param(
@@ -93,7 +95,7 @@ def test_next_steps(seen: list[ContainerView], expected: list[Short]) -> None:
 
 def test_what_an_earlier_restart_has_left_reserved_goes_first() -> None:
     left = pods.reserved("trainer", attempt=1, restart_id="r0")
-    assert steps_for([left, old("trainer")]) == [("remove", "Reserved", "r0-holds-trainer-1")]
+    assert steps_for([left, old("trainer")]) == [("remove", "GivenBack", "r0-holds-trainer-1")]
 
 
 def test_what_is_reserved_is_no_successor_that_waits_for_anybody() -> None:
@@ -128,8 +130,8 @@ def afterwards(seen: list[ContainerView], **known: Any) -> list[Short]:
 
 def test_names_are_given_back_when_kubelet_shows_all_that_runs() -> None:
     assert afterwards(RUN) == [("wait", "NotShownByKubelet", "ours-shipper")]
-    assert afterwards(RUN, running=frozenset({SHIPS.id})) == [("remove", "Reserved", "r1-holds-shipper-2")]
-    every = [("remove", "Reserved", view.id) for view in COPIES]
+    assert afterwards(RUN, running=frozenset({SHIPS.id})) == [("remove", "GivenBack", "r1-holds-shipper-2")]
+    every = [("remove", "GivenBack", view.id) for view in COPIES]
     assert afterwards(RUN, running=LASTING) == every
     assert afterwards(RUN, overdue=True) == every
 
@@ -141,12 +143,12 @@ def test_where_nothing_is_reserved_any_more_nothing_is_waited_for() -> None:
 
 def test_what_has_ended_is_kubelets_to_restart_at_once() -> None:
     ended = [*RUN[:2], new("trainer", EXITED), RUN[3]]
-    assert afterwards(ended) == [("remove", "Reserved", "r1-holds-trainer-2")]
+    assert afterwards(ended) == [("remove", "GivenBack", "r1-holds-trainer-2")]
 
 
 def test_a_failed_init_container_is_left_to_kubelet_with_every_name_free() -> None:
     failed = {ContainerId("ours-prepare"): reset.Exit(code=1, at=0)}
-    assert steps_for([*HELD, PREPARED], exits=failed) == [("remove", "Reserved", view.id) for view in HELD]
+    assert steps_for([*HELD, PREPARED], exits=failed) == [("remove", "GivenBack", view.id) for view in HELD]
     assert steps_for([PREPARED], exits=failed) == [("done", "InitFailed", "ours-prepare")]
 
 
@@ -186,6 +188,6 @@ ALL_OLD = [old(item.name) for item in pods.PLAN]
 
 def test_undo_leaves_an_untouched_pod_alone_and_clears_a_half_cleared_one() -> None:
     intent, undo = pods.intent(), steps.Resolution.UNDO
-    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {steps.Why.RESERVED}
+    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {steps.Why.GIVEN_BACK}
     assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.Why.UNDONE
     assert {step.why for step in rerun.next_steps(intent, ALL_OLD[1:], resolution=undo)} == {steps.Why.OLD_LEFT}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agent.model.workloads import ContainerId, ContainerSpec, ContainerView, RestartRule, RuleAction
 from agent.restart import intents, reset, rules, steps
 from agent.restart.intents import Strategy
-from tests.unit.restart import builders, pods
+from tests.unit.restart import builders, pods, worlds
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
 RESET = pods.intent(strategy=Strategy.RESET)
@@ -60,11 +60,11 @@ def rule(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.
 
 
 @settings(max_examples=700, deadline=None)
-@given(moves=st.lists(st.sampled_from(sorted(pods.MOVES)), max_size=60), grace=st.sampled_from([0.0, 5.0]))
+@given(moves=st.lists(st.sampled_from(sorted(worlds.MOVES)), max_size=60), grace=st.sampled_from([0.0, 5.0]))
 def test_whatever_kubelet_does_meanwhile_it_reruns_the_whole_pod_in_order(moves: list[str], grace: float) -> None:
-    world = pods.World.of(rule, pods.intent(strategy=Strategy.RESET, grace_seconds=grace))
+    world = worlds.World.of(rule, pods.intent(strategy=Strategy.RESET, grace_seconds=grace))
     for move in moves:
-        pods.MOVES[move](world)
+        worlds.MOVES[move](world)
     world.settle()
     for name in ("shipper", "trainer", "logger"):
         assert len(world.running(name)) == 1, name

@@ -1,0 +1,288 @@
+"""A model of kubelet and an agent that work on one pod, moved one call at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from agent.restart import intents, reset, steps
+from agent.restart.intents import Planned
+from tests.unit.restart import pods
+from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, RESERVED, RUNNING, SIDECAR, name_of
+
+Rule = Callable[[intents.PodIntent, Sequence[ContainerView], reset.Known], Sequence[steps.Step]]
+
+
+@dataclass
+class Kubelet:
+    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and what it saw.
+
+    A look is a listing, and then one question about each container listed. It shows in its status what it saw when it
+    began its last sync.
+    """
+
+    listed: list[ContainerId] = field(default_factory=list)
+    asked: list[ContainerView] | None = None
+    saw: list[ContainerView] | None = None
+    shows: list[ContainerView] = field(default_factory=list)
+    to_start: list[str] = field(default_factory=list)
+    created: ContainerId | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no sync is under way."""
+        return not self.to_start and self.created is None
+
+    def wants(self, plan: Sequence[Planned]) -> list[str]:
+        """Return which containers one sync starts, from what was seen last."""
+        newest = {item.name: self._newest(item.name) for item in plan}
+        inits = [item for item in plan if item.role is not MAIN]
+        mains = [item for item in plan if item.role is MAIN]
+        initialized = any(
+            seen is not None and seen.state in (CREATED, RUNNING) for seen in (newest[m.name] for m in mains)
+        )
+        passed, starts = initialized, []
+        for index in reversed(range(len(inits))):
+            item, seen = inits[index], newest[inits[index].name]
+            if seen is None:
+                starts += [index] if passed and item.role is SIDECAR else []
+                continue
+            if passed and item.role is INIT:
+                continue
+            done = seen.state is (RUNNING if item.role is SIDECAR else EXITED)
+            if done and index == len(inits) - 1:
+                initialized = True
+            elif done and not passed:
+                starts.append(index + 1)
+            elif not done and seen.state is not RUNNING:
+                starts.append(index)
+            passed = True
+        if inits and not passed:
+            starts.append(0)
+        names = [inits[index].name for index in reversed(starts)]
+        if initialized or not inits:
+            names += [m.name for m in mains if (seen := newest[m.name]) is None or seen.state is not RUNNING]
+        return names
+
+    def attempt(self, name: str, started: dict[str, int]) -> int:
+        """One more than the newest one's; where none was seen, one more than the newest log's (0.log: the old one)."""
+        seen = self._newest(name)
+        return seen.attempt + 1 if seen is not None else started.get(name, 0) + 1
+
+    def _newest(self, name: str) -> ContainerView | None:
+        found = [view for view in self.saw or () if view.ref.name == name]
+        return max(found, key=lambda view: view.created_at, default=None)
+
+
+@dataclass
+class World:
+    """A runtime, kubelet and one agent, moved one call at a time. Init containers end with 0 when the world says so."""
+
+    rule: Rule
+    intent: intents.PodIntent
+    containers: list[ContainerView]
+    exits: dict[ContainerId, reset.Exit] = field(
+        default_factory=lambda: {ContainerId("old-prepare"): reset.Exit(code=0, at=5)}
+    )
+    started: dict[str, int] = field(default_factory=dict)
+    clock: int = 10
+    kubelet: Kubelet = field(default_factory=Kubelet)
+    taken: set[tuple[str, int]] = field(default_factory=set)
+    sees: list[ContainerView] | None = None
+    todo: list[steps.Step] = field(default_factory=list)
+    we_started: list[str] = field(default_factory=list)
+    starts: list[str] = field(default_factory=list)
+    done: steps.Why | None = None
+
+    @classmethod
+    def of(cls, rule: Rule, intent: intents.PodIntent) -> Self:
+        """Make the pod of that intent as it was before its restart."""
+        return cls(rule=rule, intent=intent, containers=pods.as_it_was(intent.plan))
+
+    def kubelet_lists(self) -> None:
+        """Begin a look. One that begins while a sync is under way is too old for the next sync."""
+        if self.kubelet.idle and self.kubelet.asked is None:
+            of_the_pod = [view.id for view in self.containers if RESERVED not in view.ref.name]
+            self.kubelet.listed, self.kubelet.asked = of_the_pod, []
+
+    def kubelet_asks(self) -> None:
+        """Ask about the next container that was listed; what is gone by now is left out. Then the look is complete."""
+        if self.kubelet.asked is None:
+            return
+        if self.kubelet.listed:
+            wanted = self.kubelet.listed.pop(0)
+            self.kubelet.asked += [view for view in self.containers if view.id == wanted]
+        if not self.kubelet.listed:
+            self.kubelet.saw, self.kubelet.asked = self.kubelet.asked, None
+
+    def kubelet_syncs(self) -> None:
+        """Say what was seen last, and decide by that, once."""
+        if self.kubelet.saw is not None and self.kubelet.idle:
+            self.kubelet.shows = self.kubelet.saw
+            self.kubelet.to_start = self.kubelet.wants(self.intent.plan)
+
+    def kubelet_creates(self) -> None:
+        """Create the next container that the sync has decided on; an init container whose name is taken ends it."""
+        if self.kubelet.created is not None or not self.kubelet.to_start:
+            return
+        name = self.kubelet.to_start.pop(0)
+        attempt = self.kubelet.attempt(name, self.started)
+        self.kubelet.created = self._add(name, attempt=attempt, restart_id=None)
+        role = next(item.role for item in self.intent.plan if item.name == name)
+        if self.kubelet.created is None and role is INIT:
+            self.kubelet.to_start = []
+        self._sync_may_have_ended()
+
+    def kubelet_starts(self) -> None:
+        """Start what it has created."""
+        created, self.kubelet.created = self.kubelet.created, None
+        if created is not None:
+            self._start(created)
+            self._sync_may_have_ended()
+
+    def kubelet_collects(self) -> None:
+        """Garbage: of each name what does not run, but for the newest; of pods that it does not know, all of that."""
+        idle = sorted((view for view in self.containers if view.state is not RUNNING), key=lambda v: v.created_at)
+        newest = {view.ref.name: view.id for view in idle if RESERVED not in view.ref.name}
+        gone = {view.id for view in idle} - set(newest.values())
+        self.containers = [view for view in self.containers if view.id not in gone]
+
+    def init_ends(self) -> None:
+        """Init containers that run end with 0."""
+        inits = {item.name for item in self.intent.plan if item.role is INIT}
+        for view in self.containers:
+            if view.ref.name in inits and view.state is RUNNING:
+                self.clock += 1
+                self.exits[view.id] = reset.Exit(code=0, at=self.clock)
+                self._set(view.id, EXITED)
+
+    def agent_looks(self) -> None:
+        """List; what was still to be done is decided anew."""
+        self.sees, self.todo = list(self.containers), []
+
+    def agent_acts(self) -> None:
+        """Do one of the steps that go side by side, decided on what was last seen."""
+        if not self.todo:
+            if self.sees is None:
+                self.agent_looks()
+            assert self.sees is not None
+            self.todo = list(self.rule(self.intent, self.sees, self._known()))
+            self.sees = None
+        self._do(self.todo.pop(0))
+
+    def settle(self, rounds: int = 60, *, agent: bool = True) -> None:
+        """Let everything come to its end: kubelet looks, does all that follows from it, and then the agent does."""
+        for _ in range(rounds):
+            self.kubelet_syncs()
+            self.kubelet_finishes()
+            self.kubelet_relists()
+            self.kubelet_syncs()
+            self.kubelet_finishes()
+            self.init_ends()
+            if agent:
+                self.agent_turn()
+
+    def kubelet_relists(self) -> None:
+        """Look, with nothing in between."""
+        self.kubelet_lists()
+        while self.kubelet.asked is not None:
+            self.kubelet_asks()
+
+    def kubelet_finishes(self) -> None:
+        """Do all that the sync has decided on."""
+        while not self.kubelet.idle:
+            self.kubelet_creates()
+            self.kubelet_starts()
+
+    def agent_turn(self) -> None:
+        """Look, and do all that goes side by side before kubelet acts again."""
+        self.agent_looks()
+        self.agent_acts()
+        while self.todo:
+            self.agent_acts()
+
+    def running(self, name: str) -> list[ContainerView]:
+        """Return the containers of that name that run."""
+        return [view for view in self.containers if view.ref.name == name and view.state is RUNNING]
+
+    def _known(self) -> reset.Known:
+        return reset.Known(
+            exits=self.exits,
+            running=frozenset(view.id for view in self.kubelet.shows if view.state is RUNNING),
+            taken=frozenset(self.taken),
+            afterwards=self.done is not None,
+        )
+
+    def _do(self, step: steps.Step) -> None:
+        match step.kind:
+            case steps.StepKind.STOP:
+                self._set(step.container, EXITED)
+            case steps.StepKind.REMOVE:
+                self.containers = [view for view in self.containers if view.id != step.container]
+            case steps.StepKind.RESERVE:
+                assert step.name is not None
+                assert step.attempt is not None
+                if (
+                    self._add(f"{step.name}{RESERVED}{step.attempt}", attempt=step.attempt, restart_id=self.intent.id)
+                    is None
+                ):
+                    self.taken.add((step.name, step.attempt))
+            case steps.StepKind.CREATE:
+                assert step.name is not None
+                self._add(step.name, attempt=1, restart_id=self.intent.id)
+            case steps.StepKind.START:
+                self._check_start(step)
+                assert step.container is not None
+                self._start(step.container)
+            case steps.StepKind.DONE:
+                self.done = step.why
+
+    def _check_start(self, step: steps.Step) -> None:
+        started = next((view for view in self.containers if view.id == step.container), None)
+        if started is None:
+            return  # gone meanwhile: the call fails
+        assert started.restart_id == self.intent.id, "only what is ours is started"
+        assert RESERVED not in started.ref.name, "what only holds a name is not started"
+        assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
+        self.we_started.append(started.ref.name)
+
+    def _add(self, label: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:
+        """Create a container, unless its name, which is not the one that kubelet sees, is taken."""
+        if any((name_of(v.ref.name), v.attempt) == (name_of(label), attempt) for v in self.containers):
+            return None
+        self.clock += 1
+        identity = f"{restart_id or 'kubelet'}-{label}-{self.clock}"
+        self.containers.append(
+            pods.view(label, identity, attempt=attempt, state=CREATED, created_at=self.clock, restart_id=restart_id)
+        )
+        return ContainerId(identity)
+
+    def _start(self, container: ContainerId) -> None:
+        for item in self.containers:
+            if item.id == container and item.state is CREATED:
+                self.started[item.ref.name] = max(self.started.get(item.ref.name, 0), item.attempt)
+                self.starts.append(item.ref.name)
+                self._set(container, RUNNING)
+
+    def _set(self, which: str | None, state: ContainerState) -> None:
+        self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
+
+    def _sync_may_have_ended(self) -> None:
+        """The next sync waits for a look that is newer than the end of this one (``podCache.GetNewerThan``)."""
+        if self.kubelet.idle:
+            self.kubelet.saw = None
+
+
+MOVES: dict[str, Callable[[World], object]] = {
+    "relist": World.kubelet_relists,
+    "list": World.kubelet_lists,
+    "ask": World.kubelet_asks,
+    "sync": World.kubelet_syncs,
+    "create": World.kubelet_creates,
+    "start": World.kubelet_starts,
+    "end": World.init_ends,
+    "look": World.agent_looks,
+    "act": World.agent_acts,
+}
+
+WITH_GARBAGE: dict[str, Callable[[World], object]] = {**MOVES, "collect": World.kubelet_collects}
