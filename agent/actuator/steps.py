@@ -93,6 +93,9 @@ class Run(abc.ABC, Generic[_Intent]):
         await self.tools.runtime.start_container(container_id)
         return True
 
+    async def started(self, container_id: ContainerId) -> None:
+        """Is called when a container has been started."""
+
     async def make_room(self, container_id: ContainerId) -> None:
         """Clean what the pod wants cleaned. Nothing of the old may run any more, and nothing of this container yet."""
         name = self._name(container_id)
@@ -167,6 +170,10 @@ class Run(abc.ABC, Generic[_Intent]):
             errors = await self._take(todo, changes)
             if not errors:
                 continue
+            await self.look()
+            errors = await self._not_carried_out(errors)
+            if not errors:
+                continue
             unkillable = [error for step, error in errors if means_unkillable(step, error)]
             if unkillable:
                 outcome = await self._stuck(unkillable[0])
@@ -174,8 +181,8 @@ class Run(abc.ABC, Generic[_Intent]):
                     return outcome
                 continue
             self.last_error = str(errors[0][1])
-            if all(isinstance(error, cri_errors.NameReserved) for _, error in errors):
-                # Kubelet is creating the same attempt; its container shows up in a moment and is adopted.
+            if all(isinstance(error, _SOMEBODY_ELSE) for _, error in errors):
+                # Kubelet is creating the same attempt, which shows up in a moment and is adopted, or is at this one.
                 await next_change(changes, timeout=backoff.next_wait())
             else:
                 self.failures += not any(isinstance(error, cri_errors.RuntimeUnavailable) for _, error in errors)
@@ -184,6 +191,37 @@ class Run(abc.ABC, Generic[_Intent]):
             await self.look()
             if self.failures >= _MOST_FAILURES and self.gives_up():
                 return self.outcome(Result.FAILED)
+
+    async def _not_carried_out(
+        self, errors: Sequence[tuple[steps.Step, cri_errors.CriError]]
+    ) -> list[tuple[steps.Step, cri_errors.CriError]]:
+        """Return the steps that have failed indeed: an answer may be lost, or too late, for what was carried out.
+
+        What belongs to such a step is made up for.
+        """
+        left = []
+        for step, error in errors:
+            try:
+                if not await self._made_up_for(step):
+                    left.append((step, error))
+            except cri_errors.CriError as again:
+                left.append((step, again))
+        return left
+
+    async def _made_up_for(self, step: steps.Step) -> bool:
+        found = next((view for view in self.seen if view.id == step.container), None)
+        if step.container is None:
+            return False
+        match step.kind:
+            case steps.StepKind.STOP if found is None or found.state is ContainerState.EXITED:
+                await self.stopped(step.container)
+            case steps.StepKind.START if found is not None and found.state is ContainerState.RUNNING:
+                await self._attend_to(step.container)
+            case steps.StepKind.REMOVE if found is None:
+                pass
+            case _:
+                return False
+        return True
 
     async def _held_up(self, todo: Sequence[steps.Step]) -> Sequence[steps.Step]:
         """Return the steps, or a wait in their place while an old process is on the devices of what they start."""
@@ -316,6 +354,13 @@ class Run(abc.ABC, Generic[_Intent]):
         if not await self.start(container_id):
             return
         self._mark(container_id, ContainerState.RUNNING)
+        await self._attend_to(container_id)
+
+    async def _attend_to(self, container_id: ContainerId) -> None:
+        """Do what belongs to a start, once it has been carried out: the link to its log, the postStart hook."""
+        await self.started(container_id)
+        name = self._name(container_id)
+        material = self.material(name)
         if material is None:
             return
         ref = ContainerRef(pod=self.intent.target.pod, name=name)
@@ -415,6 +460,7 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
 
 
 _CLEAN_PHASE = "clean"
+_SOMEBODY_ELSE = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
 _PROOF_OF_UNKILLABLE = 2
 _SEEN_STILL_HOLDS = 0.05  # seconds for which a start may wait and still rest on what was seen before

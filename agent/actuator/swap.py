@@ -91,8 +91,11 @@ class _SwapRun(Run[intents.Intent]):
         self.unanswered = True
         await self.tools.runtime.start_container(container_id)
         self.unanswered = False
-        await self.standby.engaged()
         return True
+
+    async def started(self, container_id: ContainerId) -> None:  # noqa: ARG002 - there is only one that is started
+        if self.standby is not None:
+            await self.standby.engaged()
 
     async def stopped(self, container_id: ContainerId) -> None:
         """The old one is dead: let the successor run, once it has left its devices."""

@@ -9,6 +9,7 @@
      ├─ DeadlineExceeded       the call took too long; whether it took effect is unknown
      ├─ NotFound               no such container or sandbox
      ├─ NameReserved           another container has this name and attempt (kubelet was faster)
+     ├─ ContainerBusy          somebody else is starting or removing the container at this moment
      ├─ Unsupported            this runtime does not implement the call
      ├─ InvalidAnswer          the answer breaks the CRI contract
      └─ CallFailed             the runtime said no, for a reason of its own
@@ -27,6 +28,9 @@ from agent.model.workloads import ContainerId
 _CONTAINERD_RESERVED = re.compile(r'is reserved for "(?P<holder>[^"]*)"')
 # CRI-O internal/storage: `error reserving ctr name k8s_… for id <the new one's id>: name is reserved`.
 _CRIO_RESERVED = "name is reserved"
+
+# containerd internal/cri/server: setContainerStarting and setContainerRemoving, with status code UNKNOWN.
+_CONTAINERD_BUSY = re.compile(r"container is (?:already )?in (?:starting|removing) state")
 
 # How gRPC core words a peer that accepts connections but speaks no HTTP/2.
 _NOT_HTTP2 = ("SETTINGS frame", "Failed parsing HTTP/2", "http1.x server")
@@ -78,6 +82,10 @@ class NameReserved(CriError):
         self.holder = holder
 
 
+class ContainerBusy(CriError):
+    """Somebody else, usually kubelet, is starting or removing the container. Look again in a moment."""
+
+
 class Unsupported(CriError):
     """The runtime does not implement the call."""
 
@@ -101,6 +109,8 @@ def from_rpc(error: grpc.aio.AioRpcError, *, call: str, endpoint: str) -> CriErr
         return NameReserved(f"{call}: {details}", where=endpoint, holder=ContainerId(reserved["holder"]) or None)
     if details.endswith(_CRIO_RESERVED):
         return NameReserved(f"{call}: {details}", where=endpoint)
+    if _CONTAINERD_BUSY.search(details) is not None:
+        return ContainerBusy(f"{call}: {details}", where=endpoint)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{call} took too long ({details})", where=endpoint, mend=_OVERLOADED)
     if code is grpc.StatusCode.NOT_FOUND:

@@ -49,6 +49,16 @@ def mapped(code: grpc.StatusCode, details: str | None, *, call: str = "CreateCon
         (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", errors.DeadlineExceeded),
         (Code.NOT_FOUND, 'failed to find sandbox id "x": not found', errors.NotFound),
         (Code.UNKNOWN, "failed to create containerd task: no space left on device", errors.CallFailed),
+        (
+            Code.UNKNOWN,
+            'failed to set removing state for container "1": container is in starting state, can\'t be removed',
+            errors.ContainerBusy,
+        ),
+        (
+            Code.UNKNOWN,
+            'failed to set removing state for container "1": container is already in removing state',
+            errors.ContainerBusy,
+        ),
         (Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max", errors.CallFailed),
     ],
 )

@@ -1,0 +1,103 @@
+"""Calls that were carried out although the answer says otherwise, with every code, at every call of every strategy.
+
+The runtime is looked at again and the rule goes on from there: nothing is done twice, and nothing is left out that
+belongs to a start.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.actuator.outcomes import Outcome, Result
+from agent.model.workloads import ContainerState, ExecHook
+from agent.restart import intents
+from agent.restart.intents import Strategy
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import Rig
+from tests.unit.actuator.pod_rig import LASTING, PodRig
+
+CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
+HOOK = ExecHook(("touch", "/tmp/started"))
+
+codes = pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+
+
+@pytest.fixture
+async def pod(rig: Rig) -> AsyncIterator[PodRig]:
+    for name in pod_rig.ROLES:
+        (rig.directory / "logs" / name).mkdir(exist_ok=True)
+        (rig.directory / "logs" / name / "1.log").touch()
+    async with pod_rig.made(rig) as made:
+        yield made
+
+
+async def swapped(rig: Rig, *, order: intents.Order = intents.Order.STOP_FIRST) -> Outcome:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent, post_start=HOOK)
+    rig.server.calls.clear()
+    return await rig.actuator().carry_out(intent, material=material)
+
+
+def hooks_run(rig: Rig) -> list[Any]:
+    return [call.request.container_id for call in rig.server.calls if call.method == "ExecSync"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("order", intents.Order)
+@pytest.mark.parametrize("method", ["StopContainer", "CreateContainer", "StartContainer", "ListContainers"])
+@codes
+async def test_a_swap_whose_answer_is_lost_is_finished_all_the_same(
+    rig: Rig, method: str, code: grpc.StatusCode, order: intents.Order
+) -> None:
+    rig.server.fail(method, code, carried_out=True)
+    outcome = await swapped(rig, order=order)
+    assert outcome.result is Result.SWAPPED
+    (survivor,) = await rig.running()
+    assert (survivor.attempt, survivor.restart_id) == (1, "r1")
+    assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
+    assert rig.server.called().count("CreateContainer") <= 2
+    (link,) = rig.links.iterdir()
+    assert link.name.endswith(f"{survivor.id}.log")
+    assert hooks_run(rig) == [survivor.id]
+
+
+@pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
+@codes
+async def test_a_rerun_whose_answer_is_lost_is_finished_all_the_same(
+    pod: PodRig, method: str, code: grpc.StatusCode
+) -> None:
+    intent = pod.intent()
+    materials = await pod.materials(intent, post_start=HOOK)
+    pod.rig.server.calls.clear()
+    pod.rig.server.fail(method, code, carried_out=True)
+    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    assert outcome.result is Result.RERUN
+    running = await pod.running()
+    assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)
+    assert not [view for view in await pod.containers() if view.state is ContainerState.CREATED]
+    for (container,) in running.values():
+        assert hooks_run(pod.rig).count(container) == 1
+        assert [link for link in pod.rig.links.iterdir() if link.name.endswith(f"{container}.log")]
+
+
+@pytest.mark.parametrize("method", ["RemoveContainer", "ListContainers"])
+@codes
+async def test_a_reset_whose_answer_is_lost_is_finished_all_the_same(
+    pod: PodRig, method: str, code: grpc.StatusCode
+) -> None:
+    pod.rig.server.fail(method, code, carried_out=True)
+    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), last_wishes={})
+    assert outcome.result is Result.RESET
+    assert await pod.containers() == ()
+
+
+@pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
+@codes
+async def test_rules_whose_answer_is_lost_have_killed_all_the_same(
+    pod: PodRig, method: str, code: grpc.StatusCode
+) -> None:
+    pod.rig.server.fail(method, code, carried_out=True)
+    outcome = await pod.rules().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
+    assert outcome.result is Result.TRIGGERED
+    assert set(await pod.running()) == {"shipper", "logger"}
