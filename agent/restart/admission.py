@@ -194,7 +194,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
     if (spent := _spent(facts, allowance=wishes.budget(), now=now)) is not None:
         return spent
     swapped = targets if choice.strategy is intents.Strategy.SWAP else ()
-    orders = {spec.name: _order(spec, situation=situation) for spec in swapped}
+    orders = {spec.name: strategies.order_of(spec, situation) for spec in swapped}
     return Decision(
         Verb.ACT,
         Reason.ADMITTED,
@@ -232,20 +232,13 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
 
 
 def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[ContainerSpec]) -> int:
-    """Return by how much the restart raises the pod's restartCounts together, finished init containers included."""
-    if strategy is intents.Strategy.SWAP:
-        return len(targets)
-    # Kubelet counts the exit and the removal apart when its rules restart a pod (measured, docs/architecture.md).
-    return len(pod.containers) * (2 if strategy is intents.Strategy.RULES else 1)
+    """Return by how much the restart can raise the pod's restartCounts together, finished init containers included.
 
-
-def _order(spec: ContainerSpec, *, situation: strategies.Situation) -> intents.Order:
-    if strategies.leaves_nothing_running(situation):
-        return intents.Order.START_FIRST
-    if spec.restart_rules:
-        # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
-        return intents.Order.CREATE_FIRST
-    return intents.Order.of(policy=situation.pod.policy_of(spec.name), grace_seconds=situation.grace_seconds)
+    Two for each: kubelet counts the exit and the removal apart when its rules restart a pod, and where it is faster
+    than us the successor is one attempt further on (measured, docs/architecture.md).
+    """
+    replaced = targets if strategy is intents.Strategy.SWAP else pod.containers
+    return 2 * len(replaced)
 
 
 def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:

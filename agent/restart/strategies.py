@@ -11,7 +11,7 @@ from typing import Final
 
 from agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
 from agent.restart import rules
-from agent.restart.intents import Strategy
+from agent.restart.intents import Order, Strategy
 
 
 class Obstacle(enum.Enum):
@@ -78,7 +78,22 @@ def choose(wanted: Strategy, situation: Situation) -> Choice:
 
 
 def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
-    return _hidden_config(situation) or _foreign_hook(situation.targets) or _last_one_running(situation)
+    return (
+        _hidden_config(situation)
+        or _foreign_hook(situation.targets)
+        or _last_one_running(situation)
+        or _waiting_through_grace(situation)
+    )
+
+
+def order_of(target: ContainerSpec, situation: Situation) -> Order:
+    """Return the order of a swap's calls that leaves kubelet no gap to end the pod in."""
+    if leaves_nothing_running(situation):
+        return Order.START_FIRST
+    if target.restart_rules:
+        # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
+        return Order.CREATE_FIRST
+    return Order.of(policy=situation.pod.policy_of(target.name), grace_seconds=situation.grace_seconds)
 
 
 def leaves_nothing_running(situation: Situation) -> bool:
@@ -106,6 +121,18 @@ def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
         Obstacle.NOTHING_ELSE_RUNS,
         f"kubelet could see {names} stopped with nothing else running, and end the pod; {mend}, or add a sidecar",
     )
+
+
+def _waiting_through_grace(situation: Situation) -> tuple[Obstacle, str] | None:
+    """Kubelet starts a copy beside a successor that waits CREATED, within a second: a grace period takes longer."""
+    for target in situation.targets:
+        if situation.grace_seconds > 0 and order_of(target, situation) is Order.CREATE_FIRST:
+            return (
+                Obstacle.GRACE_COULD_COMPLETE,
+                f"{target.name} could end for good, or meet a restart rule, by its exit on SIGTERM; "
+                "use no grace period, or restartPolicy Always without rules",
+            )
+    return None
 
 
 def _may_end(policy: RestartPolicy, *, grace: float) -> bool:

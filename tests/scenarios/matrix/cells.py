@@ -195,6 +195,10 @@ def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
             and not (can_hold and not cell.end.with_grace),
             Reason.NOTHING_ELSE_RUNS,
         ),
+        (
+            cell.strategy is Strategy.SWAP and cell.order is Order.CREATE_FIRST and cell.end.with_grace,
+            Reason.GRACE_COULD_COMPLETE,
+        ),
     )
     return next((reason for holds, reason in table if holds), None)
 

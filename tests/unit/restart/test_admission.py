@@ -225,13 +225,9 @@ def test_the_storm_guard_is_the_nodes_own() -> None:
         pytest.param({"restart_policy": RestartPolicy.ALWAYS}, intents.Order.STOP_FIRST, id="always"),
         pytest.param({"restart_policy": RestartPolicy.ON_FAILURE}, intents.Order.STOP_FIRST, id="on-failure-sigkill"),
         pytest.param(
-            {
-                "restart_policy": RestartPolicy.ON_FAILURE,
-                "annotations": OPT_IN | {"kubemend.io/grace-period": "5s"},
-                "containers": WITH_SIDECAR,
-            },
-            intents.Order.CREATE_FIRST,
-            id="on-failure-sigterm-could-exit-0-and-complete",
+            {"restart_policy": RestartPolicy.ALWAYS, "annotations": OPT_IN | {"kubemend.io/grace-period": "5s"}},
+            intents.Order.STOP_FIRST,
+            id="always-with-grace",
         ),
         pytest.param({"restart_policy": NEVER, "containers": WITH_SIDECAR}, intents.Order.CREATE_FIRST, id="never"),
         pytest.param(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, OwnerRef, RestartPolicy
-from agent.restart import admission, asking, counts, intents, options
+from agent.restart import admission, asking, counts, options
 from agent.restart.admission import Reason, Verb
 from agent.restart.asking import Asked
 from agent.restart.intents import Strategy
@@ -88,8 +88,8 @@ def test_a_spent_budget_does_not_hold_up_a_person() -> None:
     assert decide(Asked(), history=counts.History(**everywhere)).verb is Verb.ACT
 
 
-def test_a_grace_period_that_is_asked_for_is_thought_of_in_the_order() -> None:
-    assert decide(Asked(grace_seconds=5.0)).orders == {"trainer": intents.Order.CREATE_FIRST}
+def test_a_grace_period_that_is_asked_for_is_refused_where_the_exit_could_be_final() -> None:
+    assert decide(Asked(grace_seconds=5.0)).reason is Reason.GRACE_COULD_COMPLETE
 
 
 SAFETY = [

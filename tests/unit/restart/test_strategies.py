@@ -62,7 +62,6 @@ def test_swap_comes_first_under_any_policy(wanted: Strategy, policy: RestartPoli
         pytest.param(NEVER, (main(name="logger"),), 0.0, True, id="never-beside-another-main"),
         pytest.param(ON_FAILURE, (), 0.0, True, id="sigkill-is-a-failure"),
         pytest.param(ON_FAILURE, (), 5.0, False, id="sigterm-could-complete-the-pod"),
-        pytest.param(ON_FAILURE, (SIDECAR,), 5.0, True, id="sigterm-beside-a-sidecar"),
         pytest.param(ALWAYS, (), 5.0, True, id="always"),
     ],
 )
@@ -74,6 +73,23 @@ def test_a_swap_never_leaves_a_pod_with_nothing_running_that_kubelet_may_end(
     )
     assert (choice.strategy is Strategy.SWAP) is allowed
     assert [item.obstacle for item in choice.refused] == ([] if allowed else [Obstacle.NOTHING_ELSE_RUNS])
+
+
+@pytest.mark.parametrize(
+    ("policy", "rules"),
+    [
+        pytest.param(NEVER, (), id="any-exit-is-final"),
+        pytest.param(ON_FAILURE, (), id="exit-0-is-final"),
+        pytest.param(ALWAYS, RESTART_ALL, id="an-exit-could-meet-a-rule"),
+    ],
+)
+def test_no_successor_waits_created_through_a_grace_period(
+    policy: RestartPolicy, rules: tuple[RestartRule, ...]
+) -> None:
+    choice = strategies.choose(
+        Strategy.SWAP, situation(policy=policy, containers=(SIDECAR, main(restart_rules=rules)), grace_seconds=5.0)
+    )
+    assert [item.obstacle for item in choice.refused] == [Obstacle.GRACE_COULD_COMPLETE]
 
 
 def test_all_mains_of_a_never_pod_are_not_swapped_at_once() -> None:

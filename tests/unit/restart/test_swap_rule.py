@@ -187,7 +187,8 @@ class World:
     def kubelet_starts_what_it_created(self) -> None:
         created, self.kubelet_starts = self.kubelet_starts, None
         if created is not None:
-            self.kubelet_saw = None  # the next sync waits for a relist newer than this one (podCache.GetNewerThan)
+            # The next sync waits for a relist newer than this one (podCache.GetNewerThan).
+            self.kubelet_saw, self.kubelet_saw_one_running = None, True
         if any(view.id == created and view.state is CREATED for view in self.containers):
             self._set(created, RUNNING)
 
