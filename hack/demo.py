@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from common import logs
 from hack.devnode import leftovers, node, trainer
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
@@ -48,6 +49,7 @@ class Report:
 
 async def main() -> int:
     """Run the whole demo; return the exit code."""
+    logs.configure(level="warning", log_format="console")
     report = Report()
     where = NodeLayout.named("demo")
     async with node.DevNode.named("demo") as dev:

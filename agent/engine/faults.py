@@ -200,7 +200,7 @@ class AppFaults:
         return await self._all_holders(self._devices.inventory.allocatable_ids(ports.locator(device)))
 
     async def _request(self, noted: Noted, target: ContainerRef) -> Request:
-        held = held_devices(await self._holders.current(max_age=1.0), pods=self._pods).get(target, frozenset())
+        held = answers.held_by(target, await self._holders.current(max_age=1.0))
         finding = noted.finding
 
         def cause() -> admission.Cause:
@@ -211,7 +211,7 @@ class AppFaults:
                 message=f"{finding.title} on {where}",
                 happened_at=finding.observed_at,
                 action=self._ledger.worst_action(
-                    {noted.device, *gpu_keys(held, inventory=inventory)}, inventory=inventory
+                    {noted.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
                 ),
                 device=noted.device,
             )

@@ -101,17 +101,16 @@ class Performer:
 
     async def _to_the_end(self, act: Act) -> Outcome:
         """Carry it out, again while the runtime stays away; what has grown stale is taken back where that is safe."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         outcome = await act.carry_out()
-        while outcome.result is Result.UNFINISHED and self._age(act) < self._held:
+        while outcome.result is Result.UNFINISHED and clock() - begun < self._held:
             log.warning("restart.unfinished", restart=act.id, detail=outcome.detail)
-            stale = self._age(act) > STALE_AFTER
+            stale = clock() - begun > STALE_AFTER
             outcome = await act.again().carry_out(
                 resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH
             )
         return outcome
-
-    def _age(self, act: Act) -> float:
-        return self._now() - act.entries[0].created_at
 
     async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> None:
         """Report at once, verify, wait for kubelet's consent, report again, and close the intents.

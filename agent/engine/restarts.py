@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -79,10 +80,12 @@ class Restarts:
         storm: budget.Window = budget.STORM,
         suspects: Suspects | None = None,
         newcomers: Newcomers | None = None,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._outside = outside
         self._metrics = metrics
         self._now = now
+        self._since_boot = since_boot
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._can_hold = can_hold
@@ -141,7 +144,8 @@ class Restarts:
         return for_person if for_person is not None or for_fault is None or not for_fault.acting else for_fault
 
     async def _until_decided(self, request: Request) -> None:
-        give_up_at = self._now() + self._limits.held
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + self._limits.held
         last_said: tuple[admission.Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request):
@@ -151,7 +155,7 @@ class Restarts:
             if (decision.reason, decision.retry_at) != last_said:
                 self._announce(request, decision)
                 last_said = decision.reason, decision.retry_at
-            if self._now() >= give_up_at and decision.retry_at is None:
+            if clock() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.given_up", container=str(request.target), reason=decision.reason.value)
                 return
             await self._until_worth_asking_again(request, decision)
@@ -192,7 +196,7 @@ class Restarts:
             target=request.target,
             cause=cause,
             pod=pod,
-            runtime=target.facts() if target is not None else None,
+            runtime=self._runtime_facts(target) if target is not None else None,
             owner=owner,
             history=self._budgets.history(request.target, device=cause.device),
             storm=self._budgets.storm,
@@ -210,6 +214,13 @@ class Restarts:
         if decision.verb is admission.Verb.REFUSE:
             self._announce(request, decision)
         return decision
+
+    def _runtime_facts(self, target: targets.Target) -> admission.RuntimeFacts:
+        processes = self._outside.processes
+        now, since_boot = self._now(), self._since_boot()
+        return target.facts(
+            stepped=targets.clock_step(target.info, processes=processes, now=now, since_boot=since_boot)
+        )
 
     async def _act(
         self, request: Request, facts: admission.Facts, decision: admission.Decision, *, target: targets.Target

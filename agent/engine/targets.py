@@ -12,6 +12,7 @@ from agent.sources.processes import ProcFs
 from common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
+_WORTH_A_STEP = 2.0  # seconds: less is a process that took its time between clone and the runtime's note of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,13 @@ class Target:
     view: ContainerView
     sandbox_ready: bool
 
-    def facts(self) -> admission.RuntimeFacts:
-        """Return what admission wants to know."""
+    def facts(self, *, stepped: float = 0.0) -> admission.RuntimeFacts:
+        """Return what admission wants to know; ``stepped`` is what ``clock_step`` says of this target."""
         exited = self.info.state is ContainerState.EXITED
         return admission.RuntimeFacts(
             state=self.info.state,
             exit_code=self.info.exit_code if exited else None,
-            started_at=self.info.started_at * _NANOSECOND if self.info.started_at else None,
+            started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
             not_cloneable=None if self.info.config is not None else "the runtime does not give the config back",
         )
@@ -48,6 +49,20 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> Target | None:
     ready = any(sandbox.id == newest.sandbox_id and sandbox.ready for sandbox in sandboxes)
     info = await runtime.container_info(newest.id)
     return Target(info=info, siblings=siblings, view=newest, sandbox_ready=ready)
+
+
+def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot: float) -> float:
+    """Return by how many seconds the wall clock was set (back: negative) since a container started.
+
+    ``now`` and ``since_boot`` are the two clocks at one moment. The runtime notes a start by the wall clock, the kernel
+    by its own; a clock set back would make every running container look as if it had started after the fault. 0.0
+    where nothing can be told.
+    """
+    process = processes.look(info.pid) if info.pid is not None and info.started_at else None
+    if process is None:
+        return 0.0
+    step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)
+    return step if abs(step) >= _WORTH_A_STEP else 0.0
 
 
 async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:

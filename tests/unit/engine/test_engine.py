@@ -268,6 +268,13 @@ async def test_kubelet_away_is_not_nobody_holds_it(world: World) -> None:
     assert (await world.restarted()).target == TRAINER
 
 
+async def test_what_kubelet_does_not_say_is_held_is_not_taken_for_nothing(world: World) -> None:
+    world.holders.allocations = Allocations(known=False)
+    world.events.run(TRAINER, name="trainer-0")
+    world.engine.submit(xid(pid=4242))
+    assert (await world.restarted()).devices is None
+
+
 async def test_a_runtime_that_is_found_late_still_gets_the_restart(stopped_world: World) -> None:
     world = stopped_world
     world.holders.hold(TRAINER)
