@@ -1,28 +1,26 @@
 """Carry out a restart: ask its rule for the next steps, take them, look again, until the rule says done.
 
-All knowledge of what is right lives in ``agent.restart``; here are the calls, their deadlines and their failures. A
-lost answer is not an error: the runtime is listed again, and the rule goes on from what is there.
+All knowledge of what is right lives in ``agent.restart``, the calls in ``agent.actuator.calls``; here are their order,
+deadlines and failures. A lost answer is not an error: the runtime is listed again, and the rule goes on from what is there.
 """
 
 import abc
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from agent.actuator import gates, hooks, progress
+from agent.actuator import gates, progress
+from agent.actuator.calls import Calls
 from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.tools import LastWish, Material, Tools
 from agent.cri import errors as cri_errors
 from agent.cri.events import ContainerEvent
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
-from agent.restart import intents, reservations, steps
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from agent.restart import intents, steps
 from common import aio
-from common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -37,39 +35,17 @@ _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
 
 
 @dataclass(slots=True, kw_only=True)
-class Run(abc.ABC, Generic[_Intent]):
-    """One restart on its way. ``seen`` is what the runtime showed last, brought up to date by our own calls.
+class Run(Calls[_Intent]):
+    """One restart on its way."""
 
-    ``fresh`` says that nothing of ours has changed since; only a fresh look proves the end.
-    """
-
-    tools: Tools
-    intent: _Intent
     followed: progress.Progress = progress.NOBODY
-    seen: tuple[ContainerView, ...] = ()
-    fresh: bool = True
     resolution: steps.Resolution = steps.Resolution.FINISH
-    last_error: str = ""
     failures: int = 0
     unkilled: int = 0
-    phases: dict[str, float] = field(default_factory=dict)
 
     @abc.abstractmethod
     def next_steps(self) -> Sequence[steps.Step]:
         """Return what the rule says now."""
-
-    @abc.abstractmethod
-    def material(self, name: str | None) -> Material | None:
-        """Return what a container is made from; None when that is not at hand."""
-
-    @abc.abstractmethod
-    async def containers(self) -> tuple[ContainerView, ...]:
-        """Return the containers that the rule is about. Raises CriError."""
-
-    def last_wish(self, name: str) -> LastWish | None:
-        """Return a container's preStop hook."""
-        material = self.material(name)
-        return material.last_wish if material is not None else None
 
     def ended(self, step: steps.Step) -> Outcome:
         """Return the outcome that a DONE stands for."""
@@ -79,45 +55,9 @@ class Run(abc.ABC, Generic[_Intent]):
         """Call after failures that do not end; False when there is another way, which has then been taken."""
         return True
 
-    def post_start_failed(self) -> bool:
-        """Whether a container whose postStart hook has failed is stopped, as kubelet would."""
-        return True
-
     async def reserve(self, step: steps.Step) -> None:
         """Take a name that kubelet could take. Raises CriError."""
         raise AssertionError(f"only reruns reserve names: {step}")
-
-    async def start(self, container_id: ContainerId) -> bool:
-        """Have the runtime start it; False when that was left undone."""
-        await self.make_room(container_id)
-        await self.tools.runtime.start_container(container_id)
-        return True
-
-    async def started(self, container_id: ContainerId) -> None:
-        """Is called when a container has been started."""
-
-    async def make_room(self, container_id: ContainerId) -> None:
-        """Clean what the pod wants cleaned. Nothing of the old may run any more, and nothing of this container yet."""
-        name = self._name(container_id)
-        material = self.material(name)
-        if material is None or material.sweep is None:
-            return
-        begun = asyncio.get_running_loop().time()
-        await material.sweep.before_start(name, is_first=self.is_first)
-        self._spent(_CLEAN_PHASE, since=begun)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether nothing new has run in the place of what has been stopped."""
-        return True
-
-    async def stopped(self, container_id: ContainerId) -> None:
-        """Is called when a container has been stopped."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether what has been started waits for what is to be stopped."""
-        return False
 
     async def to_the_end(self, *, look_first: bool = True) -> Outcome:
         """Carry it out. ``UNFINISHED`` means that time is up or the runtime stayed away: do it again later."""
@@ -129,19 +69,6 @@ class Run(abc.ABC, Generic[_Intent]):
                     return await self._drive(changes)
             except TimeoutError:
                 return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
-
-    async def look(self) -> None:
-        """List what is there. Patient: without that nothing can be decided, and the time limit bounds it."""
-        backoff = aio.Backoff(first=0.02, limit=2.0)
-        while True:
-            try:
-                self.seen = await self.containers()
-            except cri_errors.CriError as error:
-                self.last_error = str(error)
-                await backoff.wait()
-            else:
-                self.fresh = True
-                return
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         """Wait until what the step waits for may have come."""
@@ -216,7 +143,7 @@ class Run(abc.ABC, Generic[_Intent]):
             case steps.StepKind.STOP if found is None or found.state is ContainerState.EXITED:
                 await self.stopped(step.container)
             case steps.StepKind.START if found is not None and found.state is ContainerState.RUNNING:
-                await self._attend_to(step.container)
+                await self.attend_to(step.container)
             case steps.StepKind.REMOVE if found is None:
                 pass
             case _:
@@ -231,7 +158,7 @@ class Run(abc.ABC, Generic[_Intent]):
         begun = asyncio.get_running_loop().time()
         opens = await self.tools.gates.opens(self.intent.id, timeout=_SEEN_STILL_HOLDS)
         if asyncio.get_running_loop().time() - begun >= _WORTH_TELLING:
-            self._spent(DEVICE_PHASE, since=begun)
+            self.spent(DEVICE_PHASE, since=begun)
         if opens:
             return todo
         return (steps.Step(steps.StepKind.WAIT, steps.Why.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
@@ -247,13 +174,10 @@ class Run(abc.ABC, Generic[_Intent]):
         """Take steps side by side; return those that failed, and how."""
         begun = asyncio.get_running_loop().time()
         results = await asyncio.gather(*(self._try(step, changes) for step in todo))
-        self._spent(_phase(todo[0]), since=begun)
+        self.spent(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
-
-    def _spent(self, phase: str, *, since: float) -> None:
-        self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - since
 
     async def _try(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> cri_errors.CriError | None:
         before, begun = self.seen, asyncio.get_running_loop().time()
@@ -303,94 +227,15 @@ class Run(abc.ABC, Generic[_Intent]):
             case steps.StepKind.RESERVE:
                 await self.reserve(step)
             case steps.StepKind.CREATE:
-                await self._create(step.name)
+                await self.create(step.name)
             case _:
                 assert step.container is not None
                 if step.kind is steps.StepKind.STOP:
-                    await self._stop(step.container)
+                    await self.stop(step.container)
                 elif step.kind is steps.StepKind.START:
-                    await self._start(step.container)
+                    await self.bring_up(step.container)
                 else:
-                    await self._remove(step.container)
-
-    async def _stop(self, container_id: ContainerId) -> None:
-        """Stop it; with a grace period the preStop hook comes first, and takes its time from it, as in kubelet."""
-        grace, last = self.intent.grace_seconds, self.last_wish(self._name(container_id))
-        if grace > 0 and last is not None:
-            grace = await hooks.run_pre_stop(
-                last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace
-            )
-        await self.tools.runtime.stop_container(container_id, grace=grace)
-        self._mark(container_id, ContainerState.EXITED)
-        await self.stopped(container_id)
-
-    async def _create(self, name: str | None) -> None:
-        material = self.material(name)
-        assert material is not None
-        await self.make(material.successor.config, sandbox_config=material.sandbox_config)
-
-    async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
-        """Create a container. Raises CriError."""
-        container_id = await self.tools.runtime.create_container(
-            sandbox_id=self.intent.sandbox_id, config=config, sandbox_config=sandbox_config
-        )
-        created = ContainerView(
-            id=container_id,
-            ref=ContainerRef(pod=self.intent.target.pod, name=config.labels[reservations.NAME_LABEL]),
-            sandbox_id=self.intent.sandbox_id,
-            attempt=config.metadata.attempt,
-            state=ContainerState.CREATED,
-            created_at=max([time.time_ns(), *(view.created_at + 1 for view in self.seen)]),
-            restart_id=self.intent.id,
-        )
-        self.seen = (*self.seen, created)
-        self.fresh = False
-
-    async def _start(self, container_id: ContainerId) -> None:
-        name = self._name(container_id)
-        material = self.material(name)
-        if material is not None:
-            self.tools.files.empty_termination_log(material.successor.termination_log)
-        if not await self.start(container_id):
-            return
-        self._mark(container_id, ContainerState.RUNNING)
-        await self._attend_to(container_id)
-
-    async def _attend_to(self, container_id: ContainerId) -> None:
-        """Do what belongs to a start, once it has been carried out: the link to its log, the postStart hook."""
-        await self.started(container_id)
-        name = self._name(container_id)
-        material = self.material(name)
-        if material is None:
-            return
-        ref = ContainerRef(pod=self.intent.target.pod, name=name)
-        self.tools.files.link_log(ref, container_id=container_id, log_file=material.log_file)
-        if not self.is_held:
-            await self.post_start(container_id)
-
-    async def post_start(self, container_id: ContainerId) -> None:
-        """Run the container's postStart hook, if it has one."""
-        material = self.material(self._name(container_id))
-        if material is None or material.post_start is None:
-            return
-        try:
-            await hooks.run_post_start(
-                material.post_start,
-                runtime=self.tools.runtime,
-                container_id=container_id,
-                pod_ip=material.pod_ip,
-            )
-        except hooks.HookFailedError as error:
-            log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
-            self.last_error = str(error)
-            if self.post_start_failed():
-                await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
-                await self.look()
-
-    async def _remove(self, container_id: ContainerId) -> None:
-        await self.tools.runtime.remove_container(container_id)
-        self.seen = tuple(view for view in self.seen if view.id != container_id)
-        self.fresh = False
+                    await self.remove(step.container)
 
     async def _stuck(self, error: cri_errors.CriError) -> Outcome | None:
         """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever.
@@ -409,20 +254,13 @@ class Run(abc.ABC, Generic[_Intent]):
         waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held]
         try:
             for container_id in waiting:
-                await self._remove(container_id)
+                await self.remove(container_id)
         except cri_errors.CriError as again:
             return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
         return self.outcome(Result.STUCK, detail=str(error))
 
     def _wants_a_kill(self) -> bool:
         return any(step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE) for step in self.next_steps())
-
-    def _name(self, container_id: ContainerId) -> str:
-        return next((view.ref.name for view in self.seen if view.id == container_id), self.intent.target.name)
-
-    def _mark(self, container_id: ContainerId, state: ContainerState) -> None:
-        self.seen = tuple(replace(view, state=state) if view.id == container_id else view for view in self.seen)
-        self.fresh = False
 
 
 def _phase(step: steps.Step) -> str:
@@ -459,7 +297,6 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-_CLEAN_PHASE = "clean"
 _SOMEBODY_ELSE = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
 _PROOF_OF_UNKILLABLE = 2

@@ -1,0 +1,199 @@
+"""The calls that a restart is made of, with all that belongs to each: hooks, log links, what has been seen since.
+
+Which call comes next is not decided here (``agent.restart``, driven by ``agent.actuator.steps``).
+"""
+
+import abc
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+import structlog
+
+from agent.actuator import hooks
+from agent.actuator.tools import LastWish, Material, Tools
+from agent.cri import errors as cri_errors
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
+from agent.restart import intents, reservations
+from common import aio
+from common.pb.runtime.v1 import api_pb2
+
+log = structlog.get_logger(__name__)
+
+_Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
+
+
+@dataclass(slots=True, kw_only=True)
+class Calls(abc.ABC, Generic[_Intent]):
+    """The runtime, as one restart uses it. ``seen`` is what it showed last, brought up to date by our own calls.
+
+    ``fresh`` says that nothing of ours has changed since; only a fresh look proves the end.
+    """
+
+    tools: Tools
+    intent: _Intent
+    seen: tuple[ContainerView, ...] = ()
+    fresh: bool = True
+    last_error: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @abc.abstractmethod
+    def material(self, name: str | None) -> Material | None:
+        """Return what a container is made from; None when that is not at hand."""
+
+    @abc.abstractmethod
+    async def containers(self) -> tuple[ContainerView, ...]:
+        """Return the containers that the rule is about. Raises CriError."""
+
+    def last_wish(self, name: str) -> LastWish | None:
+        """Return a container's preStop hook."""
+        material = self.material(name)
+        return material.last_wish if material is not None else None
+
+    def post_start_failed(self) -> bool:
+        """Whether a container whose postStart hook has failed is stopped, as kubelet would."""
+        return True
+
+    async def start(self, container_id: ContainerId) -> bool:
+        """Have the runtime start it; False when that was left undone."""
+        await self.make_room(container_id)
+        await self.tools.runtime.start_container(container_id)
+        return True
+
+    async def started(self, container_id: ContainerId) -> None:
+        """Is called when a container has been started."""
+
+    async def stopped(self, container_id: ContainerId) -> None:
+        """Is called when a container has been stopped."""
+
+    async def make_room(self, container_id: ContainerId) -> None:
+        """Clean what the pod wants cleaned. Nothing of the old may run any more, and nothing of this container yet."""
+        name = self.name_of(container_id)
+        material = self.material(name)
+        if material is None or material.sweep is None:
+            return
+        begun = asyncio.get_running_loop().time()
+        await material.sweep.before_start(name, is_first=self.is_first)
+        self.spent(_CLEAN_PHASE, since=begun)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing new has run in the place of what has been stopped."""
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what has been started waits for what is to be stopped."""
+        return False
+
+    async def look(self) -> None:
+        """List what is there. Patient: without that nothing can be decided, and the time limit bounds it."""
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        while True:
+            try:
+                self.seen = await self.containers()
+            except cri_errors.CriError as error:
+                self.last_error = str(error)
+                await backoff.wait()
+            else:
+                self.fresh = True
+                return
+
+    async def stop(self, container_id: ContainerId) -> None:
+        """Stop it; with a grace period the preStop hook comes first, and takes its time from it, as in kubelet."""
+        grace, last = self.intent.grace_seconds, self.last_wish(self.name_of(container_id))
+        if grace > 0 and last is not None:
+            grace = await hooks.run_pre_stop(
+                last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace
+            )
+        await self.tools.runtime.stop_container(container_id, grace=grace)
+        self.mark(container_id, ContainerState.EXITED)
+        await self.stopped(container_id)
+
+    async def create(self, name: str | None) -> None:
+        """Create the successor of that name. Raises CriError."""
+        material = self.material(name)
+        assert material is not None
+        await self.make(material.successor.config, sandbox_config=material.sandbox_config)
+
+    async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Create a container. Raises CriError."""
+        container_id = await self.tools.runtime.create_container(
+            sandbox_id=self.intent.sandbox_id, config=config, sandbox_config=sandbox_config
+        )
+        created = ContainerView(
+            id=container_id,
+            ref=ContainerRef(pod=self.intent.target.pod, name=config.labels[reservations.NAME_LABEL]),
+            sandbox_id=self.intent.sandbox_id,
+            attempt=config.metadata.attempt,
+            state=ContainerState.CREATED,
+            created_at=max([time.time_ns(), *(view.created_at + 1 for view in self.seen)]),
+            restart_id=self.intent.id,
+        )
+        self.seen = (*self.seen, created)
+        self.fresh = False
+
+    async def bring_up(self, container_id: ContainerId) -> None:
+        """Start it, and do what belongs to that. Raises CriError."""
+        name = self.name_of(container_id)
+        material = self.material(name)
+        if material is not None:
+            self.tools.files.empty_termination_log(material.successor.termination_log)
+        if not await self.start(container_id):
+            return
+        self.mark(container_id, ContainerState.RUNNING)
+        await self.attend_to(container_id)
+
+    async def attend_to(self, container_id: ContainerId) -> None:
+        """Do what belongs to a start, once it has been carried out: the link to its log, the postStart hook."""
+        await self.started(container_id)
+        name = self.name_of(container_id)
+        material = self.material(name)
+        if material is None:
+            return
+        ref = ContainerRef(pod=self.intent.target.pod, name=name)
+        self.tools.files.link_log(ref, container_id=container_id, log_file=material.log_file)
+        if not self.is_held:
+            await self.post_start(container_id)
+
+    async def post_start(self, container_id: ContainerId) -> None:
+        """Run the container's postStart hook, if it has one."""
+        material = self.material(self.name_of(container_id))
+        if material is None or material.post_start is None:
+            return
+        try:
+            await hooks.run_post_start(
+                material.post_start,
+                runtime=self.tools.runtime,
+                container_id=container_id,
+                pod_ip=material.pod_ip,
+            )
+        except hooks.HookFailedError as error:
+            log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
+            self.last_error = str(error)
+            if self.post_start_failed():
+                await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
+                await self.look()
+
+    async def remove(self, container_id: ContainerId) -> None:
+        """Remove it. Raises CriError."""
+        await self.tools.runtime.remove_container(container_id)
+        self.seen = tuple(view for view in self.seen if view.id != container_id)
+        self.fresh = False
+
+    def spent(self, phase: str, *, since: float) -> None:
+        """Add the time since then (of the loop's clock) to a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - since
+
+    def name_of(self, container_id: ContainerId) -> str:
+        """Return the name of a container that has been seen; the target's where it has not."""
+        return next((view.ref.name for view in self.seen if view.id == container_id), self.intent.target.name)
+
+    def mark(self, container_id: ContainerId, state: ContainerState) -> None:
+        """Note what our own call has made of a container."""
+        self.seen = tuple(replace(view, state=state) if view.id == container_id else view for view in self.seen)
+        self.fresh = False
+
+
+_CLEAN_PHASE = "clean"
