@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from agent.health import catalog_file
+from agent.health import catalog_file, repeats
 from agent.health.catalog import Catalog, Entry, FaultKey
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
@@ -21,6 +21,18 @@ _HEAD = """\
 `kubemend explain CODE` prints one entry of this page. Codes that are not here are reported and never acted on alone.
 The driver's own verdict (Xid 154, NVML's recovery action) goes before this table.
 A code marked † follows the word in its line: *Non-fatal* lowers it to `None`, *Fatal* raises it to `AskDriver`.
+"""
+
+_SUBCODES = """
+## Sub-codes of fifth-generation NVLinks
+
+The registers in an Xid 144 to 150 go before the class of the code. The number is in bits 20 to 25 of the first
+register, the status is the second one. Source: the sheet "Xid 144-150 Decode" of
+[NVIDIA's Xid catalog](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What has no row here
+is left to the code.
+
+| code | unit | number | status | name | class | NVIDIA's advice |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -38,7 +50,31 @@ def render(catalog: Catalog) -> str:
         if entries:
             parts += [f"\n## {kind.value}\n", "| code | name | class | app | meaning | NVIDIA's advice | effect of |"]
             parts += ["|---|---|---|---|---|---|---|", *_rows(entries)]
-    return "\n".join(parts) + "\n"
+    rules = [row for entry in sorted(catalog.entries.values(), key=_number) for row in _subcodes(entry)]
+    return "\n".join(parts) + "\n" + (_SUBCODES + "\n".join(rules) + "\n" if rules else "")
+
+
+def _subcodes(entry: Entry) -> Iterator[str]:
+    """One row for each rule of a fault."""
+    for rule in entry.subcodes:
+        numbers = ", ".join(map(str, sorted(rule.numbers)))
+        statuses = ", ".join(f"{status:#x}" for status in sorted(rule.statuses))
+        cells = (
+            str(entry.key),
+            ", ".join(sorted(rule.units)),
+            numbers,
+            statuses,
+            rule.name,
+            f"`{rule.action.value}`",
+            rule.nvidia,
+        )
+        yield _row(cells)
+
+
+def _meaning(entry: Entry) -> str:
+    often = f"{entry.repeats}." if entry.repeats is not None else ""
+    over = f"Over when not seen for {repeats.span(entry.over_after)}." if entry.over_after is not None else ""
+    return " ".join(filter(None, (entry.meaning, entry.note, entry.does, often, over)))
 
 
 def _rows(entries: Iterable[Entry]) -> Iterator[str]:
@@ -47,10 +83,21 @@ def _rows(entries: Iterable[Entry]) -> Iterator[str]:
         run = list(same)
         entry = run[0]
         codes = ", ".join(_ranges([each.key for each in run])) + (" †" if entry.word_decides else "")
-        meaning = " ".join(filter(None, (entry.meaning, entry.note, entry.does)))
         causes = ", ".join(_ranges(sorted(entry.effect_of, key=lambda key: (key.kind.value, _code(key)))))
-        cells = (codes, entry.name, f"`{entry.action.value}`", entry.app_caused.value, meaning, entry.nvidia, causes)
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        cells = (
+            codes,
+            entry.name,
+            f"`{entry.action.value}`",
+            entry.app_caused.value,
+            _meaning(entry),
+            entry.nvidia,
+            causes,
+        )
+        yield _row(cells)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _ranges(keys: Iterable[FaultKey]) -> Iterator[str]:

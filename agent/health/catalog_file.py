@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from agent.health import fault_names
+from agent.health import catalog_nodes, catalog_rules, fault_names
 from agent.health.catalog import AppCaused, Catalog, Entry, FaultKey
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
@@ -23,12 +23,12 @@ _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOP = frozenset({"schema", "version", "does", "faults"})
 _TEXTS = ("name", "meaning", "does", "nvidia", "note")
 _LINKS = ("effect_of", "cancels")
-_FIELDS = frozenset({"kind", "codes", "class", "app_caused", "word_decides", *_TEXTS, *_LINKS})
+_RULES = frozenset({"subcodes", "repeats"})
+_FIELDS = frozenset({"kind", "codes", "class", "app_caused", "word_decides", "over_after", *_TEXTS, *_LINKS, *_RULES})
 _REQUIRED = ("name", "class", "app_caused", "meaning")
 
 
-class CatalogError(ValueError):
-    """The catalog is inconsistent. The message says in which line, what, and how to mend it."""
+CatalogError = catalog_nodes.CatalogError
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _read_top(text: str) -> dict[str, Any]:
                 raise CatalogError("catalog: the file is not a mapping: begin it with 'schema: 1'")
             top = {
                 name: node if name == "faults" else loader.construct_object(node, deep=True)
-                for name, node in _items(root)
+                for name, node in catalog_nodes.items(root)
             }
         finally:
             loader.dispose()
@@ -92,52 +92,38 @@ def _read_top(text: str) -> dict[str, Any]:
     return top
 
 
-def _items(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node]]:
-    """Yield a mapping's names and values; YAML itself would let a second value silently win."""
-    seen: set[str] = set()
-    for key, value in node.value:
-        name = str(key.value)
-        if name in seen:
-            raise _error(_line(key), f"{name!r} is given twice: keep one of them")
-        seen.add(name)
-        yield name, value
-
-
 def _faults(top: Mapping[str, Any]) -> Iterator[_Fault]:
     node = top.get("faults")
     if node is None:
         return
     if not isinstance(node, yaml.SequenceNode):
-        raise _error(_line(node), "'faults' is not a list: begin each fault with '- kind:'")
+        raise catalog_nodes.error(
+            catalog_nodes.line_of(node), "'faults' is not a list: begin each fault with '- kind:'"
+        )
     for item in node.value:
         yield _fault(item)
 
 
 def _fault(node: yaml.Node) -> _Fault:
-    line = _line(node)
+    line = catalog_nodes.line_of(node)
     if not isinstance(node, yaml.MappingNode):
-        raise _error(line, "a fault is not a mapping: begin it with '- kind:'")
-    fields = {name: _plain(value) for name, value in _items(node)}
+        raise catalog_nodes.error(line, "a fault is not a mapping: begin it with '- kind:'")
+    fields = {
+        name: value if name in _RULES else catalog_nodes.plain(value) for name, value in catalog_nodes.items(node)
+    }
     for name in fields.keys() - _FIELDS:
-        raise _error(line, f"unknown field {name!r}: use {', '.join(sorted(_FIELDS))}")
-    kind = _member(FindingKind, fields.get("kind"), line=line, name="kind")
+        raise catalog_nodes.error(line, f"unknown field {name!r}: use {', '.join(sorted(_FIELDS))}")
+    kind = catalog_nodes.member(FindingKind, fields.get("kind"), line=line, name="kind")
     codes = str(fields["codes"]) if "codes" in fields else ""
     if bool(codes) == (kind in fault_names.CODELESS):
-        raise _error(line, f"{kind.value} {'has no codes: leave them out' if codes else 'lacks codes: add them'}")
+        raise catalog_nodes.error(
+            line, f"{kind.value} {'has no codes: leave them out' if codes else 'lacks codes: add them'}"
+        )
     try:
         keys = tuple(FaultKey(kind, code) for code in fault_names.codes(codes)) if codes else (FaultKey(kind),)
     except ValueError as error:
-        raise _error(line, f"codes: {error}") from error
+        raise catalog_nodes.error(line, f"codes: {error}") from error
     return _Fault(line=line, keys=keys, fields=fields)
-
-
-def _plain(node: yaml.Node) -> Any:
-    """Return a scalar or a list of scalars as text: 031, 1_0 and no mean what is written, not what YAML makes of it."""
-    if isinstance(node, yaml.ScalarNode):
-        return " ".join(str(node.value).split())
-    if isinstance(node, yaml.SequenceNode):
-        return ", ".join(_plain(item) for item in node.value)
-    raise _error(_line(node), "a field is a mapping: write text or a list")
 
 
 def _apply(faults: Iterable[_Fault], *, onto: Mapping[FaultKey, Entry]) -> dict[FaultKey, Entry]:
@@ -145,15 +131,17 @@ def _apply(faults: Iterable[_Fault], *, onto: Mapping[FaultKey, Entry]) -> dict[
     for fault in faults:
         for key in fault.keys:
             if key in lines:
-                raise _error(fault.line, f"{key} is already in line {lines[key]}: keep one of them")
+                raise catalog_nodes.error(fault.line, f"{key} is already in line {lines[key]}: keep one of them")
             lines[key] = fault.line
             entries[key] = _entry(fault, key=key, old=onto.get(key))
     for key, line in lines.items():
         entry = entries[key]
         for target in sorted((entry.effect_of | entry.cancels) - entries.keys(), key=str):
-            raise _error(line, f"{key} links to {target}, which is not in the catalog: add it or drop the link")
+            raise catalog_nodes.error(
+                line, f"{key} links to {target}, which is not in the catalog: add it or drop the link"
+            )
         if key in entry.effect_of:
-            raise _error(line, f"{key} is named as its own cause: drop the link")
+            raise catalog_nodes.error(line, f"{key} is named as its own cause: drop the link")
     return entries
 
 
@@ -161,18 +149,25 @@ def _entry(fault: _Fault, *, key: FaultKey, old: Entry | None) -> Entry:
     given = {name: text for name, text in fault.fields.items() if text}
     for name in _REQUIRED:
         if old is None and name not in given:
-            raise _error(fault.line, f"{key} lacks {name!r}: a new fault needs {', '.join(_REQUIRED)}")
+            raise catalog_nodes.error(fault.line, f"{key} lacks {name!r}: a new fault needs {', '.join(_REQUIRED)}")
     changes: dict[str, Any] = {name: given[name] for name in _TEXTS if name in given}
     for name in _LINKS:
         if name in given:
             changes[name] = frozenset(_links(given[name], kind=key.kind, line=fault.line))
     if "app_caused" in given:
-        changes["app_caused"] = _member(AppCaused, given["app_caused"], line=fault.line, name="app_caused")
+        changes["app_caused"] = catalog_nodes.member(AppCaused, given["app_caused"], line=fault.line, name="app_caused")
     if "word_decides" in given:
-        changes["word_decides"] = _boolean(given["word_decides"], line=fault.line)
+        changes["word_decides"] = catalog_nodes.boolean(given["word_decides"], line=fault.line, name="word_decides")
+    if "over_after" in given:
+        changes["over_after"] = catalog_nodes.seconds(given["over_after"], line=fault.line, name="over_after")
+    if "repeats" in given:
+        changes["repeats"] = catalog_rules.repeats(given["repeats"])
     if "class" in given:
-        changes["action"] = _member(ActionClass, given["class"], line=fault.line, name="class")
-        changes.setdefault("does", "")  # what was said about the old class does not hold for the new one
+        changes["action"] = catalog_nodes.member(ActionClass, given["class"], line=fault.line, name="class")
+        changes |= {"does": changes.get("does", ""), "subcodes": ()}  # they were said of the old class
+    if "subcodes" in given:
+        known = old.subcodes if old is not None and "class" not in given else ()
+        changes["subcodes"] = (*catalog_rules.subcodes(given["subcodes"]), *known)
     return replace(old, **changes) if old is not None else Entry(key=key, **changes)
 
 
@@ -182,38 +177,17 @@ def _links(text: str, *, kind: FindingKind, line: int) -> Iterator[FaultKey]:
         try:
             yield from fault_names.keys(part, default=kind)
         except ValueError as error:
-            raise _error(line, str(error)) from error
+            raise catalog_nodes.error(line, str(error)) from error
 
 
 def _does(given: object, *, required: bool) -> dict[ActionClass, str]:
     if not isinstance(given, dict):
         raise CatalogError("catalog: 'does' is not a mapping: give one text for each action class")
     texts: dict[ActionClass, str] = {
-        _member(ActionClass, name, line=None, name="does"): " ".join(str(text).split()) for name, text in given.items()
+        catalog_nodes.member(ActionClass, name, line=None, name="does"): " ".join(str(text).split())
+        for name, text in given.items()
     }
     for action in ActionClass:
         if required and not texts.get(action):
             raise CatalogError(f"catalog: 'does' lacks {action.value}: say what kubemend does about it")
     return texts
-
-
-def _member(enum_type: type[Any], value: object, *, line: int | None, name: str) -> Any:
-    try:
-        return enum_type(value)
-    except ValueError as error:
-        known = ", ".join(str(member.value) for member in enum_type)
-        raise _error(line, f"{name} {value!r} is unknown: use one of {known}") from error
-
-
-def _boolean(text: str, *, line: int) -> bool:
-    if text not in ("true", "false"):
-        raise _error(line, f"word_decides {text!r} is unknown: use true or false")
-    return text == "true"
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _error(line: int | None, what: str) -> CatalogError:
-    return CatalogError(f"catalog, line {line}: {what}" if line is not None else f"catalog: {what}")

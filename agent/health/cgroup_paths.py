@@ -8,6 +8,12 @@ from agent.model.workloads import ContainerId
 # A container with its own cgroup namespace or nested cgroups appends further path segments.
 _CONTAINER = re.compile(r"(?:^|[/:-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
 
+# The uid of a static pod is a hash and has no dashes; systemd's own dash divides slices, so kubelet writes _ for it.
+_POD = re.compile(
+    r"kubepods.*?[/-]pod"
+    r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=/|$)"
+)
+
 
 def container_id(cgroup_file: str) -> ContainerId | None:
     """Return the container that a process runs in, from the text of ``/proc/<pid>/cgroup``; None when in none.
@@ -22,3 +28,9 @@ def container_root(path: str) -> str | None:
     """Return the part of a cgroup's path that is the container's own; None when it is in no container."""
     match = _CONTAINER.search(path)
     return path[: match.end()] if match is not None else None
+
+
+def pod_uid(path: str) -> str | None:
+    """Return the uid of the pod to which a cgroup belongs, from its path; None when it is no pod's."""
+    match = _POD.search(path)
+    return match["uid"].replace("_", "-") if match is not None else None

@@ -7,17 +7,22 @@ Exit codes of the command, for whoever wires it:
 - ``explain --log FILE``: 0 when the log was read to its end, with findings or without; 2 when it cannot be read.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from agent.health import fault_names, kernel_lines, log_line
+from agent.health import fault_names, kernel_lines, log_line, repeats
 from agent.health.catalog import Catalog, Entry, FaultKey
+from agent.health.line_findings import Seen
+from agent.health.subcodes import SubCode
 from agent.model.findings import Finding, FindingKind
 
 _WIDTH = 100
 _FIRST_SXID = 10000
 """Xids are far below, SXids above: a bare number says which of the two it is."""
+
+_SUBCODE = re.compile(r"(?P<fault>.*\d)\.(?P<number>\d{1,2})\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,11 @@ def findings_from_lines(lines: Iterable[str], *, catalog: Catalog) -> Iterator[d
     """
     reader = kernel_lines.LineReader(catalog)
     for line in lines:
-        if not any(word in line for word in kernel_lines.WORDS):
+        if not kernel_lines.text_may_matter(line):
             continue
         parsed = log_line.parse(line)
-        seen = kernel_lines.Seen(observed_at=0.0, boot_seconds=parsed.boot_seconds)
-        if (finding := reader.read(parsed.text, seen=seen)) is not None:
+        seen = Seen(observed_at=0.0, boot_seconds=parsed.boot_seconds)
+        for finding in reader.read(parsed.text, seen=seen):
             yield _as_object(finding, catalog=catalog)
 
 
@@ -48,7 +53,7 @@ def _as_object(finding: Finding, *, catalog: Catalog) -> dict[str, object]:
     return {
         "source": finding.source.value,
         "kind": finding.kind.value,
-        "code": int(finding.code) if finding.code else None,
+        "code": int(finding.code) if finding.code.isdecimal() else finding.code or None,
         "device": str(finding.device.pci) if finding.device.pci is not None else None,
         "gpu_instance": finding.device.gpu_instance,
         "compute_instance": finding.device.compute_instance,
@@ -63,18 +68,24 @@ def _as_object(finding: Finding, *, catalog: Catalog) -> dict[str, object]:
 
 
 def explain_code(query: str, *, catalog: Catalog) -> Explanation:
-    """Say what ``79``, ``xid 79``, ``SXid 20034`` or ``FallenOffBus`` means and what will be done about it.
+    """Say what ``79``, ``xid 79``, ``SXid 20034``, ``149.4`` or ``FallenOffBus`` means and what will be done about it.
 
     Raises ValueError with one line for people when the query names no single fault.
     """
-    named = fault_names.keys(query, default=_default_kind(query))
-    if len(named) != 1:
-        raise ValueError(f"{query!r} names {len(named)} faults: ask for one at a time")
-    (key,) = named
+    if (match := _SUBCODE.fullmatch(query)) is not None:
+        return _subcode(_one(match["fault"]), int(match["number"]), catalog=catalog)
+    key = _one(query)
     entry = catalog.find(key)
     if entry is None:
         return Explanation(text=_unknown(key, catalog=catalog), known=False)
     return Explanation(text=_known(entry, catalog=catalog), known=True)
+
+
+def _one(query: str) -> FaultKey:
+    named = fault_names.keys(query, default=_default_kind(query))
+    if len(named) != 1:
+        raise ValueError(f"{query!r} names {len(named)} faults: ask for one at a time")
+    return named[0]
 
 
 def _default_kind(query: str) -> FindingKind:
@@ -92,12 +103,40 @@ def _known(entry: Entry, *, catalog: Catalog) -> str:
         ("Caused by the app", entry.app_caused.value),
         ("NVIDIA's advice", entry.nvidia),
         ("Note", entry.note),
+        ("Sub-codes", _numbers(entry)),
+        ("Repeated", str(entry.repeats) if entry.repeats is not None else ""),
+        ("Over", f"when not seen for {repeats.span(entry.over_after)}" if entry.over_after is not None else ""),
         ("Effect of", _names(entry.effect_of)),
         ("Brings about", _names(catalog.effects(entry.key))),
         ("Takes back", _names(entry.cancels)),
         ("Catalog", catalog.version),
     ]
     return "\n".join([f"{entry.key}: {entry.name}", *(_row(name, text) for name, text in rows if text)])
+
+
+def _numbers(entry: Entry) -> str:
+    numbers = sorted({number for rule in entry.subcodes for number in rule.numbers})
+    named = ", ".join(f"{entry.key.code}.{number}" for number in numbers)
+    return f"{named}; explain one of them to see its rules" if named else ""
+
+
+def _subcode(key: FaultKey, number: int, *, catalog: Catalog) -> Explanation:
+    entry = catalog.find(key)
+    rules = [rule for rule in entry.subcodes if number in rule.numbers] if entry is not None else []
+    title = f"{key}.{number}: {entry.name if entry is not None and rules else 'unknown'}"
+    rows = [(_units(rule), _rule(rule, catalog=catalog)) for rule in rules]
+    rows += [("Otherwise", f"as {key}: {catalog.action(key).value}"), ("Catalog", catalog.version)]
+    return Explanation(text="\n".join([title, *(_row(name, text) for name, text in rows)]), known=bool(rules))
+
+
+def _units(rule: SubCode) -> str:
+    return max(rule.units, key=lambda unit: (-len(unit), unit))
+
+
+def _rule(rule: SubCode, *, catalog: Catalog) -> str:
+    statuses = ", ".join(f"{status:#x}" for status in sorted(rule.statuses))
+    advice = f" NVIDIA's advice: {rule.nvidia}." if rule.nvidia else ""
+    return f"status {statuses}: {rule.name}. Action class {rule.action.value}.{advice} {catalog.does[rule.action]}"
 
 
 def _unknown(key: FaultKey, *, catalog: Catalog) -> str:

@@ -5,7 +5,10 @@ import re
 from agent.health.catalog import FaultKey
 from agent.model.findings import FindingKind
 
-CODELESS = frozenset(FindingKind) - {FindingKind.XID, FindingKind.SXID, FindingKind.RECOVERY_ACTION}
+CODED = frozenset({FindingKind.XID, FindingKind.SXID, FindingKind.RECOVERY_ACTION, FindingKind.NVML_ERROR})
+"""Kinds that are many faults, told apart by their codes."""
+
+CODELESS = frozenset(FindingKind) - CODED
 """Kinds that are one fault each and need no code."""
 
 _KINDS = {kind.value.lower(): kind for kind in FindingKind}

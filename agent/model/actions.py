@@ -7,10 +7,12 @@ class ActionClass(enum.Enum):
     """The remedy that a fault calls for.
 
     ``severity`` orders them; a verdict never steps down except on evidence. ``ASK_DRIVER`` means that only the
-    driver can say (NVML field 230 or Xid 154): until it has, nothing is restarted on the device.
+    driver can say (NVML field 230 or Xid 154): until it has, nothing is restarted on the device. ``OBSERVE`` asks for
+    nothing at once: the device works, but worse or less surely than it should.
     """
 
     NONE = "None"
+    OBSERVE = "Observe"
     RESTART_APP = "RestartApp"
     ASK_DRIVER = "AskDriver"
     RESET_DEVICE = "ResetDevice"
@@ -19,13 +21,13 @@ class ActionClass(enum.Enum):
 
     @property
     def severity(self) -> int:
-        """Rank from 0 (nothing to do) to 5 (replace the hardware)."""
+        """Rank from 0 (nothing to do) to 6 (replace the hardware)."""
         return _SEVERITY[self]
 
     @property
     def leaves_device_usable(self) -> bool:
         """Whether a new process may be started on the device without more than this action."""
-        return self in (ActionClass.NONE, ActionClass.RESTART_APP)
+        return self in (ActionClass.NONE, ActionClass.OBSERVE, ActionClass.RESTART_APP)
 
 
 _SEVERITY = {action: rank for rank, action in enumerate(ActionClass)}

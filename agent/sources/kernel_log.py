@@ -18,9 +18,10 @@ import structlog
 
 from agent.health import evidence, kernel_lines, kmsg_record
 from agent.health.catalog import Catalog
+from agent.health.line_findings import Seen
 from agent.model.findings import Finding
 from agent.model.parts import PartState, PartStatus
-from agent.sources import kmsg_readers
+from agent.sources import kmsg_readers, pci_tree
 from common import aio
 
 log = structlog.get_logger(__name__)
@@ -86,6 +87,7 @@ class KernelLogSource:
         report: Callable[[PartStatus], None],
         cursors: CursorStore,
         meter: Meter,
+        sysfs: Path = Path("/sys"),
         accept_user_records: bool = False,
         open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
         offset: Callable[[], float] = wall_offset,
@@ -95,12 +97,14 @@ class KernelLogSource:
 
         ``watched_since`` is when an agent first ran on this boot, in seconds since boot: what is older was there
         before anybody looked. (Whether a cursor was saved says less: an agent can die before it saves its first.)
+        ``sysfs`` is the node's ``/sys``: an error of a PCIe port is told of the devices below it.
         ``accept_user_records`` also believes what user space wrote into the kernel log (``echo … > /dev/kmsg``): for
         drills only, since any root process could then have containers restarted.
         """
         self._path = path
         self._boot_id = boot_id
-        self._lines = kernel_lines.LineReader(catalog)
+        self._tree = pci_tree.PciTree(sysfs)
+        self._lines = kernel_lines.LineReader(catalog, below=self._tree.below)
         self._emit = emit
         self._report = report
         self._cursors = cursors
@@ -150,6 +154,7 @@ class KernelLogSource:
     def _take(self, batch: kmsg_readers.Batch) -> None:
         """Go through one batch. The hot path: most records are looked at only for their number."""
         offset = self._offset()
+        self._tree.forget()
         last = self._cursor
         malformed = batch.broken
         lost = 0
@@ -178,14 +183,13 @@ class KernelLogSource:
         if record.facility != kmsg_record.KERNEL_FACILITY and not self._accept_user_records:
             return
         boot_seconds = record.usec / 1e6
-        seen = kernel_lines.Seen(
+        seen = Seen(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
             key=f"kmsg:{record.seq}:{record.usec}",
             evidence=_LOOK_BACK if boot_seconds < self._watched_since else (),
         )
-        finding = self._lines.read(record.text, seen=seen)
-        if finding is not None:
+        for finding in self._lines.read(record.text, seen=seen):
             self._emit(finding)
 
     def _account(self, *, read: int, lost: int, malformed: int) -> None:

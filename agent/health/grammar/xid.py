@@ -87,4 +87,6 @@ def _known(name: str | None) -> str | None:
 
 def _recovery_action(text: str) -> str | None:
     changed = _RECOVERY.search(text)
-    return str(int(changed[1], 0)) if changed is not None else None
+    if changed is None:
+        return None
+    return str(int(changed[1], 16 if changed[1][:2].lower() == "0x" else 10))

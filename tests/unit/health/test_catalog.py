@@ -9,9 +9,19 @@ from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind, Source
 from hack import catalog_doc
 
-DOES = "does: {None: a, RestartApp: b, AskDriver: c, ResetDevice: d, RebootNode: e, Replace: f}"
+DOES = "does: {None: a, Observe: o, RestartApp: b, AskDriver: c, ResetDevice: d, RebootNode: e, Replace: f}"
 HEAD = f"schema: 1\nversion: 1\n{DOES}\nfaults:\n"
 FAULT = "  - {kind: Xid, codes: 1, name: n, class: None, app_caused: no, meaning: m}\n"
+RULE = "{units: U, info: 0x1/0x3, statuses: 0x0, class: None, name: n}"
+OFTEN = "{count: 2, within: 24h, class: Observe}"
+
+
+def with_rule(rule: str) -> str:
+    return HEAD + FAULT.replace("}", f", subcodes: [{rule}]}}")
+
+
+def with_repeats(repeats: str) -> str:
+    return HEAD + FAULT.replace("}", f", repeats: {repeats}}}")
 
 
 def xid(code: int) -> FaultKey:
@@ -46,7 +56,15 @@ XIDS_BY_CLASS = {
 }
 
 
-@pytest.mark.parametrize("action", ActionClass)
+def test_xids_are_events_that_no_source_could_ever_say_to_be_over(catalog: Catalog) -> None:
+    assert not [
+        key
+        for key, entry in catalog.entries.items()
+        if key.kind is FindingKind.XID and entry.action is ActionClass.OBSERVE
+    ]
+
+
+@pytest.mark.parametrize("action", XIDS_BY_CLASS)
 def test_every_known_xid_is_in_its_class(catalog: Catalog, action: ActionClass) -> None:
     listed = {
         key.code for key, entry in catalog.entries.items() if key.kind is FindingKind.XID and entry.action is action
@@ -98,6 +116,12 @@ def test_an_effect_is_swallowed_by_its_cause_only(catalog: Catalog) -> None:
     assert catalog.swallows(finding(48, ActionClass.ASK_DRIVER), cleanup)
     assert not catalog.swallows(cleanup, finding(48, ActionClass.ASK_DRIVER))
     assert not catalog.swallows(finding(63, ActionClass.NONE), cleanup)
+
+
+def test_power_smoothing_that_is_on_again_takes_back_that_it_was_off(catalog: Catalog) -> None:
+    assert catalog.cancels(xid(162)) == {xid(163)}
+    assert catalog.cancels(xid(163)) == frozenset()
+    assert catalog.cancels(xid(999)) == frozenset()
 
 
 def test_a_graver_finding_is_never_swallowed(catalog: Catalog) -> None:
@@ -180,6 +204,25 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: 1}"), "its own cause", id="own cause"),
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: Foo 1}"), "'Foo' is no kind", id="link to no kind"),
         pytest.param(HEAD + FAULT.replace("}", ", word_decides: maybe}"), "true or false", id="bad flag"),
+        pytest.param(
+            HEAD + FAULT.replace("}", ", subcodes: yes}"), "'subcodes' is not a list", id="sub-codes not a list"
+        ),
+        pytest.param(with_rule("no"), "line 5: a sub-code is not a mapping", id="sub-code not a mapping"),
+        pytest.param(with_rule(RULE.replace("name: n", "nmae: n")), "unknown field 'nmae'", id="sub-code misspelt"),
+        pytest.param(with_rule(RULE.replace(", name: n", "")), "a sub-code lacks 'name'", id="sub-code without name"),
+        pytest.param(with_rule(RULE.replace("units: U", "units: u-1")), "'u-1' is no unit", id="bad unit"),
+        pytest.param(with_rule(RULE.replace("class: None", "class: Nix")), "class 'Nix'", id="sub-code class"),
+        pytest.param(with_rule(RULE.replace("0x0", "7")), "'7' is no register", id="bad status"),
+        pytest.param(with_rule(RULE.replace("0x1/0x3", "0x4/0x3")), "can never fit", id="value beyond mask"),
+        pytest.param(with_rule(RULE.replace("}", ", numbers: 64}")), "does not fit into six bits", id="large number"),
+        pytest.param(with_rule(RULE.replace("}", ", numbers: x}")), "numbers: 'x'", id="bad number"),
+        pytest.param(with_rule(RULE.replace("name: n", "name: n, name: m")), "'name' is given twice", id="rule twice"),
+        pytest.param(with_repeats("2"), "'repeats' is not a mapping", id="repeats not a mapping"),
+        pytest.param(with_repeats(OFTEN.replace("2,", "1,")), "count '1' is no count", id="once is no repetition"),
+        pytest.param(with_repeats(OFTEN.replace("24h", "1 day")), "within '1 day' is no duration", id="bad span"),
+        pytest.param(with_repeats(OFTEN.replace("Observe", "Watch")), "class 'Watch'", id="repeats class"),
+        pytest.param(with_repeats(OFTEN.replace("}", ", same: color}")), "'color' is no place", id="bad place"),
+        pytest.param(HEAD + FAULT.replace("}", ", over_after: 0s}"), "over_after '0s' is no duration", id="no span"),
         pytest.param(HEAD + "  - {kind: Xid, kind: Xid}\n", "line 5: 'kind' is given twice", id="field twice"),
         pytest.param("schema: 1\nversion: 1\nfaults: {}\n" + DOES, "'faults' is not a list", id="faults not a list"),
     ],

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agent.health import catalog_file, explain
+from agent.health import catalog_file, explain, fault_names
 from agent.health.catalog import Catalog
 
 
@@ -66,6 +66,12 @@ def test_raw_kmsg_records_are_understood_too(catalog: Catalog) -> None:
         ("FallenOffBus", "FallenOffBus: GPU has fallen off the bus"),
         ("fallen off bus", "FallenOffBus: GPU has fallen off the bus"),
         ("recovery action 2", "RecoveryAction 2: node reboot"),
+        ("NvmlError 14", "NvmlError 14: NVML error"),
+        ("NicFatal", "NicFatal: NIC has failed"),
+        ("nic fatal", "NicFatal: NIC has failed"),
+        ("aer fatal", "AerFatal: fatal PCIe error"),
+        ("149.4", "Xid 149.4: NVLink error (NETIR)"),
+        ("xid 144.0", "Xid 144.0: NVLink error (SAW)"),
     ],
 )
 def test_a_code_is_explained_however_it_is_written(catalog: Catalog, query: str, title: str) -> None:
@@ -85,6 +91,50 @@ def test_an_explanation_says_meaning_remedy_causes_and_version(catalog: Catalog)
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_every_kind_without_codes_can_be_explained(catalog: Catalog) -> None:
+    for kind in fault_names.CODELESS:
+        assert explain.explain_code(kind.value, catalog=catalog).known, kind
+
+
+def test_a_sub_code_is_explained_by_its_rules_and_what_holds_otherwise(catalog: Catalog) -> None:
+    text = " ".join(explain.explain_code("149.4", catalog=catalog).text.split())
+
+    assert "NETIR_LINK_EVT status 0x0: the link went down: alignment lost. Action class ResetDevice" in text
+    assert "Otherwise as Xid 149: AskDriver" in text
+    assert "149.4" in explain.explain_code("149", catalog=catalog).text
+
+
+@pytest.mark.parametrize("query", ["149.63", "79.1", "xid 999.1"])
+def test_a_sub_code_without_rules_is_unknown(catalog: Catalog, query: str) -> None:
+    explanation = explain.explain_code(query, catalog=catalog)
+
+    assert not explanation.known
+    assert "Otherwise" in explanation.text
+
+
+def test_thresholds_are_explained(catalog: Catalog) -> None:
+    assert "2 within 24 h also ask for Observe" in explain.explain_code("31", catalog=catalog).text
+    assert "when not seen for 10 min" in explain.explain_code("NicHot", catalog=catalog).text
+
+
+def test_findings_without_codes_and_of_several_devices_are_objects_too(catalog: Catalog) -> None:
+    lines = [
+        "[1.0] mlx5_core 0000:5c:00.0: poll_health:471:(pid 0): device's health compromised - reached miss count\n",
+        "[2.0] mlx5_core 0000:5c:00.0: mlx5_health_try_recover:391:(pid 1): health recovery succeeded\n",
+        "[3.0] INFO: task jfsmount:136986 blocked for more than 120 seconds.\n",
+    ]
+
+    found = list(explain.findings_from_lines(lines, catalog=catalog))
+
+    assert [(each["kind"], each["code"], each["device"], each["pid"]) for each in found] == [
+        ("NicFatal", None, "0000:5c:00.0", None),
+        ("FaultOver", "NicFatal", "0000:5c:00.0", None),
+        ("FaultOver", "NicTimeout", "0000:5c:00.0", None),
+        ("HungTask", None, None, 136986),
+    ]
+    assert all(json.loads(json.dumps(each)) == each for each in found)
+
+
 def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> None:
     explanation = explain.explain_code("xid 999", catalog=catalog)
 
@@ -93,7 +143,9 @@ def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> No
     assert "Nothing is restarted" in explanation.text
 
 
-@pytest.mark.parametrize("query", ["", "   ", "79abc", "hello", "xid", "hello 79", "39-41", "-1", "7 9", "²"])
+@pytest.mark.parametrize(
+    "query", ["", "   ", "79abc", "hello", "xid", "hello 79", "39-41", "-1", "7 9", "²", "1.x", "39-41.2", "a.1"]
+)
 def test_what_is_no_code_is_refused_in_one_line(catalog: Catalog, query: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         explain.explain_code(query, catalog=catalog)

@@ -1,12 +1,13 @@
 """The fold: severity goes down only on the evidence that belongs to what raised it."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import fold
+from agent.health import catalog_file, fold
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind, Source
@@ -42,9 +43,9 @@ XID48 = xid(48, ActionClass.RESET_DEVICE)
 XID79 = xid(79, ActionClass.REBOOT_NODE)
 XID64 = xid(64, ActionClass.REPLACE)
 UNKNOWN = xid(999, ActionClass.ASK_DRIVER)
-STUCK = finding(FindingKind.PROCESS_STUCK, "", ActionClass.NONE, text="pid 11 cannot be killed")
-IN_VAIN = finding(FindingKind.RESTARTS_IN_VAIN, "", ActionClass.NONE)
-NOT_STUCK = finding(FindingKind.SUSPICION_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
+STUCK = finding(FindingKind.PROCESS_STUCK, "", ActionClass.OBSERVE, text="pid 11 cannot be killed")
+IN_VAIN = finding(FindingKind.RESTARTS_IN_VAIN, "", ActionClass.OBSERVE)
+NOT_STUCK = finding(FindingKind.FAULT_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
 
 
 def test_a_device_that_answers_and_has_no_fault_is_healthy() -> None:
@@ -144,3 +145,63 @@ def test_what_two_names_of_a_device_hold_is_put_together() -> None:
         ("Xid31", 2, 7.0),
     }
     assert fold.renamed(known, {"0000:41:00.0": GPU}) == known
+
+
+CATALOG = catalog_file.builtin()
+DOUBLE_BIT = xid(48, ActionClass.ASK_DRIVER, at=10.0)
+CLEANUP = xid(43, ActionClass.RESTART_APP, at=10.5)
+DOWN = finding(FindingKind.LINK_DOWN, "", ActionClass.REPLACE, at=10.0)
+PORT_DOWN = finding(FindingKind.RDMA_PORT_DOWN, "", ActionClass.REPLACE, at=10.1)
+UP = finding(FindingKind.FAULT_OVER, "LinkDown", ActionClass.NONE, at=20.0)
+WORD = finding(FindingKind.CLEARED, "", ActionClass.NONE, at=99.0)
+
+
+def held_after(*findings: Finding) -> set[str]:
+    state = fold.HealthState(boot_id="boot-1")
+    for item in findings:
+        state = fold.fold(state, item, device=GPU, catalog=CATALOG)
+    return {latch.reason for latch in state.latches(GPU)}
+
+
+@pytest.mark.parametrize("order", [(DOUBLE_BIT, CLEANUP), (CLEANUP, DOUBLE_BIT)])
+def test_a_cause_swallows_its_effect_in_either_order(order: tuple[Finding, Finding]) -> None:
+    assert held_after(*order) == {"Xid48"}
+
+
+def test_what_comes_long_after_a_cause_is_no_effect_of_it() -> None:
+    assert held_after(DOUBLE_BIT, xid(43, ActionClass.RESTART_APP, at=10.0 + fold.HOLD + 1)) == {"Xid48", "Xid43"}
+
+
+def test_a_graver_fault_is_never_swallowed() -> None:
+    assert held_after(xid(94, ActionClass.RESTART_APP, at=10.0), xid(43, ActionClass.RESET_DEVICE, at=10.1)) == {
+        "Xid94",
+        "Xid43",
+    }
+
+
+def test_what_a_source_says_to_be_over_by_itself_is_never_swallowed() -> None:
+    """Else the end of the cause would be a false green: the port may stay down when the link is up."""
+    assert held_after(DOWN, PORT_DOWN, UP) == {"RdmaPortDown"}
+
+
+def test_a_fault_that_another_takes_back_is_over() -> None:
+    low_power = xid(163, ActionClass.OBSERVE, at=1.0)
+    assert held_after(low_power, xid(162, ActionClass.NONE, at=2.0)) == set()
+
+
+def test_an_operators_word_clears_what_was_held_until_then_but_not_what_is_still_seen() -> None:
+    assert held_after(XID64, XID79, DOWN, WORD) == {"LinkDown"}
+    assert held_after(WORD, dataclasses.replace(XID79, observed_at=100.0)) == {"Xid79"}
+
+
+EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, IN_VAIN, LOST, DRIVER_RESET, DOUBLE_BIT, CLEANUP, DOWN]
+
+
+@given(st.lists(st.sampled_from([*EVERY_FINDING, APP_GONE, BACK, UP, NOT_STUCK, DRIVER_NONE]), max_size=12))
+def test_whatever_is_swallowed_the_verdict_is_no_better_than_without(findings: list[Finding]) -> None:
+    """Swallowing only tidies: it must not hide that a device needs something."""
+    plain, tidy = fold.HealthState(), fold.HealthState()
+    raised = [item for item in findings if item in EVERY_FINDING]
+    for item in raised:
+        plain, tidy = fold.fold(plain, item, device=GPU), fold.fold(tidy, item, device=GPU, catalog=CATALOG)
+    assert fold.verdict(tidy, GPU, answers=True).action is fold.verdict(plain, GPU, answers=True).action

@@ -10,7 +10,7 @@ from agent.health import evidence
 from agent.model.parts import PartState
 from agent.sources import kernel_log, kmsg_readers
 from hack import kmsg
-from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Notes, running
+from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Flood, Notes, running
 
 MMU_FAULT = "NVRM: Xid (PCI:0000:41:00): 31, pid=4242, name=trainer, MMU Fault"
 
@@ -302,6 +302,40 @@ async def test_a_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer
     assert len(notes.findings) == count // 1000
     assert (notes.lost_records, notes.malformed_records) == (0, 0)
     assert notes.saves < count / 100
+
+
+async def test_a_hundred_thousand_records_are_read_or_counted_and_memory_stays_flat(fifo: Path) -> None:
+    """As fast as the machine can: the kernel overwrites some in the meantime, some are torn, all are accounted for."""
+    count, overwritten, torn = 100_000, 137, 11
+    device = Flood(count=count, gap=(40_000, overwritten), torn=torn)
+    notes = Notes()
+    async with running(fifo, notes, open_log=device.open):
+        await notes.until(lambda: notes.records >= count // 2)
+        device.measuring.set()
+        await notes.until(lambda: notes.cursor is not None and notes.cursor.seq == count - 1)
+
+    assert (notes.lost_records, notes.malformed_records) == (overwritten + torn, torn)
+    assert notes.records + overwritten == count
+    assert len(notes.findings) == device.faults
+    assert device.growth is not None
+    assert device.growth < count // 20, f"{device.growth} blocks more after the second half"
+
+
+async def test_an_error_of_a_port_is_told_of_the_gpu_below_it(
+    tmp_path: Path, path: Path, writer: kmsg.KmsgWriter
+) -> None:
+    devices = tmp_path / "sys" / "bus" / "pci" / "devices"
+    for name, code in (("0000:40:01.1", "0x060400"), ("0000:40:01.1/0000:41:00.0", "0x030200")):
+        (devices / name).mkdir(parents=True, exist_ok=True)
+        (devices / name / "class").write_text(code)
+    notes = Notes()
+    async with running(path, notes, sysfs=tmp_path / "sys"):
+        writer.write("pcieport 0000:40:01.1: DPC: containment event, status:0x1f01 source:0x0000")
+        await notes.until(lambda: bool(notes.findings))
+
+    (finding,) = notes.findings
+    assert (finding.title, str(finding.device)) == ("AerFatal", "0000:41:00.0")
+    assert finding.evidence[evidence.REPORTED_BY] == "0000:40:01.1"
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")

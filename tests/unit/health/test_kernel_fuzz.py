@@ -1,0 +1,108 @@
+"""Whatever a kernel log holds, reading it never breaks, and nothing is found that the log does not say."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.health import kernel_lines
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, PciAddress
+from agent.model.findings import Finding, FindingKind, Source
+from bench import kernel_log_fuzz
+from bench.kernel_samples import SAMPLES
+from tests.unit.health.reading import read
+
+RECORDS = 50_000
+"""``python -m bench.kernel_log_fuzz`` reads a million."""
+
+
+def test_mutated_records_break_nothing_and_invent_nothing_in_bounded_time() -> None:
+    cpu_before = time.process_time()
+
+    tally = kernel_log_fuzz.run(RECORDS, seed=79)
+
+    assert tally.inventions == []
+    assert tally.records == RECORDS
+    assert len(tally.findings) > 10, "most mutations must leave the lines readable"
+    assert time.process_time() - cpu_before < 60, "about 1 s: something in a grammar backtracks without bounds"
+
+
+def test_every_cut_of_every_line_says_only_what_is_left_of_it() -> None:
+    for text in SAMPLES:
+        cuts = [text[:end] for end in range(len(text))]
+        gaps = [text[:at] + text[at + 1 :] for at in range(len(text))]
+        for line in cuts + gaps:
+            for finding in read(line):
+                assert list(kernel_log_fuzz.inventions(finding, text=line)) == [], line
+
+
+@given(st.sampled_from(SAMPLES), st.sampled_from(SAMPLES), st.data())
+def test_two_lines_run_together_say_only_what_they_hold(one: str, other: str, data: st.DataObject) -> None:
+    line = one[: data.draw(st.integers(0, len(one)))] + other[data.draw(st.integers(0, len(other))) :]
+
+    for finding in read(line):
+        assert list(kernel_log_fuzz.inventions(finding, text=line)) == []
+
+
+@given(st.sampled_from(SAMPLES), st.text(max_size=20), st.integers(0, 300), st.integers(0, 20))
+def test_any_text_put_into_a_line_is_survived(sample: str, stuffing: str, at: int, cut: int) -> None:
+    line = sample[:at] + stuffing + sample[at + cut :]
+
+    for finding in read(line):
+        assert list(kernel_log_fuzz.inventions(finding, text=line)) == []
+
+
+@pytest.mark.parametrize("text", SAMPLES)
+def test_the_agent_passes_over_no_line_that_is_a_finding(text: str) -> None:
+    assert kernel_lines.may_matter(text.encode()) == kernel_lines.text_may_matter(text)
+    assert kernel_lines.may_matter(text.encode()) or not read(text)
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        pytest.param(
+            Finding(Source.KERNEL_LOG, FindingKind.XID, "79", DeviceLocator(), ActionClass.NONE, 0.0), id="code"
+        ),
+        pytest.param(
+            Finding(
+                Source.KERNEL_LOG,
+                FindingKind.OFF_BUS,
+                "",
+                DeviceLocator(pci=PciAddress.parse("0000:41:00.0")),
+                ActionClass.NONE,
+                0.0,
+            ),
+            id="address",
+        ),
+        pytest.param(
+            Finding(Source.KERNEL_LOG, FindingKind.OOM_KILL, "", DeviceLocator(), ActionClass.NONE, 0.0, pid=7),
+            id="pid",
+        ),
+        pytest.param(
+            Finding(
+                Source.KERNEL_LOG,
+                FindingKind.OOM_KILL,
+                "",
+                DeviceLocator(),
+                ActionClass.NONE,
+                0.0,
+                evidence={"container_id": "4f1c"},
+            ),
+            id="evidence",
+        ),
+    ],
+)
+def test_the_judge_sees_what_is_made_up(finding: Finding) -> None:
+    text = "NVRM: Xid (PCI:0000:14:00): 31, pid=8, name=python3, MMU Fault"
+
+    assert list(kernel_log_fuzz.inventions(finding, text=text)) != []
+
+
+def test_every_record_of_the_fuzz_differs_from_the_one_before() -> None:
+    stream = kernel_log_fuzz.records(random.Random(1))
+
+    assert len({next(stream) for _ in range(1000)}) > 900
