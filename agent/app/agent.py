@@ -14,16 +14,19 @@ from prometheus_client.process_collector import ProcessCollector
 
 from agent.app.control import ControlServer
 from agent.app.cursor import StoredCursor, watched_since
+from agent.app.device_routes import DeviceRoutes
 from agent.app.holders import GpuHolders
 from agent.app.parts import Parts
 from agent.app.runtime import RuntimePart
 from agent.app.web import WebServer
 from agent.control import messages
 from agent.engine.engine import Engine
+from agent.engine.fading import Fading
 from agent.engine.faults import AppFaults
 from agent.engine.hangs import Hangs
 from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
+from agent.engine.operators import Operators
 from agent.engine.publishing import Publisher
 from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
@@ -110,7 +113,7 @@ async def _run_parts(
 ) -> None:
     boot_id = _boot_id(settings.proc)
     processes = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
-    ledger = HealthLedger(store=store, metrics=metrics, boot_id=boot_id)
+    ledger = HealthLedger(store=store, metrics=metrics, boot_id=boot_id, catalog=catalog)
     await ledger.load()
 
     def classify(kind: FindingKind, code: str) -> ActionClass:
@@ -141,6 +144,7 @@ async def _run_parts(
         metrics=metrics,
         classify=classify,
     )
+    fading = Fading(ledger=ledger, catalog=catalog, submit=engine.submit)
     cursor = StoredCursor(store=store, may_forget=lambda: engine.idle)
     kernel_log = KernelLogSource(
         settings.kernel_log,
@@ -148,7 +152,8 @@ async def _run_parts(
         watched_since=await watched_since(store, boot_id=boot_id),
         catalog=catalog,
         emit=engine.submit,
-        report=parts.reporter("kernel-log"),
+        report=parts.reporter("kernel-log", also=fading.kernel_log_is),
+        sysfs=settings.sysfs,
         cursors=cursor,
         meter=_KernelLogMeter(metrics),
     )
@@ -159,6 +164,7 @@ async def _run_parts(
         holders=holders,
         lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
     )
+    operators = Operators(ledger=ledger, devices=driver, handles=nvml, submit=engine.submit, forget=lambda _: None)
     suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
     runtime = RuntimePart(
         settings=settings,
@@ -188,7 +194,9 @@ async def _run_parts(
     pods.subscribe(on_pod)
     async with (  # only now: whoever asks what is ready must hear of every part
         WebServer(address=settings.listen(), parts=parts, registry=registry),
-        ControlServer(path=settings.state_dir / messages.SOCKET, requests=requests) as control,
+        ControlServer(
+            path=settings.state_dir / messages.SOCKET, requests=requests, more=DeviceRoutes(operators).table()
+        ) as control,
         asyncio.TaskGroup() as tasks,
     ):
         eternal = {
@@ -197,6 +205,7 @@ async def _run_parts(
             "publisher": publisher.run(),
             "engine": engine.run(),
             "suspects": suspects.run(),
+            "fading": fading.run(),
             "nvml": nvml.run(),
             "kernel-log": kernel_log.run(),
             "cursor": cursor.run(),

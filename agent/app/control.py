@@ -1,11 +1,11 @@
-"""The control socket: people on the node ask for restarts here, and follow them. Mode 0600: for root alone."""
+"""The control socket: people on the node ask for restarts here, follow them, and speak of devices. For root alone."""
 
 import asyncio
 import contextlib
 import errno
 import json
 import socket
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import structlog
 from aiohttp import web
 
+from agent.app import peers
 from agent.app.feed import Feed
 from agent.app.web import ListenError
 from agent.control import client, events, messages
@@ -26,7 +27,6 @@ _READ_SECONDS: Final = 5.0
 _WRITE_SECONDS: Final = 10.0
 _SIGN_OF_LIFE: Final = client.SILENCE / 3
 _LAST_WORDS_SECONDS: Final = 2.0  # for readers when the agent stops
-_PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
 
 _STATUS: Final[dict[type[Exception], int]] = {
     messages.BadRequestError: 400,
@@ -50,13 +50,14 @@ class _Job:
 class ControlServer:
     """Takes requests in (``async with``) and carries them out (``run``), whether or not their senders stay."""
 
-    def __init__(self, *, path: Path, requests: Requests) -> None:
+    def __init__(self, *, path: Path, requests: Requests, more: Sequence[web.RouteDef] = ()) -> None:
+        """``more`` are routes of others, for the same socket."""
         self._path = path
         self._requests = requests
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._closed = False
         application = web.Application(client_max_size=messages.LARGEST)
-        application.add_routes([web.post(messages.RESTARTS, self._restart)])
+        application.add_routes([web.post(messages.RESTARTS, self._restart), *more])
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
         )
@@ -112,7 +113,7 @@ class ControlServer:
             return _refusal(413, f"the request has more than {messages.LARGEST} bytes")
         except tuple(_STATUS) as error:
             return _refusal(_STATUS[type(error)], str(error))
-        uid = _peer_uid(http)
+        uid = peers.uid(http)
         who = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
         log.info("request.accepted", container=str(target), uid=uid, reason=request.reason)
         job = _Job(asked=request.asked, target=target, who=who, feed=Feed())
@@ -145,13 +146,6 @@ async def _write(answer: web.StreamResponse, event: dict[str, Any] | None) -> No
 def _refusal(status: int, text: str) -> web.Response:
     log.info("request.refused", status=status, error=text)
     return web.json_response({"error": text}, status=status)
-
-
-def _peer_uid(http: web.Request) -> int:
-    assert http.transport is not None, "the request has just been read"
-    peer = http.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, uid, _ = _PEER.unpack(peer)
-    return int(uid)
 
 
 def _bound(path: Path) -> socket.socket:

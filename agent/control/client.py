@@ -49,6 +49,25 @@ async def restart(request: messages.RestartRequest, *, socket: Path) -> AsyncGen
                 yield event
 
 
+async def ask(path: str, *, socket: Path, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Post a body, or get without one, and return the object that is answered.
+
+    Raises NotReachableError, NotAcceptedError or LostError.
+    """
+    timeout = aiohttp.ClientTimeout(total=SILENCE, sock_connect=_CONNECT_SECONDS)
+    connector = aiohttp.UnixConnector(path=str(socket))
+    method = "GET" if body is None else "POST"
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+        try:
+            answer = await session.request(method, f"http://agent{path}", json=body)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotReachableError(_unreachable(socket, error)) from error
+        async with contextlib.aclosing(_events(answer)) as events:
+            async for event in events:
+                return event
+    raise LostError("the agent has gone away")
+
+
 async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the objects of an answer. Empty lines are signs of life."""
     async with answer:

@@ -6,7 +6,7 @@ goes into a task of its own, so that one stuck container never delays the next f
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -16,7 +16,8 @@ from agent.engine.faults import AppFaults, Noted
 from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
 from agent.engine.publishing import Publisher
-from agent.health import evidence
+from agent.engine.storms import Storms
+from agent.health import evidence, fold
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind, Source
@@ -26,6 +27,7 @@ from agent.sources.processes import ProcFs
 log = structlog.get_logger(__name__)
 
 _DRIVER_SECONDS = 2.0
+_LARGEST_BATCH = 256
 
 
 class Engine:
@@ -43,7 +45,9 @@ class Engine:
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,
         capacity: int = 10_000,
+        on_aside: Callable[[Finding], None] = lambda _: None,
     ) -> None:
+        """``on_aside`` is told of findings that are about no device, but may be about a container."""
         self._ledger = ledger
         self._publisher = publisher
         self._faults = faults
@@ -52,6 +56,8 @@ class Engine:
         self._metrics = metrics
         self._classify = classify
         self._now = now
+        self._on_aside = on_aside
+        self._storms = Storms()
         self._queue: asyncio.Queue[Finding] = asyncio.Queue(maxsize=capacity)
         self._in_hand = 0
 
@@ -74,25 +80,50 @@ class Engine:
             for device in self._ledger.devices():
                 tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
             while True:
-                finding = await self._queue.get()
-                self._in_hand += 1
+                batch = await self._next_batch()
+                self._in_hand += len(batch)
                 try:
-                    await self._take(finding, tasks)
+                    await self._take(batch, tasks)
                 finally:
-                    self._in_hand -= 1
+                    self._in_hand -= len(batch)
 
-    async def _take(self, finding: Finding, tasks: asyncio.TaskGroup) -> None:
-        if finding.action is ActionClass.RESTART_APP and evidence.LOOK_BACK in finding.evidence:
-            # What an app-class fault of before our time hit has long crashed or coped: no ground to restart it now.
-            log.info("finding.of_old", finding=finding.title, device=str(finding.device), pid=finding.pid)
-            return
-        noted = self._note(finding)
-        named = self._faults.named_container(noted)
-        self._publisher.verdict_changed(
-            device=noted.device, named=named.pod if isinstance(named, ContainerRef) else None
-        )
+    async def _next_batch(self) -> list[Finding]:
+        """Wait for a finding, and take with it what has come meanwhile: a storm is written to disk once a batch."""
+        batch = [await self._queue.get()]
+        while len(batch) < _LARGEST_BATCH and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        return batch
+
+    async def _take(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
+        """Fold them all and say so; act when the verdicts are on disk."""
+        noted = [self._note(finding) for finding in batch if not (self._of_no_device(finding) or _is_of_old(finding))]
         await self._ledger.save()
-        if finding.action is ActionClass.RESTART_APP:
+        for each in noted:
+            self._act(each, tasks)
+
+    def _of_no_device(self, finding: Finding) -> bool:
+        """Whether it says nothing of any device, such as an OOM kill: counted and told, and no verdict changes."""
+        of_none = finding.action is ActionClass.NONE and finding.device == DeviceLocator()
+        if of_none and finding.kind not in fold.EVIDENCE:
+            self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
+            self._on_aside(finding)
+            log.info(
+                "finding.of_no_device",
+                source=finding.source.value,
+                kind=finding.kind.value,
+                pid=finding.pid,
+                process=finding.process_name,
+                text=finding.text,
+                evidence=dict(finding.evidence),
+            )
+            return True
+        return False
+
+    def _act(self, noted: Noted, tasks: asyncio.TaskGroup) -> None:
+        finding = noted.finding
+        if self._storms.is_one_of_many(noted):
+            self._metrics.findings_damped.labels(finding.kind.value).inc()
+        elif finding.action is ActionClass.RESTART_APP:
             self._in_hand += 1
             tasks.create_task(self._mend(noted), name=f"mend {finding.title} on {noted.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
@@ -101,8 +132,10 @@ class Engine:
     def _note(self, finding: Finding) -> Noted:
         """Fold it, and look up what must be looked up before the process is gone."""
         process = self._processes.look(finding.pid) if finding.pid is not None else None
+        named = self._faults.named_container(finding, process)
+        pod = named.pod if isinstance(named, ContainerRef) else None
         inventory = self._devices.inventory
-        device = self._ledger.apply(finding, inventory=inventory)
+        device = self._ledger.apply(finding, inventory=inventory, pod=pod.uid if pod is not None else "")
         verdict = self._ledger.verdict(device, inventory=inventory)
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
@@ -114,11 +147,13 @@ class Engine:
             device=device,
             pid=finding.pid,
             process=finding.process_name,
+            container=str(named) if isinstance(named, ContainerRef) else None,
             action=finding.action.value,
             verdict=verdict.health.value,
             verdict_reason=verdict.reason,
             text=finding.text,
         )
+        self._publisher.verdict_changed(device=device, named=pod)
         return Noted(finding=finding, device=device, process=process)
 
     async def _mend(self, noted: Noted) -> None:
@@ -168,3 +203,11 @@ class Engine:
             observed_at=self._now(),
             text=text,
         )
+
+
+def _is_of_old(finding: Finding) -> bool:
+    """Whether it is an app-class fault of before our time: what it hit has long crashed or coped, no ground to act."""
+    of_old = finding.action is ActionClass.RESTART_APP and evidence.LOOK_BACK in finding.evidence
+    if of_old:
+        log.info("finding.of_old", finding=finding.title, device=str(finding.device), pid=finding.pid)
+    return of_old

@@ -84,9 +84,8 @@ class AppFaults:
         self._restarts, self._events = restarts, events
         self._runtime_found.set()
 
-    def named_container(self, noted: Noted) -> ContainerRef | ProcessLookup:
-        """Return the container of the process that the finding names, or why there is none."""
-        finding, facts = noted.finding, noted.process
+    def named_container(self, finding: Finding, facts: ProcessFacts | None) -> ContainerRef | ProcessLookup:
+        """Return the container of the process that a finding names, by what /proc says of it, or why there is none."""
         if finding.pid is None:
             return ProcessLookup.NONE_NAMED
         reused = (
@@ -178,7 +177,7 @@ class AppFaults:
         ids = self._devices.inventory.allocatable_ids(noted.finding.device)
         looked_again = False
         while True:
-            process = self.named_container(noted)
+            process = self.named_container(noted.finding, noted.process)
             if process is ProcessLookup.NOT_LISTED and looked_again:
                 process = ProcessLookup.OUTSIDE_PODS  # some other container, not one of kubelet's
             holders = await self._all_holders(ids)

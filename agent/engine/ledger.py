@@ -1,11 +1,12 @@
 """Every device's verdict, kept over restarts of the agent."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from agent.engine.metrics import Metrics
-from agent.health import fold
+from agent.health import fold, recurrence
+from agent.health.catalog import EMPTY, Catalog
 from agent.history import codec
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
@@ -15,18 +16,30 @@ from agent.model.verdicts import Health, Verdict
 
 log = structlog.get_logger(__name__)
 
-_KEY = "health"
+_HEALTH, _RECURRENCE = "health", "recurrence"
 
 
 class HealthLedger:
     """Folds findings and remembers the result. The fold itself is pure (``agent.health.fold``)."""
 
-    def __init__(self, *, store: Store, metrics: Metrics, boot_id: str) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        boot_id: str,
+        catalog: Catalog = EMPTY,
+        is_there: Callable[[str], bool | None] = lambda _: None,
+    ) -> None:
+        """``is_there`` says of a device that is no GPU whether it is there; None: it is not known of any."""
         self._store = store
         self._metrics = metrics
+        self._catalog = catalog
+        self._is_there = is_there
         self._state = fold.HealthState(boot_id=boot_id)
         self._boot_id = boot_id
-        self._saved = self._state
+        self._history = recurrence.History()
+        self._saved = self._state, self._history
         self._inventory = Inventory()
         self._names: dict[str, str] = {}
 
@@ -35,21 +48,26 @@ class HealthLedger:
 
         Raises HistoryError when the state file cannot be read.
         """
-        text = await self._store.load(_KEY)
-        if text is None:
-            return
+        known, before = await self._store.load(_HEALTH), await self._store.load(_RECURRENCE)
         try:
-            known = codec.health_from_json(text)
+            if known is not None:
+                self._state = fold.after_reboot(codec.health_from_json(known), boot_id=self._boot_id)
+            if before is not None:
+                self._history = codec.recurrence_from_json(before)
         except (KeyError, ValueError, TypeError) as error:
             raise HistoryError(f"the saved verdicts cannot be read: {error!r}; remove the state file") from error
-        self._state = fold.after_reboot(known, boot_id=self._boot_id)
-        self._saved = self._state
+        self._saved = self._state, self._history
 
-    def apply(self, finding: Finding, *, inventory: Inventory) -> str:
-        """Fold one finding; return the key of the device it is about."""
+    def apply(self, finding: Finding, *, inventory: Inventory, pod: str = "") -> str:
+        """Fold one finding; return the key of the device it is about. ``pod`` is the UID of the one that it hit."""
         self._align(inventory)
         device = self.name(device_key(finding.device, inventory=inventory))
-        self._state = fold.fold(self._state, finding, device=device)
+        self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog)
+        self._history, repeated = recurrence.noted(
+            self._history, finding, device=device, pod=pod, catalog=self._catalog
+        )
+        if repeated is not None:
+            self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog)
         return device
 
     def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
@@ -58,6 +76,8 @@ class HealthLedger:
         device = self.name(device)
         known = {gpu.uuid for gpu in inventory.gpus}
         answers = device in known if inventory.complete else None
+        if device not in known and (is_there := self._is_there(device)) is not None:
+            answers = is_there
         result = fold.verdict(self._state, device, answers=answers)
         for health in Health:
             self._metrics.device_verdict.labels(device=device, verdict=health.value).set(health is result.health)
@@ -90,15 +110,17 @@ class HealthLedger:
 
     async def save(self) -> None:
         """Write what changed. A disk that refuses is logged: verdicts in memory still hold."""
-        if self._state is self._saved:
-            return
-        state = self._state
+        state, history = self._state, self._history
+        saved_state, saved_history = self._saved
         try:
-            await self._store.save(_KEY, codec.health_to_json(state))
+            if state is not saved_state:
+                await self._store.save(_HEALTH, codec.health_to_json(state))
+            if history is not saved_history:
+                await self._store.save(_RECURRENCE, codec.recurrence_to_json(history))
         except HistoryError as error:
             log.error("health.not_saved", error=str(error))
         else:
-            self._saved = state
+            self._saved = state, history
 
 
 def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:

@@ -68,6 +68,12 @@ class Metrics:
         self.findings_lost = Counter(
             "kubemend_findings_lost", "Findings dropped because the engine could not keep up.", registry=registry
         )
+        self.findings_damped = Counter(
+            "kubemend_findings_damped",
+            "Findings that say once more, within a second, what is being acted on: counted, and not acted on again.",
+            ["kind"],
+            registry=registry,
+        )
         self.condition_patches = Counter(
             "kubemend_condition_patches", "Patches of pod conditions, by result.", ["result"], registry=registry
         )

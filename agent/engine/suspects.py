@@ -63,7 +63,7 @@ class Suspects:
         for device in self._ledger.devices():
             for latch in self._ledger.latches(device):
                 if latch.kind in fold.SUSPICIONS and (why := await self._over(device, latch)):
-                    kind = FindingKind.SUSPICION_OVER
+                    kind = FindingKind.FAULT_OVER
                     self._tell(kind, code=latch.kind.value, device=device, text=why, action=ActionClass.NONE)
 
     async def _over(self, device: str, latch: fold.Latch) -> str:

@@ -1,5 +1,8 @@
 """Fold findings into one verdict per device. Pure: state and a finding in, the next state out.
 
+A cause swallows its effects: what the catalog knows for an effect, and comes within ``HOLD`` seconds of its cause, is
+not held against the device by itself.
+
 Invariant: a device's severity goes down only on evidence that belongs to what raised it (``_after_evidence``): the
 process ended, the driver said so, the device was reset, the node rebooted. Never by time, never because something
 milder happened later (peers let an Xid 45 overwrite the 48 that caused it).
@@ -9,9 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from agent.health.catalog import EMPTY, Catalog, FaultKey
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
 from agent.model.verdicts import Health, Verdict
+
+HOLD = 5.0
+"""Seconds between a cause and its effect, in either order: drivers print both within one, a busy console is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,11 @@ class Latch:
     last_seen: float
     text: str = ""
     count: int = 1
+
+    @property
+    def key(self) -> FaultKey:
+        """The name in the catalog."""
+        return FaultKey(self.kind, self.code)
 
     @property
     def reason(self) -> str:
@@ -56,12 +68,26 @@ class HealthState:
         return replace(self, devices=MappingProxyType(devices))
 
 
-def fold(state: HealthState, finding: Finding, *, device: str) -> HealthState:
-    """Return the state after one finding about one device."""
+def fold(state: HealthState, finding: Finding, *, device: str, catalog: Catalog = EMPTY) -> HealthState:
+    """Return the state after one finding about one device. The catalog tells what brings about what."""
     held = tuple(kept for latch in state.latches(device) if (kept := _after_evidence(latch, finding)) is not None)
-    if _raises(finding):
-        held = _raised(held, finding)
+    cancelled = catalog.cancels(FaultKey(finding.kind, finding.code))
+    held = tuple(latch for latch in held if latch.key not in cancelled)
+    if _raises(finding) and not any(_is_effect(finding, of=latch, catalog=catalog) for latch in held):
+        held = _raised(tuple(latch for latch in held if not _explains(finding, latch, catalog=catalog)), finding)
     return state.with_latches(device, held)
+
+
+def _is_effect(finding: Finding, *, of: Latch, catalog: Catalog) -> bool:
+    """Whether a latch is the cause of what is found. What a source would say to be over is a fact of its own."""
+    soon = abs(finding.observed_at - of.last_seen) <= HOLD
+    return finding.kind in _EVENTS and soon and catalog.swallows(of, finding)
+
+
+def _explains(finding: Finding, latch: Latch, *, catalog: Catalog) -> bool:
+    """Whether what is found is the cause of a latch that came a moment earlier."""
+    soon = abs(finding.observed_at - latch.first_seen) <= HOLD
+    return latch.kind in _EVENTS and soon and catalog.swallows(finding, latch)
 
 
 def renamed(state: HealthState, names: Mapping[str, str]) -> HealthState:
@@ -124,10 +150,44 @@ def verdict(state: HealthState, device: str, *, answers: bool | None) -> Verdict
 
 
 SUSPICIONS = frozenset({FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN})
-"""Kinds of findings that degrade a device though nobody knows yet what it needs."""
+"""What restarts have told of a device, though nobody knows yet what it needs."""
+
+STANDING = frozenset(
+    {
+        FindingKind.RECOVERY_ACTION,
+        FindingKind.ECC_UNCORRECTED,
+        FindingKind.ECC_SRAM_THRESHOLD,
+        FindingKind.ECC_CORRECTED_RATE,
+        FindingKind.ROW_REMAP_PENDING,
+        FindingKind.ROW_REMAP_FAILED,
+        FindingKind.PAGE_RETIREMENT_PENDING,
+        FindingKind.NVLINK_DOWN,
+        FindingKind.NVLINK_ERRORS,
+        FindingKind.FABRIC_FAILED,
+        FindingKind.FABRIC_DEGRADED,
+        FindingKind.PCIE_NARROW,
+        FindingKind.PCIE_SLOW,
+        FindingKind.PCIE_ERRORS,
+        FindingKind.THROTTLED,
+        FindingKind.HOT,
+        FindingKind.SLOW_UNDER_LOAD,
+        FindingKind.LINK_DOWN,
+        FindingKind.LINK_FLAPPING,
+        FindingKind.LINK_SLOW,
+        FindingKind.RDMA_PORT_DOWN,
+        FindingKind.RDMA_ERRORS,
+    }
+)
+"""What a source looks at all the time. It tells of a beginning and of an end, and once each: nobody's word ends it."""
+
+_EVENTS = frozenset(
+    {FindingKind.XID, FindingKind.SXID, FindingKind.OFF_BUS, FindingKind.AER_NON_FATAL, FindingKind.AER_FATAL}
+)
+
+EVIDENCE = frozenset({FindingKind.DEVICE_BACK, FindingKind.APP_GONE, FindingKind.FAULT_OVER, FindingKind.CLEARED})
 
 _HEALTH_BY_ACTION = {
-    ActionClass.NONE: Health.DEGRADED,  # of a latch, that is a suspicion
+    ActionClass.OBSERVE: Health.DEGRADED,
     ActionClass.RESTART_APP: Health.DEGRADED,
     ActionClass.ASK_DRIVER: Health.UNKNOWN,
     ActionClass.RESET_DEVICE: Health.UNHEALTHY,
@@ -146,8 +206,8 @@ _REMEDY = {
 
 def _message(latch: Latch, *, others: int) -> str:
     more = f" (and {others} more)" if others else ""
-    if latch.action is ActionClass.NONE:
-        return f"{latch.text}{more}"
+    if latch.action is ActionClass.OBSERVE:
+        return f"{latch.text or latch.title}{more}"
     return f"{latch.title}: {_REMEDY[latch.action]}{more}"
 
 
@@ -159,8 +219,7 @@ def is_driver_verdict(finding: Finding) -> bool:
 
 
 def _raises(finding: Finding) -> bool:
-    harmless = finding.action is ActionClass.NONE and finding.kind not in SUSPICIONS
-    return not harmless and finding.kind not in (FindingKind.DEVICE_BACK, FindingKind.APP_GONE)
+    return finding.action is not ActionClass.NONE and finding.kind not in EVIDENCE
 
 
 def _raised(held: tuple[Latch, ...], finding: Finding) -> tuple[Latch, ...]:
@@ -194,8 +253,10 @@ def _after_evidence(latch: Latch, finding: Finding) -> Latch | None:
     if finding.kind is FindingKind.DEVICE_BACK:
         lost_or_reset = latch.action is ActionClass.RESET_DEVICE or latch.kind is FindingKind.DEVICE_LOST
         return None if lost_or_reset or latch.kind in SUSPICIONS else latch
-    if finding.kind is FindingKind.SUSPICION_OVER:
-        return None if latch.kind in SUSPICIONS and latch.kind.value == finding.code else latch
+    if finding.kind is FindingKind.CLEARED:
+        return latch if latch.kind in STANDING else None
+    if finding.kind is FindingKind.FAULT_OVER:
+        return None if latch.kind.value == finding.code else latch
     if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
         return _after_driver_says_none(latch)
     return latch

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from agent.health import recurrence
+from agent.health.catalog import FaultKey
 from agent.health.fold import HealthState, Latch
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
@@ -125,3 +127,29 @@ def _latch_from_raw(raw: Mapping[str, Any]) -> Latch:
         text=raw["text"],
         count=raw["count"],
     )
+
+
+def recurrence_to_json(history: recurrence.History) -> str:
+    """Serialise the faults that count when they repeat."""
+    faults = [
+        {
+            "device": fault.device,
+            "kind": fault.key.kind.value,
+            "code": fault.key.code,
+            "same": list(fault.same),
+            "came": [[each.at, each.pod] for each in occurrences],
+        }
+        for fault, occurrences in history.faults.items()
+    ]
+    return json.dumps(faults)
+
+
+def recurrence_from_json(text: str) -> recurrence.History:
+    """Read them back. Raises KeyError, TypeError or ValueError when they are not ours."""
+    faults = {
+        recurrence.Fault(raw["device"], FaultKey(FindingKind(raw["kind"]), raw["code"]), tuple(raw["same"])): tuple(
+            recurrence.Occurrence(at, pod) for at, pod in raw["came"]
+        )
+        for raw in json.loads(text)
+    }
+    return recurrence.History(MappingProxyType(faults))

@@ -23,8 +23,8 @@ CLEAN = PREFIX + "clean"
 SHORTEST_HEARTBEAT = 1.0
 """Seconds: a busy node delays what wants to touch a file that much."""
 
-_DURATION = re.compile(r"(?P<amount>\d+(?:\.\d+)?)(?P<unit>ms|s|m)?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+_DURATION = re.compile(r"(?P<amount>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h)?")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 class BadAnnotationError(ValueError):
@@ -101,7 +101,7 @@ def _strategy(text: str) -> intents.Strategy:
 
 
 def seconds(text: str) -> float:
-    """Return how long ``10s``, ``500ms``, ``1.5m`` or ``10`` (seconds) is. Raises ValueError."""
+    """Return how long ``10s``, ``500ms``, ``1.5m``, ``1h`` or ``10`` (seconds) is. Raises ValueError."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write seconds, such as 10s or 500ms")

@@ -141,7 +141,7 @@ async def guarded(world: World) -> Guarded:
         driver=None,  # type: ignore[arg-type]
         processes=None,  # type: ignore[arg-type]
         submit=suspicions.append,
-        classify=lambda _, __: ActionClass.NONE,
+        classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
     world.restarts = Restarts(

@@ -75,7 +75,7 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
         driver=host,
         processes=host,
         submit=suspicions.append,
-        classify=lambda _, __: ActionClass.NONE,
+        classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
     async with pod_rig.made(rig) as pod:

@@ -36,7 +36,7 @@ class Bench:
             driver=self.host,
             processes=self.host,
             submit=self._fold,
-            classify=lambda _, __: ActionClass.NONE,
+            classify=lambda _, __: ActionClass.OBSERVE,
             now=lambda: self.now,
             since_boot=lambda: self.now - BOOTED_AT,
         )
@@ -69,7 +69,7 @@ def bench(store: Store) -> Bench:
 async def test_a_suspicion_degrades_the_device_and_says_why(bench: Bench) -> None:
     bench.suspects.suspect(STUCK, device=GPU, text="pid 11 of a/b/c is on it and cannot be killed (state D)")
     verdict = bench.verdict()
-    assert (verdict.health, verdict.action, verdict.reason) == (Health.DEGRADED, ActionClass.NONE, "ProcessStuck")
+    assert (verdict.health, verdict.action, verdict.reason) == (Health.DEGRADED, ActionClass.OBSERVE, "ProcessStuck")
     assert verdict.message.startswith("pid 11")
 
 

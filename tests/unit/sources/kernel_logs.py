@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Callable
+import gc
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from agent.model.findings import Finding
 from agent.model.parts import PartState, PartStatus
 from agent.sources import kernel_log, kmsg_readers
 from common import aio
+from hack import kmsg
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
 BOOTED_AT = 1_700_000_000.0
@@ -66,7 +69,7 @@ class Notes:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until what was noted fulfils the condition."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -80,6 +83,7 @@ async def running(
     boot_id: str = BOOT,
     watched_since: float = 0.0,
     accept_user_records: bool = False,
+    sysfs: Path = Path("/nonexistent"),
     open_log: Callable[[Path], kmsg_readers.RecordReader] = kmsg_readers.open_log,
 ) -> AsyncIterator[None]:
     """Run a source on the path as one life of the agent; a failure in it fails the test."""
@@ -92,6 +96,7 @@ async def running(
         report=notes.report,
         cursors=notes,
         meter=notes,
+        sysfs=sysfs,
         accept_user_records=accept_user_records,
         open_log=open_log,
         offset=lambda: BOOTED_AT,
@@ -125,3 +130,55 @@ class FakeDevice:
     def open(self, path: Path) -> kmsg_readers.RecordReader:
         """Open as the source does; the path must be a FIFO or device, so that it can be waited for."""
         return kmsg_readers.DeviceReader(path, read=self.read)
+
+
+class Flood:
+    """A /dev/kmsg that gives a flood of records, one in a thousand a fault, and never holds more than one of them.
+
+    ``gap`` is the number of the first record that was overwritten, and how many were. ``torn`` records are garbage.
+    ``growth``, known at the end, is how many blocks of memory more are in use than when ``measuring`` was set.
+    """
+
+    def __init__(self, *, count: int, gap: tuple[int, int], torn: int) -> None:
+        self.measuring = asyncio.Event()
+        self.growth: int | None = None
+        self.faults = 0
+        self._records = self._all(count, gap=gap, torn=torn)
+
+    def open(self, path: Path) -> kmsg_readers.RecordReader:
+        """Open as the source does; the path must be a FIFO or device, so that it can be waited for."""
+        return kmsg_readers.DeviceReader(path, read=self._read)
+
+    def _read(self, _fd: int, _size: int) -> bytes:
+        for record in self._records:
+            if isinstance(record, int):
+                raise OSError(record, "scripted")
+            return record
+        raise BlockingIOError(errno.EAGAIN, "again")
+
+    def _all(self, count: int, *, gap: tuple[int, int], torn: int) -> Iterator[bytes | int]:
+        first, overwritten = gap
+        begun = None
+        for seq in range(count):
+            if begun is None and self.measuring.is_set():
+                begun = _blocks_in_use()
+            if seq == first:
+                yield errno.EPIPE
+            if first <= seq < first + overwritten:
+                continue
+            yield self._record(seq, torn=seq % 9000 == 1 and seq // 9000 < torn)
+        if begun is not None:
+            self.growth = _blocks_in_use() - begun
+
+    def _record(self, seq: int, *, torn: bool) -> bytes:
+        if torn:
+            return b"\xff torn \x00\n"
+        if seq % 1000 == 0:
+            self.faults += 1
+            return kmsg.record(f"NVRM: Xid (PCI:0000:41:00): 31, pid={seq + 1}, name=a, MMU Fault", seq=seq, usec=seq)
+        return kmsg.record(f"audit: type=1400 audit({seq}): apparmor=ALLOWED operation=open", seq=seq, usec=seq)
+
+
+def _blocks_in_use() -> int:
+    gc.collect()
+    return sys.getallocatedblocks()

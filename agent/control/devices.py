@@ -1,0 +1,84 @@
+"""What is asked of devices on the control socket: a JSON object in the body of a POST, an object in the answer."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent.control import client
+from agent.control.messages import BadRequestError
+
+LIST: Final = "/v1/devices"
+"""GET: ``{"devices": [{device, health, action, reason, message, since}]}``."""
+
+CLEAR: Final = "/v1/devices/clear"
+"""POST ``{"device"}``: ``{"device", "over": [...], "still_seen": [...]}``."""
+
+RELEASE: Final = "/v1/devices/release"
+"""POST ``{"seconds"}``: ``{}`` when no NVML handle is open any more."""
+
+RESUME: Final = "/v1/devices/resume"
+"""POST ``{}``: ``{}``."""
+
+RELEASE_SECONDS: Final = 20.0
+"""How long the agent may take to let go of the driver."""
+
+_LONGEST_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request's fields; one that does not belong to it is refused."""
+
+    fields: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: bytes, *, known: frozenset[str]) -> "Body":
+        """Read a body. Raises BadRequestError."""
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            raise BadRequestError("the request is not JSON") from None
+        if not isinstance(given, dict):
+            raise BadRequestError("the request is not a JSON object")
+        if unknown := sorted(set(given) - known):
+            raise BadRequestError(
+                f"unknown fields {', '.join(unknown)}; there are {', '.join(sorted(known)) or 'none'}"
+            )
+        return cls(given)
+
+    def name(self, key: str) -> str:
+        """Return a device's name."""
+        name = self.fields.get(key)
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise BadRequestError(f"field {key} must be the name of a device")
+        return name
+
+    def seconds(self, key: str) -> float:
+        """Return a number of seconds, more than 0."""
+        number = self.fields.get(key)
+        if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf:
+            return float(number)
+        raise BadRequestError(f"field {key} must be a number of seconds, more than 0")
+
+
+async def listed(*, socket: Path) -> list[dict[str, Any]]:
+    """Return every device's verdict as the agent holds it. Raises the client's errors."""
+    answer = await client.ask(LIST, socket=socket)
+    return list(answer["devices"])
+
+
+async def clear(device: str, *, socket: Path) -> dict[str, Any]:
+    """Say that what is held against a device is dealt with. Raises the client's errors."""
+    return await client.ask(CLEAR, body={"device": device}, socket=socket)
+
+
+async def release(*, seconds: float, socket: Path) -> None:
+    """Have the agent let go of the driver. Raises the client's errors."""
+    await client.ask(RELEASE, body={"seconds": seconds}, socket=socket)
+
+
+async def resume(*, socket: Path) -> None:
+    """Have the agent take the driver up again. Raises the client's errors."""
+    await client.ask(RESUME, body={}, socket=socket)

@@ -1,0 +1,162 @@
+"""The socket's word on devices, from both ends, and the commands in front of it."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from agent.app.control import ControlServer
+from agent.app.device_routes import DeviceRoutes
+from agent.control import client, devices, messages
+from agent.model.actions import ActionClass
+from agent.model.findings import FindingKind
+from tests.fakes import outside
+from tests.unit.app.conftest import Desk, desk_on
+from tests.unit.engine.operators_rig import GPU, Node, node_in
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command has ended, and all that it said."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass
+class Counter:
+    """The socket with a node behind it."""
+
+    desk: Desk
+    node: Node
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "devices" / messages.SOCKET
+
+    async def run(self, command: str, *arguments: str) -> Done:
+        """Run a command as a person would."""
+        return await run(command, f"--state-dir={self.socket.parent}", *arguments)
+
+
+async def run(*arguments: str) -> Done:
+    """Run the command line to its end."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "agent.cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await child.communicate()
+    assert child.returncode is not None
+    return Done(child.returncode, output.decode())
+
+
+@pytest.fixture
+async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
+    (tmp_path / "devices").mkdir()
+    async with contextlib.AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(desk_on(tmp_path))
+        node = await stack.enter_async_context(node_in(tmp_path / "devices"))
+        made = Counter(desk, node, tmp_path)
+        more = DeviceRoutes(node.operators).table()
+        await stack.enter_async_context(ControlServer(path=made.socket, requests=desk.requests, more=more))
+        yield made
+
+
+async def test_every_verdict_is_listed(counter: Counter) -> None:
+    counter.node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
+    (verdict,) = await devices.listed(socket=counter.socket)
+    assert (verdict["device"], verdict["health"], verdict["reason"]) == (outside.GPU.uuid, "Unhealthy", "Xid64")
+
+
+async def test_a_device_is_cleared_by_command(counter: Counter) -> None:
+    counter.node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
+    done = await counter.run("clear", "0")
+    assert (done.exit_code, done.output) == (0, "GPU-0: cleared Xid 64\n")
+    again = await counter.run("clear", "0", "--json")
+    assert json.loads(again.output) == {"device": "GPU-0", "over": [], "still_seen": []}
+
+
+async def test_what_is_still_seen_is_said_and_is_the_exit_code(counter: Counter) -> None:
+    counter.node.found(FindingKind.ROW_REMAP_FAILED, ActionClass.REPLACE, device=GPU)
+    done = await counter.run("clear", "GPU-0")
+    assert (done.exit_code, done.output) == (1, "GPU-0: nothing was held\n  still seen, and held: RowRemapFailed\n")
+
+
+async def test_a_device_that_is_not_there_is_told_in_a_line(counter: Counter) -> None:
+    done = await counter.run("clear", "7")
+    assert (done.exit_code, done.output) == (
+        1,
+        "kubemend clear: there is no device 7 on this node; there are GPU-0\n",
+    )
+
+
+async def test_a_command_runs_while_the_driver_is_let_go_of(counter: Counter, tmp_path: Path) -> None:
+    note = tmp_path / "ran"
+    counter.node.handles.on_release = lambda: note.write_text("released\n")
+    script = f"open({str(note)!r}, 'a').write('ran\\n'); raise SystemExit(7)"
+    done = await counter.run("release-devices", sys.executable, "-c", script)
+    assert (done.exit_code, note.read_text()) == (7, "released\nran\n")
+    assert counter.node.handles.held
+    assert counter.node.handles.resumed.is_set()
+
+
+async def test_a_command_that_does_not_exist_leaves_the_driver_as_it_was(counter: Counter) -> None:
+    done = await counter.run("release-devices", "no-such-command")
+    assert (done.exit_code, counter.node.handles.held) == (2, True)
+    assert "cannot run no-such-command: No such file or directory" in done.output
+
+
+async def test_it_stays_let_go_of_until_it_is_resumed(counter: Counter) -> None:
+    done = await counter.run("release-devices", "--for", "1h")
+    assert (done.exit_code, counter.node.handles.held) == (0, False)
+    assert (await counter.run("release-devices", "--resume")).exit_code == 0
+    assert counter.node.handles.held
+
+
+async def test_a_driver_that_hangs_is_told_with_the_mend(counter: Counter) -> None:
+    counter.node.handles.hangs = True
+    done = await counter.run("release-devices")
+    assert done.exit_code == 1
+    assert "a call into the driver hangs; reboot the node" in done.output
+
+
+async def test_no_agent_is_told_with_the_mend(tmp_path: Path) -> None:
+    done = await run("clear", "0", f"--state-dir={tmp_path}")
+    assert done.exit_code == 3
+    assert "is it running on this node" in done.output
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(devices.CLEAR, b"{", id="no-json"),
+        pytest.param(devices.CLEAR, b"[]", id="no-object"),
+        pytest.param(devices.CLEAR, b"{}", id="no-device"),
+        pytest.param(devices.CLEAR, b'{"device": 3}', id="no-name"),
+        pytest.param(devices.CLEAR, b'{"device": "0", "force": true}', id="unknown-field"),
+        pytest.param(devices.RELEASE, b'{"seconds": -1}', id="no-time"),
+        pytest.param(devices.RELEASE, b'{"seconds": 1e999}', id="no-end"),
+        pytest.param(devices.RELEASE, b'{"seconds": true}', id="no-number"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_in_a_line(counter: Counter, path: str, body: bytes) -> None:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(counter.socket)), trust_env=False) as session,
+        session.post(f"http://agent{path}", data=body) as answer,
+    ):
+        told: dict[str, Any] = await answer.json()
+    assert answer.status == 400
+    assert len(told["error"].splitlines()) == 1
+
+
+async def test_the_clients_errors_are_its_own(counter: Counter) -> None:
+    with pytest.raises(client.NotAcceptedError, match="field device"):
+        await client.ask(devices.CLEAR, body={"device": ""}, socket=counter.socket)

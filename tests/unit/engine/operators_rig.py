@@ -1,0 +1,81 @@
+"""A node's devices, and a person who speaks of them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from agent.engine.ledger import HealthLedger
+from agent.engine.metrics import Metrics
+from agent.engine.operators import Operators
+from agent.history.store import Store
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, PciAddress
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.verdicts import Health
+from tests.fakes import outside
+
+NIC = PciAddress.parse("0000:c1:00.0")
+
+
+@dataclass
+class Handles:
+    """The driver's handles; ``hangs`` is a call that never comes back."""
+
+    hangs: bool = False
+    held: bool = True
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+    on_release: Callable[[], object] = lambda: None
+
+    async def release(self, *, timeout: float) -> bool:
+        self.held = self.hangs
+        self.on_release()
+        return not self.hangs
+
+    def resume(self) -> None:
+        self.held = True
+        self.resumed.set()
+
+
+@dataclass
+class Node:
+    ledger: HealthLedger
+    operators: Operators
+    handles: Handles
+    forgotten: list[str]
+
+    def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
+        finding = Finding(Source.KERNEL_LOG, kind, code, device, action, observed_at=10.0)
+        self.ledger.apply(finding, inventory=outside.Devices().inventory)
+
+    def health(self, device: str) -> Health:
+        return self.ledger.verdict(device, inventory=outside.Devices().inventory).health
+
+
+GPU = DeviceLocator(uuid=outside.GPU.uuid)
+
+
+@contextlib.asynccontextmanager
+async def node_in(directory: Path) -> AsyncIterator[Node]:
+    """A node whose state is in that directory."""
+    store = await Store.open(directory / "state.db")
+    ledger = HealthLedger(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
+    handles, forgotten = Handles(), list[str]()
+    devices = outside.Devices()
+    operators = Operators(
+        ledger=ledger,
+        devices=devices,
+        handles=handles,
+        submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
+        forget=forgotten.append,
+        now=lambda: 20.0,
+    )
+    yield Node(ledger, operators, handles, forgotten)
+    await store.close()
+
+
+def void(_: object) -> None:
+    return
