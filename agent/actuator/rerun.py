@@ -2,27 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import structlog
 
 from agent.actuator import progress
 from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.steps import LOOK_AGAIN, first_of, next_change
 from agent.actuator.tools import Material, Tools
-from agent.actuator.whole_pod import PodRun
+from agent.actuator.whole_pod import PodRun, Pods, ToldRun
 from agent.cri import errors as cri_errors
-from agent.cri.events import ContainerEvent
 from agent.model.workloads import (
     ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
     ContainerView,
-    PodUid,
-    PodView,
 )
 from agent.restart import intents, rerun, reservations, reset, steps
 
@@ -30,15 +25,6 @@ log = structlog.get_logger(__name__)
 
 RESERVED_AT_MOST = 60.0
 """Seconds after which names are given back although kubelet has not shown the restart."""
-
-
-class Pods(Protocol):
-    """The pods as the API server tells them (``agent.sources.pods.PodWatch``): kubelet's word on startup probes."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    async def wait_for(
-        self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
-    ) -> PodView | None: ...
 
 
 class RerunActuator:
@@ -73,9 +59,8 @@ class RerunActuator:
 
 
 @dataclass(slots=True, kw_only=True)
-class _RerunRun(PodRun):
+class _RerunRun(ToldRun):
     can_clone: bool
-    pods: Pods
     taken: frozenset[reservations.Name] = frozenset()
     init_runs: dict[str, set[ContainerId]] = field(default_factory=dict)
 
@@ -124,16 +109,6 @@ class _RerunRun(PodRun):
         self.failures = 0
         return False
 
-    async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
-        if step.why not in (steps.Why.NOT_STARTED, steps.Why.NOT_SHOWN):
-            await next_change(changes, timeout=LOOK_AGAIN)
-            return
-        uid, before = self.intent.target.pod.uid, self._told()
-        await first_of(
-            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=LOOK_AGAIN),
-            next_change(changes, timeout=LOOK_AGAIN),
-        )
-
     def _count_init_runs(self, seen: Sequence[ContainerView]) -> None:
         """Remember which runs of init containers were seen; one that has failed must be followed by another."""
         failed = {container for container, end in self.exits.items() if end.code != 0}
@@ -144,20 +119,16 @@ class _RerunRun(PodRun):
                 self.init_runs[planned.name] = (self.init_runs.get(planned.name, set()) | ran) - failed
 
     def _known(self) -> reset.Known:
-        told = self._told()
+        told = self.told()
         return reset.Known(
             exits=self.exits,
             started=_ids(spec for spec in told if spec.started),
             running=_ids(spec for spec in told if spec.running),
+            noticed=self.noticed(),
             taken=self.taken,
             afterwards=steps.StepKind.START.value not in self.phases,
             overdue=time.time() - self.intent.created_at > RESERVED_AT_MOST,
         )
-
-    def _told(self) -> Sequence[ContainerSpec]:
-        """Return what kubelet's status says about the containers."""
-        pod = self.pods.pods().get(self.intent.target.pod.uid)
-        return pod.containers if pod is not None else ()
 
 
 def _ids(specs: Iterable[ContainerSpec]) -> frozenset[ContainerId]:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from agent.actuator import progress
 from agent.actuator.outcomes import Outcome
 from agent.actuator.tools import LastWish, Tools
-from agent.actuator.whole_pod import PodRun
+from agent.actuator.whole_pod import Pods, ToldRun
 from agent.restart import intents, reset, steps
 
 
 class ResetActuator:
     """Takes a pod's containers away and leaves the rest to kubelet."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, *, pods: Pods) -> None:
         self._tools = tools
+        self._pods = pods
 
     async def carry_out(
         self,
@@ -26,17 +27,22 @@ class ResetActuator:
     ) -> Outcome:
         """Bring the intent to an end; ``last_wishes`` are by container name. See ``SwapActuator``."""
         run = _ResetRun(
-            tools=self._tools, intent=intent, last_wishes=last_wishes, resolution=resolution, followed=followed
+            tools=self._tools,
+            intent=intent,
+            last_wishes=last_wishes,
+            pods=self._pods,
+            resolution=resolution,
+            followed=followed,
         )
         return await run.to_the_end()
 
 
 @dataclass(slots=True, kw_only=True)
-class _ResetRun(PodRun):
+class _ResetRun(ToldRun):
     last_wishes: Mapping[str, LastWish]
 
     def next_steps(self) -> Sequence[steps.Step]:
-        known = reset.Known(exits=self.exits)
+        known = reset.Known(exits=self.exits, noticed=self.noticed())
         return reset.next_steps(self.intent, self.seen, known=known, resolution=self.resolution)
 
     def last_wish(self, name: str) -> LastWish | None:

@@ -1,7 +1,7 @@
 """Carry out a restart: ask its rule for the next steps, take them, look again, until the rule says done.
 
 All knowledge of what is right lives in ``agent.restart``, the calls in ``agent.actuator.calls``; here are their order,
-deadlines and failures. A lost answer is not an error: the runtime is listed again, and the rule goes on from what is there.
+deadlines and failures. A lost answer is not an error: the runtime is listed again, and the rule goes on from there.
 """
 
 import abc

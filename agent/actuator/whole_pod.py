@@ -1,13 +1,38 @@
 """What carrying out a rerun, a reset and the rules have in common: they look at a whole pod."""
 
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from agent.actuator.outcomes import Outcome
-from agent.actuator.steps import Run
+from agent.actuator.steps import LOOK_AGAIN, Run, first_of, next_change
 from agent.actuator.tools import Material
 from agent.cri import errors as cri_errors
-from agent.model.workloads import ContainerId, ContainerRole, ContainerState, ContainerView
+from agent.cri.events import ContainerEvent
+from agent.model.workloads import (
+    ContainerId,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerView,
+    PodUid,
+    PodView,
+)
 from agent.restart import intents, reset, steps
+
+NOTICED_AFTER = 30.0
+"""Seconds after which kubelet must have seen a container, though we have not heard so: it looks once a second."""
+
+
+class Pods(Protocol):
+    """The pods as the API server tells them (``agent.sources.pods.PodWatch``): kubelet's word on its containers."""
+
+    def pods(self) -> Mapping[PodUid, PodView]: ...
+    async def wait_for(
+        self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
+    ) -> PodView | None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,3 +80,41 @@ class PodRun(Run[intents.PodIntent]):
                 except cri_errors.NotFound:
                     continue  # gone since the listing
                 self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
+
+
+@dataclass(slots=True, kw_only=True)
+class ToldRun(PodRun):
+    """One that waits for kubelet's word at times. ``here_since`` has when we first saw a container (loop time)."""
+
+    pods: Pods
+    here_since: dict[ContainerId, float] = field(default_factory=dict)
+
+    def told(self) -> Sequence[ContainerSpec]:
+        """Return what kubelet's status says about the containers."""
+        pod = self.pods.pods().get(self.intent.target.pod.uid)
+        return pod.containers if pod is not None else ()
+
+    def noticed(self) -> frozenset[ContainerId]:
+        """Return the containers that kubelet has seen; by their age, where that is not known (the API is away)."""
+        shown = {spec.container_id for spec in self.told()}
+        now, wall = asyncio.get_running_loop().time(), time.time()
+        found = set()
+        for view in self.seen:
+            age = max(now - self.here_since.setdefault(view.id, now), wall - view.created_at / _NANOSECONDS)
+            if view.id in shown or age > NOTICED_AFTER:
+                found.add(view.id)
+        return frozenset(found)
+
+    async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
+        """Wait for a change; where kubelet's word is awaited, for that, too."""
+        if step.why not in (steps.Why.NOT_STARTED, steps.Why.NOT_SHOWN):
+            await next_change(changes, timeout=LOOK_AGAIN)
+            return
+        uid, before = self.intent.target.pod.uid, self.told()
+        await first_of(
+            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=LOOK_AGAIN),
+            next_change(changes, timeout=LOOK_AGAIN),
+        )
+
+
+_NANOSECONDS = 1_000_000_000  # in a second

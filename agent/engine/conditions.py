@@ -13,12 +13,16 @@ _RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEAL
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
 
-def for_devices(verdicts: Sequence[Verdict]) -> tuple[Condition, Condition]:
+def for_devices(verdicts: Sequence[Verdict], *, near: Sequence[Verdict] = ()) -> tuple[Condition, Condition]:
     """Return ``DevicesHealthy`` and ``DeviceFailure`` of a pod that holds these devices (at least one).
 
-    ``DeviceFailure`` is True only when no restart on this node can help: usable in a Job's podFailurePolicy.
+    ``near`` are NICs beside its GPUs, which it may use or not: their faults are told, but they never fail the pod, and
+    what cannot be told of them says nothing. ``DeviceFailure`` is True only when no restart on this node can help:
+    usable in a Job's podFailurePolicy.
     """
-    worst = max(verdicts, key=lambda verdict: (verdict.action.severity, _RANK[verdict.health]))
+    own = max(verdicts, key=_gravity)
+    faulty = [verdict for verdict in near if verdict.health in (Health.DEGRADED, Health.UNHEALTHY)]
+    worst = max((own, *faulty), key=_gravity)
     status = {
         Health.HEALTHY: ConditionStatus.TRUE,
         Health.UNKNOWN: ConditionStatus.UNKNOWN,
@@ -26,16 +30,20 @@ def for_devices(verdicts: Sequence[Verdict]) -> tuple[Condition, Condition]:
         Health.UNHEALTHY: ConditionStatus.FALSE,
     }[worst.health]
     message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
-    moves = worst.action in _MUST_MOVE
+    moves = own.action in _MUST_MOVE
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
         Condition(
             conditions.DEVICE_FAILURE,
             ConditionStatus.TRUE if moves else ConditionStatus.FALSE,
-            worst.reason if moves else "NoDeviceFailure",
-            f"{_about(worst)}; the pod cannot be mended in place" if moves else "",
+            own.reason if moves else "NoDeviceFailure",
+            f"{_about(own)}; the pod cannot be mended in place" if moves else "",
         ),
     )
+
+
+def _gravity(verdict: Verdict) -> tuple[int, int]:
+    return verdict.action.severity, _RANK[verdict.health]
 
 
 def _about(verdict: Verdict) -> str:

@@ -1,10 +1,10 @@
 """What the engine needs from the outside, as narrow protocols; ``agent.app`` plugs the real parts in."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from agent.actuator import tools
 from agent.actuator.gates import Gates
@@ -107,7 +107,7 @@ class Actuators:
         return cls(
             swap=SwapActuator(using),
             rerun=RerunActuator(using, pods=pods),
-            reset=ResetActuator(using),
+            reset=ResetActuator(using, pods=pods),
             rules=RulesActuator(using),
             gates=using.gates,
             broom=using.broom,
@@ -126,6 +126,28 @@ class Outside:
     reporter: Conditions
     processes: ProcFs
     actuators: Actuators
+
+
+class Nics(Protocol):
+    """The node's NICs, as far as pods are concerned. Names are those under which their health is kept."""
+
+    def near(self, devices: Collection[str]) -> frozenset[str]:
+        """Return the NICs beside these GPUs."""
+
+    def held_as(self, plugin_id: str) -> str | None:
+        """Return the NIC that a device plugin gives out by that id, None where that is not its PCI address."""
+
+
+class _NoNics:
+    def near(self, devices: Collection[str]) -> frozenset[str]:  # noqa: ARG002
+        return frozenset()
+
+    def held_as(self, plugin_id: str) -> str | None:  # noqa: ARG002
+        return None
+
+
+NO_NICS: Final[Nics] = _NoNics()
+"""Where nobody looks at NICs."""
 
 
 def locator(device: str) -> DeviceLocator:

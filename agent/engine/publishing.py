@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterable
 
 from agent.engine import conditions, ports
-from agent.engine.ledger import HealthLedger
+from agent.engine.ledger import HealthLedger, gpu_keys
 from agent.model.devices import GpuUuid
+from agent.model.verdicts import Verdict
 from agent.model.workloads import Allocations, ContainerRef, PodRef
 
 _ANY_AGE = 3600.0
@@ -24,8 +26,10 @@ class Publisher:
         devices: ports.Devices,
         holders: ports.Holders,
         reporter: ports.Conditions,
+        nics: ports.Nics = ports.NO_NICS,
         period: float = 10.0,
     ) -> None:
+        self._nics = nics
         self._ledger = ledger
         self._pods = pods
         self._devices = devices
@@ -65,19 +69,30 @@ class Publisher:
 
     def publish(self, allocations: Allocations) -> None:
         """Say it once. Without an answer from kubelet nothing is said about holders: what was said before stays."""
-        inventory = self._devices.inventory
-        concerned: defaultdict[PodRef, set[str]] = defaultdict(set)
-        for ref, held in held_devices(allocations, pods=self._pods).items():
-            for uuid in held:
-                gpu = inventory.by_uuid(uuid)
-                concerned[ref.pod].add(gpu.uuid if gpu is not None else uuid)
-        for pod, device in self._named:
-            concerned[pod].add(self._ledger.name(device))
+        concerned = self._concerned(allocations)
         for pod, names in concerned.items():
-            verdicts = [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
-            for condition in conditions.for_devices(verdicts):
+            near = self._nics.near(names) - names
+            for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near)):
                 self._reporter.set(pod, condition)
         self._named = {(pod, device) for pod, device in self._named if self._ledger.latches(device)}
+
+    def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
+        """Return the devices of each pod: those that it holds, and those that its processes were found on."""
+        concerned: defaultdict[PodRef, set[str]] = defaultdict(set)
+        for ref, held in held_devices(allocations, pods=self._pods).items():
+            concerned[ref.pod] |= gpu_keys(held, inventory=self._devices.inventory)
+        for item in allocations.items:
+            pod = self._pods.by_name(item.namespace, item.pod_name)
+            nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
+            if pod is not None and nics:
+                concerned[pod.ref] |= nics
+        for pod_ref, device in self._named:
+            concerned[pod_ref].add(self._ledger.name(device))
+        return concerned
+
+    def _verdicts(self, names: Iterable[str]) -> list[Verdict]:
+        inventory = self._devices.inventory
+        return [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
 
 
 def held_devices(allocations: Allocations, *, pods: ports.Pods) -> dict[ContainerRef, frozenset[GpuUuid]]:

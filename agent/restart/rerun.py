@@ -46,7 +46,8 @@ def next_steps(
         return _ended(intent, seen, known=known, end=Step(StepKind.DONE, Why.UNDONE))
     if ours_to_start and (steps := _reserving(intent, seen, known=known)):
         return steps
-    if steps := reset.clearing(intent, seen, known=known) or _duplicates(intent, seen):
+    clearing = reset.clearing if ours_to_start else reset.clearing_for_kubelet
+    if steps := clearing(intent, seen, known=known) or _duplicates(intent, seen):
         return steps
     if not ours_to_start:
         return _handing_over(intent, seen)

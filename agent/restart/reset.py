@@ -7,6 +7,10 @@ restarts a sidecar that it finds exited); then all others at once.
 
 It may look in between, or act on a look from before. What it then starts too early is out of turn: a container that
 stands in the spec after an init container that has not ended again. Such a one goes, too.
+
+Kubelet syncs a pod when two of its looks differ (``generateEvents`` in ``pkg/kubelet/pleg/generic.go``). What comes and
+goes between two of them it never hears of: the pod would stay empty until its timer, 60 to 90 seconds. So the last
+things go when it has seen them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +34,8 @@ class Exit:
 class Known:
     """What a listing does not tell.
 
-    ``exits``: how containers ended. ``started`` and ``running``: those that kubelet's status shows so. ``taken``: names
+    ``exits``: how containers ended. ``started`` and ``running``: those that kubelet's status shows so. ``noticed``:
+    those that its status shows in whatever state, or that are too old for it not to have seen them. ``taken``: names
     (with attempts) that could not be reserved, because somebody else holds them. ``afterwards``: everything had been
     started before, and this is a look at what has come of it. ``overdue``: kubelet has had enough time for that.
     """
@@ -38,6 +43,7 @@ class Known:
     exits: Mapping[ContainerId, Exit] = field(default_factory=lambda: MappingProxyType({}))
     started: frozenset[ContainerId] = frozenset()
     running: frozenset[ContainerId] = frozenset()
+    noticed: frozenset[ContainerId] = frozenset()
     taken: frozenset[tuple[str, int]] = frozenset()
     afterwards: bool = False
     overdue: bool = False
@@ -54,11 +60,15 @@ def next_steps(
     known: Known = _NOTHING,
     resolution: Resolution = Resolution.FINISH,
 ) -> tuple[Step, ...]:
-    """Return the next steps, which may be taken side by side, given every container of the pod; at least one."""
+    """Return the next steps, which may be taken side by side, given every container of the pod; at least one.
+
+    A WAIT or a DONE comes alone. Invariant (property-tested): whatever is taken away, and whenever the agent dies,
+    kubelet brings the pod up by what it sees, without its timer.
+    """
     seen = tuple(seen)
     if resolution is Resolution.UNDO and is_untouched(intent, seen):
         return (Step(StepKind.DONE, Why.UNDONE),)
-    return clearing(intent, seen, known=known) or (Step(StepKind.DONE, Why.CLEARED),)
+    return clearing_for_kubelet(intent, seen, known=known) or (Step(StepKind.DONE, Why.CLEARED),)
 
 
 def is_untouched(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> bool:
@@ -76,6 +86,26 @@ def clearing(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known:
     if running and intent.grace_seconds > 0:
         return tuple(Step(StepKind.STOP, Why.OLD_RUNS, view.id, view.ref.name) for view in running)
     return _removals(old, Why.OLD_LEFT) + _removals(_out_of_turn(intent, seen, known=known), Why.OUT_OF_TURN)
+
+
+def clearing_for_kubelet(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: Known) -> tuple[Step, ...]:
+    """Return the same where kubelet is to start what is missing; a WAIT while it would not hear of what is removed.
+
+    It finds gone what it has seen, if that was live, and is at restarting it, if that had ended. Of an init container
+    that stays it hears the end. Of each name it shows the newest alone, which it makes when it has seen the end of the
+    one before.
+    """
+    todo = clearing(intent, seen, known=known)
+    going = {step.container for step in todo if step.kind is StepKind.REMOVE}
+    inits = {planned.name for planned in intent.plan if planned.role is ContainerRole.INIT}
+    stays = (view for view in seen if view.id not in going)
+    if any(view.id in intent.old or (view.ref.name in inits and view.state in LIVE) for view in stays):
+        return todo
+    newest = {view.ref.name: view for view in sorted(seen, key=lambda view: view.created_at)}
+    for view in newest.values():
+        if view.id in going and view.id not in known.noticed:
+            return (Step(StepKind.WAIT, Why.NOT_SHOWN, view.id, view.ref.name),)
+    return todo
 
 
 def successors(intent: intents.PodIntent, seen: Iterable[ContainerView], name: str) -> list[ContainerView]:

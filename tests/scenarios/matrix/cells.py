@@ -141,20 +141,21 @@ class Cell:
         return created_first and self.look is Look.FIRST_GAP
 
     @property
-    def leaves_kubelet_unaware(self) -> bool:
-        """Whether a reset may take away what kubelet has just started, before kubelet has seen it run.
-
-        Known gap: of that kubelet hears nothing, and the pod stays empty until its timer, 60 to 90 seconds. Since 1.36
-        it looks at what it has started at once, and the gap is one of milliseconds.
-        """
-        starts_too_early = self.end.by_itself and INIT in self.shape.names
-        before_it_looks_again = self.acts is Acts.LATE or self.look is Look.BEFORE
-        return self.strategy is Strategy.RESET and starts_too_early and before_it_looks_again
-
-    @property
     def needs_kubelet(self) -> bool:
-        """Whether the restart goes on only when kubelet has told of a startup probe."""
-        return self.strategy is Strategy.RERUN and self.shape is Shape.SIDECAR
+        """Whether the restart goes on only when kubelet has told of something.
+
+        A rerun waits for a startup probe, and for kubelet's word where kubelet has started all of it. A reset takes
+        away what kubelet has started too early when that was seen to run; kubelet does so where it finds the main
+        container ended, or something gone before all is.
+        """
+        if self.strategy is Strategy.RERUN and self.shape is Shape.SIDECAR:
+            return True
+        if self.acts is Acts.LATE:
+            return False
+        if self.strategy is Strategy.RERUN:
+            return self.look is Look.FIRST_GAP and not self.shape.inits
+        starts_too_early = self.end.by_itself or self.look in (Look.FIRST_GAP, Look.SECOND_GAP)
+        return self.strategy is Strategy.RESET and INIT in self.shape.names and starts_too_early
 
     @property
     def order(self) -> Order:
@@ -280,8 +281,6 @@ def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED) -> Iterator[Cell]
                 yield cell
         elif cell.acts is Acts.BY_TIMER and not cell.waits_created:
             continue  # elsewhere something has changed in any case, and it acts the same
-        elif cell.leaves_kubelet_unaware:
-            continue
         elif place(cell) is not None:
             yield cell
 

@@ -10,7 +10,7 @@ from agent.actuator.rerun import RerunActuator
 from agent.actuator.reset import ResetActuator
 from agent.actuator.rules import RulesActuator
 from agent.actuator.tools import Material
-from agent.cri.events import EventKind
+from agent.cri.events import ContainerEvent, EventKind
 from agent.model.workloads import (
     ContainerId,
     ContainerRole,
@@ -75,7 +75,7 @@ class PodRig:
         return RerunActuator(self.rig.tools(time_limit=time_limit), pods=self.pods)
 
     def reset(self) -> ResetActuator:
-        return ResetActuator(self.rig.tools())
+        return ResetActuator(self.rig.tools(), pods=self.pods)
 
     def rules(self) -> RulesActuator:
         return RulesActuator(self.rig.tools())
@@ -101,6 +101,14 @@ class PodRig:
 
     async def kubelet_starts(self, name: str, *, attempt: int, start: bool = True) -> ContainerId:
         return await self.rig.kubelet_creates(attempt=attempt, name=name, start=start)
+
+    async def until_started(self, name: str, events: "asyncio.Queue[ContainerEvent]") -> None:
+        """Wait for the start of a new container; the stream may be behind, and tell only now of the old one's."""
+        while True:
+            event = await events.get()
+            is_new = event.container.ref.name == name and event.container_id != self.old[name]
+            if is_new and event.kind is EventKind.STARTED:
+                return
 
     async def kubelet_collects(self) -> None:
         """Kubelet's garbage collector takes what does not run of pods that it does not know."""
@@ -132,7 +140,10 @@ async def made(rig: Rig, *, exit_code: int = 0, may_end: asyncio.Event | None = 
     for name in ROLES.keys() - old:
         old[name] = await rig.kubelet_creates(attempt=0, name=name)
     rig.server.runtime.exit(old["prepare"], exit_code=0)
-    specs = tuple(ContainerSpec(name=name, role=role) for name, role in ROLES.items())
+    specs = tuple(
+        ContainerSpec(name=name, role=role, container_id=old[name], running=name in LASTING)
+        for name, role in ROLES.items()
+    )
     pod = PodView(ref=POD, phase="Running", restart_policy=RestartPolicy.ALWAYS, containers=specs)
     async with rig.watch.subscribe(POD.uid) as events:
         ending = asyncio.create_task(

@@ -8,7 +8,6 @@ import pytest
 
 from agent.actuator.outcomes import Result
 from agent.actuator.tools import LastWish, Material
-from agent.cri.events import EventKind
 from agent.model.workloads import ContainerId, ContainerState, ExecHook
 from agent.restart import intents, rerun, reservations, reset, steps
 from tests.unit.actuator import pod_rig
@@ -153,8 +152,7 @@ async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: 
     materials = await pod.materials(intent)
     async with pod.rig.watch.subscribe(POD.uid) as events:
         work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
-        while (event := await events.get()).container.ref.name != "shipper" or event.kind is not EventKind.STARTED:
-            pass
+        await pod.until_started("shipper", events)
     assert set(await pod.running()) == {"shipper"}
     await pod.kubelet_says_started("shipper")
     assert (await work).result is Result.RERUN

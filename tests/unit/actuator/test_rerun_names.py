@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from agent.actuator.outcomes import Result
 from agent.cri import errors
-from agent.cri.events import EventKind
 from agent.model.workloads import ContainerId
 from agent.restart import reservations
 from tests.unit.actuator import pod_rig
@@ -64,8 +63,7 @@ async def test_while_init_runs_kubelet_can_start_nothing_twice_nor_too_early(rig
         materials = await pod.materials(intent)
         async with pod.rig.watch.subscribe(POD.uid) as events:
             work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
-            while (event := await events.get()).container.ref.name != "prepare" or event.kind is not EventKind.STARTED:
-                pass
+            await pod.until_started("prepare", events)
         for name, attempt in itertools.product(pod_rig.ROLES, (1, 2)):
             with pytest.raises(errors.NameReserved):
                 await pod.kubelet_starts(name, attempt=attempt)

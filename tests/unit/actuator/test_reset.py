@@ -1,10 +1,12 @@
 """Resets on the stand-in runtime: everything goes, nothing of ours comes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
+from agent.actuator import progress, whole_pod
 from agent.actuator.outcomes import Result
 from agent.actuator.tools import LastWish
 from agent.model.workloads import ContainerId, ExecHook
@@ -41,12 +43,46 @@ async def test_any_error_of_any_call_still_clears_the_pod(pod: PodRig, method: s
     assert await pod.containers() == ()
 
 
-async def test_a_main_that_kubelet_starts_too_early_goes_too(pod: PodRig) -> None:
-    intent = pod.intent(strategy=Strategy.RESET)
+async def test_a_main_that_kubelet_starts_too_early_goes_when_kubelet_has_seen_it(pod: PodRig) -> None:
+    """Else kubelet would hear nothing of that, and leave the pod empty."""
+    waiting = Waiting()
+    early = await kubelet_starts_too_early(pod)
+    work = asyncio.create_task(
+        pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), last_wishes={}, followed=waiting)
+    )
+    await waiting.waits.wait()
+    assert early in {view.id for view in await pod.containers()}
+    await pod.kubelet_says_running("trainer")
+    assert (await work).result is Result.RESET
+    assert await pod.containers() == ()
+
+
+async def test_what_was_there_for_long_goes_whatever_kubelet_shows(
+    pod: PodRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server may be away."""
+    monkeypatch.setattr(whole_pod, "NOTICED_AFTER", 0.0)
+    await kubelet_starts_too_early(pod)
+    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), last_wishes={})
+    assert outcome.result is Result.RESET
+    assert await pod.containers() == ()
+
+
+async def kubelet_starts_too_early(pod: PodRig) -> ContainerId:
+    """A main that has ended is restarted, while the restart of the pod begins."""
     await pod.rig.cri.remove_container(pod.old["trainer"])
-    early = await pod.kubelet_starts("trainer", attempt=1)
-    await pod.reset().carry_out(intent, last_wishes={})
-    assert early not in {view.id for view in await pod.containers()}
+    return await pod.kubelet_starts("trainer", attempt=1)
+
+
+class Waiting:
+    """Follows a restart. ``waits`` is set when it has begun to wait for kubelet, and looked again."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+
+    def tell(self, event: progress.Event) -> None:
+        if isinstance(event, progress.StepTaken) and event.step.why is steps.Why.NOT_SHOWN:
+            self.waits.set()
 
 
 async def test_what_kubelet_has_started_in_order_is_a_survivor(pod: PodRig) -> None:

@@ -30,6 +30,7 @@ def copied(world: World) -> World:
     """Return a world that can be moved on by itself."""
     kubelet = replace(
         world.kubelet,
+        recorded=dict(world.kubelet.recorded),
         listed=list(world.kubelet.listed),
         asked=list(world.kubelet.asked) if world.kubelet.asked is not None else None,
         to_start=list(world.kubelet.to_start),
@@ -65,6 +66,8 @@ def key(world: World) -> Hashable:
         shown(world.containers),
         frozenset((named(container), rank[end.at]) for container, end in world.exits.items()),
         frozenset(world.started.items()),
+        frozenset((named(container), state) for container, state in kubelet.recorded.items()),
+        (kubelet.found_news, kubelet.woken),
         tuple(map(named, kubelet.listed)),
         shown(kubelet.asked),
         shown(kubelet.saw),

@@ -268,6 +268,8 @@ def test_a_step_down_is_told() -> None:
 def test_a_job_must_survive_the_restart_of_every_container() -> None:
     pod = builders.pod(owner=JOB, containers=(*main(), *main(name="logger")))
     rerun = builders.pod(owner=JOB, containers=pod.containers, annotations=OPT_IN | {"kubemend.io/strategy": "rerun"})
-    owner = admission.OwnerFacts(job_restarts_left=1)
-    assert admission.decide(facts(pod=pod, owner=owner), now=NOW).verb is Verb.ACT
-    assert admission.decide(facts(pod=rerun, owner=owner), now=NOW).reason is Reason.JOB_BACKOFF
+    two_for_each = admission.OwnerFacts(job_restarts_left=2)
+    assert admission.decide(facts(pod=pod, owner=two_for_each), now=NOW).verb is Verb.ACT
+    assert admission.decide(facts(pod=rerun, owner=two_for_each), now=NOW).reason is Reason.JOB_BACKOFF
+    one = admission.OwnerFacts(job_restarts_left=1)
+    assert admission.decide(facts(pod=pod, owner=one), now=NOW).reason is Reason.JOB_BACKOFF

@@ -190,4 +190,6 @@ def test_undo_leaves_an_untouched_pod_alone_and_clears_a_half_cleared_one() -> N
     intent, undo = pods.intent(), steps.Resolution.UNDO
     assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {steps.Why.GIVEN_BACK}
     assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.Why.UNDONE
-    assert {step.why for step in rerun.next_steps(intent, ALL_OLD[1:], resolution=undo)} == {steps.Why.OLD_LEFT}
+    known = reset.Known(noticed=intent.old)
+    cleared = rerun.next_steps(intent, ALL_OLD[1:], known=known, resolution=undo)
+    assert {step.why for step in cleared} == {steps.Why.OLD_LEFT}

@@ -1,14 +1,11 @@
-"""The reset and rules rules, the model of kubelet beside the first included."""
+"""The reset and rules rules."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from agent.model.workloads import ContainerId, ContainerSpec, ContainerView, RestartRule, RuleAction
-from agent.restart import intents, reset, rules, steps
+from agent.model.workloads import ContainerId, ContainerSpec, RestartRule, RuleAction
+from agent.restart import reset, rules, steps
 from agent.restart.intents import Strategy
-from tests.unit.restart import builders, pods, worlds
+from tests.unit.restart import builders, pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
 RESET = pods.intent(strategy=Strategy.RESET)
@@ -36,14 +33,14 @@ def test_a_main_that_was_started_beside_a_late_init_container_goes() -> None:
 def test_a_main_from_before_the_end_of_its_init_container_goes_even_if_nobody_looked_in_time() -> None:
     init = pods.view("prepare", "k-prepare", attempt=1, state=EXITED, created_at=10)
     main = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
-    known = reset.Known(exits={init.id: reset.Exit(code=0, at=30)})
+    known = reset.Known(exits={init.id: reset.Exit(code=0, at=30)}, noticed=frozenset({main.id}))
     assert [step.container for step in reset.next_steps(RESET, [init, main], known=known)] == ["k-trainer"]
 
 
 def test_kubelet_may_have_collected_the_init_container_that_came_first() -> None:
     main = pods.view("trainer", "ours-trainer", attempt=1, created_at=20)
     second = pods.view("prepare", "k-prepare", attempt=2, state=EXITED, created_at=25)
-    known = reset.Known(exits={second.id: reset.Exit(code=0, at=30)})
+    known = reset.Known(exits={second.id: reset.Exit(code=0, at=30)}, noticed=frozenset({main.id}))
     assert [step.container for step in reset.next_steps(RESET, [main, second], known=known)] == ["ours-trainer"]
 
 
@@ -55,25 +52,29 @@ def test_a_clock_that_was_set_back_is_no_ground_to_kill() -> None:
     assert reset.next_steps(late, [init, main], known=known)[0].kind is steps.StepKind.DONE
 
 
-def rule(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
-    return reset.next_steps(intent, seen, known=known)
+def test_what_kubelet_has_not_seen_waits_for_that() -> None:
+    """Kubelet hears nothing of what comes and goes between two of its looks."""
+    exited = [old("prepare", EXITED), old("trainer", EXITED)]
+    early = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
+    known = reset.Known(noticed=frozenset({exited[0].id, exited[1].id}))
+    (wait,) = reset.next_steps(RESET, [*exited, early], known=known)
+    assert (wait.kind, wait.why, wait.container) == (steps.StepKind.WAIT, steps.Why.NOT_SHOWN, early.id)
+    seen_by_now = reset.Known(noticed=known.noticed | {early.id})
+    gone = {step.container for step in reset.next_steps(RESET, [*exited, early], known=seen_by_now)}
+    assert gone == {exited[0].id, exited[1].id, early.id}
 
 
-@settings(max_examples=700, deadline=None)
-@given(moves=st.lists(st.sampled_from(sorted(worlds.MOVES)), max_size=60), grace=st.sampled_from([0.0, 5.0]))
-def test_whatever_kubelet_does_meanwhile_it_reruns_the_whole_pod_in_order(moves: list[str], grace: float) -> None:
-    world = worlds.World.of(rule, pods.intent(strategy=Strategy.RESET, grace_seconds=grace))
-    for move in moves:
-        worlds.MOVES[move](world)
-    world.settle()
-    for name in ("shipper", "trainer", "logger"):
-        assert len(world.running(name)) == 1, name
-    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
-    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
-    first = min(world.running(name)[0].created_at for name in ("shipper", "trainer", "logger"))
-    assert ends
-    assert max(ends) < first
-    assert world.we_started == []
+def test_of_each_name_kubelet_must_have_seen_the_newest() -> None:
+    """Its status shows that alone."""
+    before = pods.view("trainer", "old-trainer", state=EXITED, created_at=1)
+    newest = pods.view("trainer", "k-trainer", attempt=1, state=EXITED, created_at=2)
+    planned = replace(pods.planned("trainer", pods.MAIN), old=(before.id, newest.id))
+    intent = pods.intent(strategy=Strategy.RESET, plan=(planned,))
+    todo = reset.next_steps(intent, [before, newest], known=reset.Known(noticed=frozenset({newest.id})))
+    assert [(step.kind, step.container) for step in todo] == [
+        (steps.StepKind.REMOVE, before.id),
+        (steps.StepKind.REMOVE, newest.id),
+    ]
 
 
 RULES = pods.intent(strategy=Strategy.RULES, trigger=ContainerId("old-trainer"))

@@ -6,72 +6,11 @@ from typing import Self
 
 from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from agent.restart import intents, reset, steps
-from agent.restart.intents import Planned
 from tests.unit.restart import pods
-from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, RESERVED, RUNNING, SIDECAR, name_of
+from tests.unit.restart.kubelets import Kubelet
+from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, RESERVED, RUNNING, name_of
 
 Rule = Callable[[intents.PodIntent, Sequence[ContainerView], reset.Known], Sequence[steps.Step]]
-
-
-@dataclass
-class Kubelet:
-    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and what it saw.
-
-    A look is a listing, and then one question about each container listed. It shows in its status what it saw when it
-    began its last sync.
-    """
-
-    listed: list[ContainerId] = field(default_factory=list)
-    asked: list[ContainerView] | None = None
-    saw: list[ContainerView] | None = None
-    shows: list[ContainerView] = field(default_factory=list)
-    to_start: list[str] = field(default_factory=list)
-    created: ContainerId | None = None
-
-    @property
-    def idle(self) -> bool:
-        """Whether no sync is under way."""
-        return not self.to_start and self.created is None
-
-    def wants(self, plan: Sequence[Planned]) -> list[str]:
-        """Return which containers one sync starts, from what was seen last."""
-        newest = {item.name: self._newest(item.name) for item in plan}
-        inits = [item for item in plan if item.role is not MAIN]
-        mains = [item for item in plan if item.role is MAIN]
-        initialized = any(
-            seen is not None and seen.state in (CREATED, RUNNING) for seen in (newest[m.name] for m in mains)
-        )
-        passed, starts = initialized, []
-        for index in reversed(range(len(inits))):
-            item, seen = inits[index], newest[inits[index].name]
-            if seen is None:
-                starts += [index] if passed and item.role is SIDECAR else []
-                continue
-            if passed and item.role is INIT:
-                continue
-            done = seen.state is (RUNNING if item.role is SIDECAR else EXITED)
-            if done and index == len(inits) - 1:
-                initialized = True
-            elif done and not passed:
-                starts.append(index + 1)
-            elif not done and seen.state is not RUNNING:
-                starts.append(index)
-            passed = True
-        if inits and not passed:
-            starts.append(0)
-        names = [inits[index].name for index in reversed(starts)]
-        if initialized or not inits:
-            names += [m.name for m in mains if (seen := newest[m.name]) is None or seen.state is not RUNNING]
-        return names
-
-    def attempt(self, name: str, started: dict[str, int]) -> int:
-        """One more than the newest one's; where none was seen, one more than the newest log's (0.log: the old one)."""
-        seen = self._newest(name)
-        return seen.attempt + 1 if seen is not None else started.get(name, 0) + 1
-
-    def _newest(self, name: str) -> ContainerView | None:
-        found = [view for view in self.saw or () if view.ref.name == name]
-        return max(found, key=lambda view: view.created_at, default=None)
 
 
 @dataclass
@@ -97,13 +36,16 @@ class World:
     @classmethod
     def of(cls, rule: Rule, intent: intents.PodIntent) -> Self:
         """Make the pod of that intent as it was before its restart."""
-        return cls(rule=rule, intent=intent, containers=pods.as_it_was(intent.plan))
+        before = pods.as_it_was(intent.plan)
+        kubelet = Kubelet(recorded={view.id: view.state for view in before}, shows=before)
+        return cls(rule=rule, intent=intent, containers=list(before), kubelet=kubelet)
 
     def kubelet_lists(self) -> None:
         """Begin a look. One that begins while a sync is under way is too old for the next sync."""
         if self.kubelet.idle and self.kubelet.asked is None:
-            of_the_pod = [view.id for view in self.containers if RESERVED not in view.ref.name]
-            self.kubelet.listed, self.kubelet.asked = of_the_pod, []
+            of_the_pod = [view for view in self.containers if RESERVED not in view.ref.name]
+            self.kubelet.records(of_the_pod)
+            self.kubelet.listed, self.kubelet.asked = [view.id for view in of_the_pod], []
 
     def kubelet_asks(self) -> None:
         """Ask about the next container that was listed; what is gone by now is left out. Then the look is complete."""
@@ -114,29 +56,35 @@ class World:
             self.kubelet.asked += [view for view in self.containers if view.id == wanted]
         if not self.kubelet.listed:
             self.kubelet.saw, self.kubelet.asked = self.kubelet.asked, None
+            self.kubelet.woken, self.kubelet.found_news = self.kubelet.woken or self.kubelet.found_news, False
 
     def kubelet_syncs(self) -> None:
         """Say what was seen last, and decide by that, once."""
         if self.kubelet.saw is not None and self.kubelet.idle:
-            self.kubelet.shows = self.kubelet.saw
+            self.kubelet.woken, self.kubelet.shows = False, self.kubelet.saw
             self.kubelet.to_start = self.kubelet.wants(self.intent.plan)
 
     def kubelet_creates(self) -> None:
-        """Create the next container that the sync has decided on; an init container whose name is taken ends it."""
+        """Create the next container that the sync has decided on; an init container whose name is taken ends it.
+
+        A sync that has failed is made again.
+        """
         if self.kubelet.created is not None or not self.kubelet.to_start:
             return
         name = self.kubelet.to_start.pop(0)
         attempt = self.kubelet.attempt(name, self.started)
         self.kubelet.created = self._add(name, attempt=attempt, restart_id=None)
         role = next(item.role for item in self.intent.plan if item.name == name)
-        if self.kubelet.created is None and role is INIT:
-            self.kubelet.to_start = []
+        if self.kubelet.created is None:
+            self.kubelet.woken = True
+            self.kubelet.to_start = [] if role is INIT else self.kubelet.to_start
         self._sync_may_have_ended()
 
     def kubelet_starts(self) -> None:
-        """Start what it has created."""
+        """Start what it has created. That fails if it is gone, and a sync that has failed is made again."""
         created, self.kubelet.created = self.kubelet.created, None
         if created is not None:
+            self.kubelet.woken |= created not in {view.id for view in self.containers}
             self._start(created)
             self._sync_may_have_ended()
 
@@ -156,6 +104,13 @@ class World:
                 self.exits[view.id] = reset.Exit(code=0, at=self.clock)
                 self._set(view.id, EXITED)
 
+    def mains_crash(self) -> None:
+        """Successors of mains that run end with 1."""
+        mains = {item.name for item in self.intent.plan if item.role is MAIN}
+        for view in self.containers:
+            if view.ref.name in mains and view.state is RUNNING and view.id not in self.intent.old:
+                self._set(view.id, EXITED)
+
     def agent_looks(self) -> None:
         """List; what was still to be done is decided anew."""
         self.sees, self.todo = list(self.containers), []
@@ -171,13 +126,14 @@ class World:
         self._do(self.todo.pop(0))
 
     def settle(self, rounds: int = 60, *, agent: bool = True) -> None:
-        """Let everything come to its end: kubelet looks, does all that follows from it, and then the agent does."""
+        """Let everything come to its end: kubelet looks, does all that follows from it, and then the agent does.
+
+        Kubelet's timer is not needed for that: it syncs only where it has been woken.
+        """
         for _ in range(rounds):
-            self.kubelet_syncs()
-            self.kubelet_finishes()
+            self.kubelet_answers()
             self.kubelet_relists()
-            self.kubelet_syncs()
-            self.kubelet_finishes()
+            self.kubelet_answers()
             self.init_ends()
             if agent:
                 self.agent_turn()
@@ -187,6 +143,12 @@ class World:
         self.kubelet_lists()
         while self.kubelet.asked is not None:
             self.kubelet_asks()
+
+    def kubelet_answers(self) -> None:
+        """Sync if it has been woken, and do all that the sync has decided on, or the one that is under way."""
+        if self.kubelet.woken:
+            self.kubelet_syncs()
+        self.kubelet_finishes()
 
     def kubelet_finishes(self) -> None:
         """Do all that the sync has decided on."""
@@ -209,6 +171,7 @@ class World:
         return reset.Known(
             exits=self.exits,
             running=frozenset(view.id for view in self.kubelet.shows if view.state is RUNNING),
+            noticed=frozenset({view.ref.name: view.id for view in self.kubelet.shows}.values()),
             taken=frozenset(self.taken),
             afterwards=self.done is not None,
         )
@@ -268,9 +231,10 @@ class World:
         self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
 
     def _sync_may_have_ended(self) -> None:
-        """The next sync waits for a look that is newer than the end of this one (``podCache.GetNewerThan``)."""
+        """The next sync waits for a look that began after the end of this one (``podCache.GetNewerThan``)."""
         if self.kubelet.idle:
-            self.kubelet.saw = None
+            self.kubelet.saw, self.kubelet.asked, self.kubelet.listed = None, None, []
+            self.kubelet.woken, self.kubelet.found_news = self.kubelet.woken or self.kubelet.found_news, False
 
 
 MOVES: dict[str, Callable[[World], object]] = {
@@ -286,3 +250,4 @@ MOVES: dict[str, Callable[[World], object]] = {
 }
 
 WITH_GARBAGE: dict[str, Callable[[World], object]] = {**MOVES, "collect": World.kubelet_collects}
+WITH_CRASHES: dict[str, Callable[[World], object]] = {**MOVES, "crash": World.mains_crash}

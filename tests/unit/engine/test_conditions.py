@@ -1,0 +1,46 @@
+"""What is said on a pod of the devices that it holds, and of the NICs beside them."""
+
+import pytest
+
+from agent.engine import conditions
+from agent.model.actions import ActionClass
+from agent.model.conditions import ConditionStatus
+from agent.model.verdicts import Health, Verdict
+
+GOOD = Verdict("GPU-0", Health.HEALTHY, ActionClass.NONE, "Healthy", "answers")
+SLOW = Verdict("GPU-1", Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "hot for 3 min")
+LOST = Verdict("GPU-2", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "Xid 79")
+UNKNOWN = Verdict("GPU-3", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
+DOWN = Verdict("0000:18:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "mlx5_0 has no carrier")
+UNSEEN = Verdict("0000:40:00.0", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+@pytest.mark.parametrize(
+    ("held", "near", "healthy", "failure"),
+    [
+        pytest.param([GOOD], [], (TRUE, "Healthy"), (FALSE, "NoDeviceFailure"), id="healthy"),
+        pytest.param([GOOD, SLOW], [], (FALSE, "Throttled"), (FALSE, "NoDeviceFailure"), id="degraded-is-no-failure"),
+        pytest.param([SLOW, LOST], [], (FALSE, "Xid79"), (TRUE, "Xid79"), id="the-worst-counts"),
+        pytest.param(
+            [GOOD, UNKNOWN], [], (ConditionStatus.UNKNOWN, "NotProven"), (FALSE, "NoDeviceFailure"), id="unknown"
+        ),
+        pytest.param([GOOD, DOWN], [], (FALSE, "LinkDown"), (TRUE, "LinkDown"), id="a-nic-that-it-holds"),
+        pytest.param([GOOD], [DOWN], (FALSE, "LinkDown"), (FALSE, "NoDeviceFailure"), id="one-that-it-may-not-use"),
+        pytest.param([LOST], [DOWN], (FALSE, "LinkDown"), (TRUE, "Xid79"), id="and-its-own-gpu"),
+        pytest.param(
+            [GOOD], [UNSEEN], (TRUE, "Healthy"), (FALSE, "NoDeviceFailure"), id="one-of-which-nothing-is-known"
+        ),
+    ],
+)
+def test_conditions_of_a_pod(
+    held: list[Verdict], near: list[Verdict], healthy: tuple[object, str], failure: tuple[object, str]
+) -> None:
+    devices, fails = conditions.for_devices(held, near=near)
+    assert ((devices.status, devices.reason), (fails.status, fails.reason)) == (healthy, failure)
+
+
+def test_the_message_names_the_device_that_decides() -> None:
+    devices, fails = conditions.for_devices([LOST], near=[DOWN])
+    assert devices.message.startswith("0000:18:00.0: mlx5_0 has no carrier")
+    assert fails.message.startswith("GPU-2: Xid 79")

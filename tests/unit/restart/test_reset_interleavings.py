@@ -1,0 +1,119 @@
+"""The reset rule against a kubelet that does what it likes in between, and that acts only on what it hears of."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.model.workloads import ContainerView
+from agent.restart import intents, reset, steps
+from agent.restart.intents import Strategy
+from tests.unit.restart import exploring, pods, worlds
+from tests.unit.restart.kubelets import Kubelet
+from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
+from tests.unit.restart.worlds import World
+
+SYNCS: tuple[exploring.Move, ...] = (World.kubelet_syncs, World.kubelet_creates, World.kubelet_starts, World.init_ends)
+AGENT: tuple[exploring.Move, ...] = (World.agent_looks, World.agent_acts)
+AT_ONCE: tuple[exploring.Move, ...] = (World.kubelet_relists, *SYNCS, *AGENT)
+ONE_BY_ONE: tuple[exploring.Move, ...] = (World.kubelet_lists, World.kubelet_asks, *SYNCS, *AGENT)
+
+ALONE = (pods.planned("trainer", MAIN),)
+WITH_INIT = (pods.planned("prepare", INIT), pods.planned("trainer", MAIN))
+NO_INIT = (pods.planned("shipper", SIDECAR), pods.planned("trainer", MAIN), pods.planned("logger", MAIN))
+LASTING = ("shipper", "trainer", "logger")
+
+
+def rule(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+    return reset.next_steps(intent, seen, known=known)
+
+
+def eager(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+    """Do not care what kubelet has seen."""
+    return reset.clearing(intent, seen, known=known) or (steps.Step(steps.StepKind.DONE, steps.Why.CLEARED),)
+
+
+def reset_of(*plan: intents.Planned, ended: Sequence[str] = (), young: bool = False, grace: float = 0.0) -> World:
+    """Make a pod that is to be reset. ``ended`` have ended by themselves; kubelet has seen none of a ``young`` one."""
+    world = World.of(rule, pods.intent(strategy=Strategy.RESET, plan=plan, grace_seconds=grace))
+    world.containers = [replace(view, state=EXITED) if view.ref.name in ended else view for view in world.containers]
+    if young:
+        world.kubelet = Kubelet()
+    return world
+
+
+def is_up(world: World) -> bool:
+    """Whether everything runs that is to run, once."""
+    return all(len(world.running(item.name)) == (item.role is not INIT) for item in world.intent.plan)
+
+
+def check_end(world: World) -> None:
+    """All of it is new, and what init prepares was ready before anything used it."""
+    assert is_up(world)
+    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
+    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
+    assert ends or not any(item.role is INIT for item in world.intent.plan)
+    lasting = (item.name for item in world.intent.plan if item.role is not INIT)
+    assert max(ends, default=0) < min(world.running(name)[0].created_at for name in lasting)
+
+
+@pytest.mark.parametrize(
+    ("world", "moves"),
+    [
+        pytest.param(reset_of(*WITH_INIT), AT_ONCE, id="init"),
+        pytest.param(reset_of(*WITH_INIT, grace=5.0), AT_ONCE, id="with-grace"),
+        pytest.param(reset_of(*WITH_INIT, ended=("trainer",)), AT_ONCE, id="ended-by-itself"),
+        pytest.param(reset_of(*WITH_INIT, ended=("trainer",)), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
+        pytest.param(reset_of(*WITH_INIT, young=True), AT_ONCE, id="young"),
+        pytest.param(reset_of(*NO_INIT, ended=("trainer",)), AT_ONCE, id="no-init"),
+        pytest.param(reset_of(*ALONE, young=True), AT_ONCE, id="alone-and-young"),
+    ],
+)
+def test_in_every_state_kubelet_has_cause_to_bring_the_pod_up_without_its_timer(
+    world: World, moves: Sequence[exploring.Move]
+) -> None:
+    """It brings up something, even if the agent dies here; and with the agent's help the right thing."""
+    ends = 0
+    for reached in exploring.reachable(world, moves):
+        ends += reached.done is steps.Why.CLEARED
+        left_alone, on = exploring.copied(reached), exploring.copied(reached)
+        left_alone.settle(rounds=8, agent=False)
+        assert is_up(left_alone)
+        on.settle(rounds=20)
+        check_end(on)
+    assert ends, "it has come to its end"
+
+
+def test_the_model_shows_what_comes_of_not_waiting_for_kubelet() -> None:
+    """What kubelet has not seen goes, and kubelet hears nothing of it."""
+    world = reset_of(*WITH_INIT, ended=("trainer",))
+    world.rule = eager
+    ends = []
+    for reached in exploring.reachable(world, AT_ONCE):
+        on = exploring.copied(reached)
+        on.settle(rounds=20)
+        ends.append(is_up(on))
+    assert not all(ends)
+
+
+@settings(max_examples=700, deadline=None)
+@given(
+    moves=st.lists(st.sampled_from(sorted(worlds.WITH_CRASHES)), max_size=60),
+    grace=st.sampled_from([0.0, 5.0]),
+    ended=st.sets(st.sampled_from(LASTING)),
+    young=st.booleans(),
+)
+def test_whatever_kubelet_does_meanwhile_it_reruns_the_whole_pod_in_order(
+    moves: list[str], grace: float, ended: set[str], young: bool
+) -> None:
+    world = reset_of(*pods.PLAN, grace=grace, ended=sorted(ended), young=young)
+    for move in moves:
+        worlds.WITH_CRASHES[move](world)
+    left_alone = exploring.copied(world)
+    left_alone.settle(rounds=8, agent=False)
+    assert is_up(left_alone)
+    world.settle()
+    check_end(world)
+    assert world.we_started == []
