@@ -1,10 +1,11 @@
 """How fast is a restart in place, and how soon is a fault in the API?
 
-Two pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
+Pairs of pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
 material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare stop,
 create and start calls with the same config. The same then with reruns of whole pods, and with what kubelet does for us:
-resets and the pod's own rules. Then one container per strategy fails many times in a row under a whole agent. Last an
-agent reads kernel log lines, and the time from each line to the pod condition in the API is taken by a watch.
+resets and the pod's own rules. Then one container that is swapped and one that is rerun fail many times in a row under
+a whole agent. Last an agent reads kernel log lines, and the time from each line to the pod condition in the API is
+taken by a watch.
 
 Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the kill to the confirmed new process, ``running_ms`` is until
 everything runs again, ``prepare_ms`` is what goes before the kill. Each ratio is to the bare calls of the same run.
@@ -38,6 +39,9 @@ from hack.devnode import node, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
 
+_PAIRS = 3
+_BY_KUBELET = (Strategy.RESET, Strategy.RULES)
+
 
 @dataclass
 class Samples:
@@ -66,25 +70,12 @@ async def measure(counts: Counts) -> dict[str, Any]:
     samples = Samples()
     async with node.DevNode.named("bench") as dev:
         async with rig.on(dev) as made:
-            for name in ("swapped", "bare"):
-                await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
-                await made.running(name, restart=0)
-            for number in range(1, counts.restarts + 1):
-                await _swap(made, samples)
-                await _bare_calls(made, samples)
-                await made.running("swapped", restart=number)
-                await made.running("bare", restart=number)
+            await _swaps(dev, made, samples, count=counts.restarts)
             whole_pods = await bench_reruns.measure(dev, made, count=counts.reruns)
-            by_kubelet = {
-                strategy: await kubelets.measure(dev, made, strategy=strategy, count=counts.resets)
-                for strategy in (Strategy.RESET, Strategy.RULES)
-            }
-        known = {
-            Strategy.SWAP,
-            Strategy.RERUN,
-            *(strategy for strategy, each in by_kubelet.items() if each is not None),
-        }
-        in_a_row = await rows.measure(dev, count=counts.row, strategies=known)
+            by_kubelet = await asyncio.gather(
+                *(kubelets.measure(dev, made, strategy=strategy, count=counts.resets) for strategy in _BY_KUBELET)
+            )
+        in_a_row = await rows.measure(dev, count=counts.row)
         await _log_lines(dev, samples, lines=counts.lines)
         kinds = dev.kinds
     whole_pod = whole_pods.figures()
@@ -93,7 +84,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
         "whole_pod": whole_pod,
         "by_kubelet": {
             strategy.value: each.figures(bare=whole_pod["bare_calls_ms"]["p50"])
-            for strategy, each in by_kubelet.items()
+            for strategy, each in zip(_BY_KUBELET, by_kubelet, strict=True)
             if each is not None
         },
         "failures_in_a_row": {name: row.figures() for name, row in in_a_row.items()},
@@ -114,6 +105,18 @@ def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
         "log_lines": len(samples.condition),
         "log_line_to_condition_ms": figures.milliseconds(samples.condition),
     }
+
+
+async def _swaps(dev: node.DevNode, made: rig.Rig, samples: Samples, *, count: int) -> None:
+    """Swap, and restart by bare calls, so often. Each pair of pods has its turn while kubelet takes in the others."""
+    for name in (f"{kind}-{pair}" for kind in ("swapped", "called") for pair in range(_PAIRS)):
+        await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
+    for number in range(count):
+        restart, pair = divmod(number, _PAIRS)
+        await made.running(f"swapped-{pair}", restart=restart)
+        await made.running(f"called-{pair}", restart=restart)
+        await _swap(made, f"swapped-{pair}", samples)
+        await _bare_calls(made, f"called-{pair}", samples)
 
 
 async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, targets.Target]:
@@ -138,8 +141,8 @@ async def _prepared(made: rig.Rig, ref: ContainerRef, target: targets.Target) ->
     return intent, await targets.material(made.cri, target.info, intent=intent, pod=None, processes=ProcFs())
 
 
-async def _swap(made: rig.Rig, samples: Samples) -> None:
-    ref, _ = await _target(made, "swapped")
+async def _swap(made: rig.Rig, name: str, samples: Samples) -> None:
+    ref, _ = await _target(made, name)
     began = time.perf_counter()
     target = await targets.find(made.cri, ref)
     assert target is not None
@@ -155,9 +158,9 @@ async def _swap(made: rig.Rig, samples: Samples) -> None:
     await made.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
 
 
-async def _bare_calls(made: rig.Rig, samples: Samples) -> None:
+async def _bare_calls(made: rig.Rig, name: str, samples: Samples) -> None:
     """The three calls alone, with the very config that the product would use: the floor for any restart."""
-    ref, target = await _target(made, "bare")
+    ref, target = await _target(made, name)
     intent, material = await _prepared(made, ref, target)
     began = time.perf_counter()
     await made.cri.stop_container(target.view.id, grace=0)
@@ -216,8 +219,8 @@ def _arrived(pod: dict[str, Any], *, uid: str, arrivals: "asyncio.Queue[tuple[st
 
 @click.command(help=__doc__)
 @click.option("--restarts", default=100, show_default=True, help="Restarts of each kind.")
-@click.option("--reruns", default=50, show_default=True, help="Reruns of each kind.")
-@click.option("--resets", default=20, show_default=True, help="Resets, and as many restarts by rules.")
+@click.option("--reruns", default=30, show_default=True, help="Reruns of each kind.")
+@click.option("--resets", default=10, show_default=True, help="Resets, and as many restarts by rules.")
 @click.option("--row", default=10, show_default=True, help="Failures in a row.")
 @click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
 def main(**counts: int) -> None:

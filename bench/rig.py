@@ -25,6 +25,8 @@ from hack.devnode.observer import Observer
 SECONDS = 60.0
 """The deadline of everything that a benchmark waits for."""
 
+_PROBE = aiohttp.ClientTimeout(total=5.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Rig:
@@ -57,9 +59,9 @@ async def is_ready(agent: node.Agent) -> bool:
     """Whether every part of an agent works; one that does not listen (yet) is not ready."""
     url = f"http://{agent.metrics_address}/readyz"
     try:
-        async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as answer:
+        async with aiohttp.ClientSession(trust_env=False, timeout=_PROBE) as session, session.get(url) as answer:
             return answer.ok
-    except aiohttp.ClientConnectionError:
+    except (aiohttp.ClientConnectionError, TimeoutError):
         return False
 
 
@@ -82,7 +84,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
                 cri=cri,
                 swap=SwapActuator(tools),
                 rerun=RerunActuator(tools, pods=pods),
-                reset=ResetActuator(tools),
+                reset=ResetActuator(tools, pods=pods),
                 rules=RulesActuator(tools),
                 events=events,
                 pods=pods,

@@ -70,21 +70,32 @@ class Standbys:
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
-        old = self._cgroup(old_pid)
-        if old is None:
-            raise HoldError(f"the cgroup of the container to replace (pid {old_pid}) cannot be found")
         hold = await self._holds.arm(successor)
         try:
-            old.freeze()
-        except OSError as error:
+            old = self._freeze(old_pid)
+        except HoldError:
             hold.release()
-            raise HoldError(f"cannot freeze {old.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
+            raise
         return Standby(hold=hold, old=old)
+
+    def freeze(self, pid: int | None) -> None:
+        """Keep a container from running on. Raises HoldError."""
+        self._freeze(pid)
 
     def thaw(self, pid: int | None) -> None:
         """Let a container go on that an agent, dead since, may have frozen."""
         if (cgroup := self._cgroup(pid)) is not None:
             _try(cgroup.thaw)
+
+    def _freeze(self, pid: int | None) -> Cgroup:
+        old = self._cgroup(pid)
+        if old is None:
+            raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
+        try:
+            old.freeze()
+        except OSError as error:
+            raise HoldError(f"cannot freeze {old.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
+        return old
 
     def _cgroup(self, pid: int | None) -> Cgroup | None:
         if not pid:

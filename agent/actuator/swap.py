@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from agent.actuator import progress
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.outcomes import Outcome, Result
@@ -13,6 +15,9 @@ from agent.actuator.tools import Material, Tools
 from agent.cri.errors import CriError
 from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from agent.restart import intents, steps, swap
+from common.pb.runtime.v1 import api_pb2
+
+log = structlog.get_logger(__name__)
 
 
 class SwapActuator:
@@ -51,7 +56,8 @@ class SwapActuator:
 class _SwapRun(Run[intents.Intent]):
     made_from: Material | None
     standby: Standby | None = None
-    unanswered: bool = False  # a start beside the old one, of which nobody knows whether it was done
+    unanswered: bool = False  # a call beside the old one, of which nobody knows whether it was carried out
+    frozen: int | None = None  # the old one's pid
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
@@ -73,9 +79,24 @@ class _SwapRun(Run[intents.Intent]):
             outcome = await super(_SwapRun, self).to_the_end(look_first=look_first)
         finally:
             self._end_standby()
-        if outcome.result is Result.UNDONE:
+            self._let_old_go_on()
+        if outcome.result in (Result.UNDONE, Result.FAILED, Result.STUCK):
             await self._thaw_old()
         return outcome
+
+    async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Create the successor. Where the old container has not been stopped, it stands still from now on.
+
+        Kubelet starts a copy beside it as soon as anything of the pod wakes it, and nobody keeps the two apart when we
+        are dead.
+        """
+        if not self._old_runs or self.intent.grace_seconds > 0:  # who is given time to end must be able to use it
+            await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+            return
+        await self._freeze_old()
+        self.unanswered = True
+        await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        self.unanswered = False
 
     async def start(self, container_id: ContainerId) -> bool:
         """Start it, beside the old container on standby; where that cannot be had it is taken back."""
@@ -155,9 +176,27 @@ class _SwapRun(Run[intents.Intent]):
         else:
             standby.give_up()
 
+    async def _freeze_old(self) -> None:
+        """Where that cannot be had, it runs on for the moment until it is stopped."""
+        if self.tools.standbys is None:
+            return
+        pid = (await self.tools.runtime.container_info(self.intent.old)).pid
+        try:
+            self.tools.standbys.freeze(pid)
+        except HoldError as error:
+            log.warning("restart.not_frozen", restart=self.intent.id, error=str(error))
+        else:
+            self.frozen = pid
+
+    def _let_old_go_on(self) -> None:
+        """Unless a successor is there, or may be: then it stands still until somebody has looked."""
+        ours = any(view.restart_id == self.intent.id and view.state in steps.LIVE for view in self.seen)
+        if self.tools.standbys is not None and self.frozen is not None and not (ours or self.unanswered):
+            self.tools.standbys.thaw(self.frozen)
+
     async def _thaw_old(self) -> None:
         """An agent that died may have left it frozen."""
-        if self.tools.standbys is None or self.intent.order is not intents.Order.START_FIRST:
+        if self.tools.standbys is None or self.intent.order is intents.Order.STOP_FIRST:
             return
         with contextlib.suppress(CriError):
             old = await self.tools.runtime.container_info(self.intent.old)

@@ -55,6 +55,9 @@ class Standbys(Protocol):
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
 
+    def freeze(self, pid: int | None) -> None:
+        """Keep the old container from running on. Raises HoldError."""
+
     def thaw(self, pid: int | None) -> None: ...
 
 

@@ -2,9 +2,9 @@
 
 Pods of every policy and shape run on one node under kubelet's eyes. Again and again faults are injected into one to
 three of them, the agent is killed with SIGKILL at a random moment and started again. When the node is quiet,
-everything is looked at from outside the agent: no pod may ever have left the phase Running, of each name exactly one
-container runs and none ever ran beside another, every fault has led to a younger container (or to a refusal), kubelet
-agrees.
+everything is looked at from outside the agent: no pod may ever have ended or moved, of each name exactly one container
+is at work and no old one ever ran beside it, every fault has led to younger containers and was refused nowhere, nothing
+else was restarted, kubelet agrees.
 
 Prints JSON, and exits with 1 when anything was wrong. Budgets are kept out of it: past restarts are moved back in time.
 """

@@ -5,10 +5,10 @@ Some things may be wrong for a while (``unsettled``): they count when they stay.
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
+from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId
 from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
 
@@ -23,7 +23,10 @@ class Wrong(enum.Enum):
     POD_FAILED = "pods_failed"
     DUPLICATE = "duplicates"
     LOST = "restarts_lost"
+    REFUSED = "refused"
+    NOT_IN_PLACE = "pods_not_in_place"
     NOT_RUNNING = "containers_not_running"
+    FROZEN = "containers_frozen"
     LEFT_BEHIND = "containers_left_behind"
     KUBELET_DISAGREES = "kubelet_disagrees"
     JOURNAL_OPEN = "journals_open"
@@ -44,7 +47,8 @@ class Violation:
 class Life:
     """When a container was created, began and ended, in Unix seconds; None: not yet, or never.
 
-    ``stood_still``: it was frozen when its agent was killed, and only a kill could end that.
+    ``stood_still``: it was frozen when its agent was killed. Only an agent can let it go on: to kill it at last, or
+    because nothing runs beside it.
     """
 
     name: str
@@ -65,8 +69,9 @@ class Now:
     """A pod as it is, and what it has been through.
 
     ``phases`` are all that it had since it first ran, in order. ``running`` and ``shown`` (kubelet's status) are by
-    container name. ``refusals`` are messages of restarts that were refused. ``overlaps`` are the names of containers
-    that found another one of their name running when they began; ``lives`` are all of the pod's containers.
+    container name; ``frozen`` are those that stand still. ``refusals`` are messages of restarts that were refused.
+    ``overlaps`` are the names of containers that found another one of their name running when they began; ``lives``
+    are all of the pod's containers.
     """
 
     subject: Subject
@@ -74,13 +79,14 @@ class Now:
     running: Mapping[str, Sequence[ContainerView]]
     shown: Mapping[str, ContainerId | None]
     restart_counts: Mapping[str, int]
+    frozen: Collection[ContainerId] = ()
     refusals: Sequence[str] = ()
     overlaps: Sequence[str] = ()
     lives: Sequence[Life] = ()
 
 
 def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
-    """Return what must still come, or go: one container of each name, kubelet's consent, an answer to each fault."""
+    """Return what must still come, or go: one container of each name at work, kubelet's consent, answers to faults."""
     pod = now.subject.name
     found = []
     if now.phases[-1:] != (RUNNING,):
@@ -96,6 +102,11 @@ def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
             shown = now.shown.get(name) or "none"
             detail = f"kubelet shows {shown[:8]} for {name}, {running[0].id[:8]} runs"
             found.append(Violation(Wrong.KUBELET_DISAGREES, pod, detail))
+        found += [
+            Violation(Wrong.FROZEN, pod, f"{name} ({view.id[:8]}) stands still")
+            for view in running
+            if view.id in now.frozen
+        ]
     return (*found, *(lost for fault in faults for lost in _lost(now, fault)))
 
 
@@ -131,23 +142,35 @@ def overlaps(now: Now, *, before: Now, since: float) -> Sequence[tuple[str, Over
     return [(name, _beside_what(now.lives, name, since=since)) for name in now.overlaps[len(before.overlaps) :]]
 
 
-def wrongs(now: Now, *, before: Now, since: float, faults: Iterable[Injected], kills: int) -> tuple[Violation, ...]:
+def wrongs(now: Now, *, before: Now, since: float, faults: Collection[Injected], kills: int) -> tuple[Violation, ...]:
     """Return what should never have happened since ``before``, at ``since``, with so many kills after it."""
     pod = now.subject.name
     phases = now.phases[len(before.phases) :]
     found = [Violation(Wrong.POD_FAILED, pod, f"it was {phase}") for phase in phases if phase not in _ALIVE]
+    if _place(now) != _place(before):
+        found.append(Violation(Wrong.NOT_IN_PLACE, pod, f"it was in {_place(before)}, and is in {_place(now)}"))
     found += [
         Violation(Wrong.DUPLICATE, pod, f"{name} found an old one running when it began")
         for name, what in overlaps(now, before=before, since=since)
         if what is Overlap.OLD
     ]
-    hit = {fault.container for fault in faults if not refused(now, fault)}
+    found += [
+        Violation(Wrong.REFUSED, pod, f"nothing was restarted for pid {fault.pid}: {', '.join(now.refusals)}")
+        for fault in faults
+        if refused(now, fault)
+    ]
+    return (*found, *_miscounted(now, before=before, faults=faults, kills=kills))
+
+
+def _miscounted(now: Now, *, before: Now, faults: Iterable[Injected], kills: int) -> Iterable[Violation]:
+    """What was hit is restarted, and again at most once per kill; nothing else is restarted at all."""
+    hit = {name for fault in faults if not refused(now, fault) for name in fault.subject.restarted}
     for name, count in sorted(now.restart_counts.items()):
         growth = count - before.restart_counts.get(name, 0)
-        if not (name in hit) <= growth <= _MOST_PER_KILL * kills:
+        least, most = (1, _MOST_PER_KILL * kills) if name in hit else (0, 0)
+        if not least <= growth <= most:
             detail = f"restartCount of {name} went from {before.restart_counts.get(name)} to {count}, {kills} kills"
-            found.append(Violation(Wrong.RESTART_COUNT, pod, detail))
-    return tuple(found)
+            yield Violation(Wrong.RESTART_COUNT, now.subject.name, detail)
 
 
 def _beside_what(lives: Sequence[Life], name: str, *, since: float) -> Overlap:
@@ -161,8 +184,16 @@ def _beside_what(lives: Sequence[Life], name: str, *, since: float) -> Overlap:
     return Overlap.HELD if together else Overlap.OLD
 
 
+def _place(now: Now) -> Collection[tuple[PodUid, SandboxId]]:
+    return {(view.ref.pod.uid, view.sandbox_id) for views in now.running.values() for view in views}
+
+
 def _lost(now: Now, fault: Injected) -> tuple[Violation, ...]:
-    newest = max((view.created_at for view in now.running.get(fault.container, ())), default=0)
-    if newest > fault.at * 1e9 or refused(now, fault):
+    """Return what is older than the fault: a restart is whole, or is lost."""
+    if refused(now, fault):
         return ()
-    return (Violation(Wrong.LOST, fault.subject.name, f"{fault.container} (pid {fault.pid}) outlived its fault"),)
+    return tuple(
+        Violation(Wrong.LOST, fault.subject.name, f"{name} outlived the fault of {fault.container} (pid {fault.pid})")
+        for name in sorted(fault.subject.replaced)
+        if not any(fault.is_older_than(view) for view in now.running.get(name, ()))
+    )

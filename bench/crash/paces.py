@@ -48,9 +48,7 @@ async def _one(scene: Scene, blows: Blows, subject: Subject) -> Pace:
 
 def _acted(scene: Scene, fault: Injected) -> bool:
     running = scene.witness.now(fault.subject).running
-    return all(
-        any(view.created_at > fault.at * 1e9 for view in running.get(name, ())) for name in fault.subject.replaced
-    )
+    return all(any(fault.is_older_than(view) for view in running.get(name, ())) for name in fault.subject.replaced)
 
 
 def _closed(scene: Scene, fault: Injected) -> bool:

@@ -1,6 +1,7 @@
 """When the agent is killed: drawn at random, the same again from the same seed. Pure.
 
 All moments are fractions, scaled by what restarts were measured to take, so that a slow machine draws the same plan.
+Only how long no agent is there is in seconds: kubelet looks once a second, however fast the machine is.
 """
 
 import random
@@ -16,6 +17,8 @@ _BY_EVENT = 0.35
 _WHOLE = 0.2
 _BEYOND = 1.3
 """How far moments go beyond the measured end of a restart."""
+_AWAY = 0.3
+_LONGEST_AWAY = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Plan:
     Faults come first, the first of them last; then, after ``moment``, the kill. The moment is a fraction of the time
     until a restart has been acted out (``whole`` False) or closed (``whole`` True); with ``event`` it counts from the
     first such event of a container of the first fault's pod, and in a short span. ``again`` is the moment, as a
-    fraction of a recovery, at which the next agent is killed as well.
+    fraction of a recovery, at which the next agent is killed as well. ``away`` is for how many seconds there is no
+    agent: kubelet is alone with the pods meanwhile.
     """
 
     number: int
@@ -51,12 +55,14 @@ class Plan:
     whole: bool
     event: EventKind | None = None
     again: float | None = None
+    away: float = 0.0
 
     def __str__(self) -> str:
         hit = ", ".join(f"{fault.subject.name}/{fault.container} {fault.lead:.3f}" for fault in self.faults)
         after = f"event {self.event.value}" if self.event is not None else "closing" if self.whole else "acting"
         again = f", again at {self.again:.3f}" if self.again is not None else ""
-        return f"run {self.number}: {hit}; killed at {self.moment:.3f} of {after}{again}"
+        away = f", away {self.away:.1f} s" if self.away else ""
+        return f"run {self.number}: {hit}; killed at {self.moment:.3f} of {after}{away}{again}"
 
 
 def draw(subjects: Sequence[Subject], *, count: int, seed: int) -> Iterator[Plan]:
@@ -83,4 +89,5 @@ def _plan(first: Subject, subjects: Sequence[Subject], *, number: int, chance: r
         whole=chance.random() < _WHOLE,
         event=chance.choice(list(EventKind)) if by_event else None,
         again=chance.uniform(0.0, _BEYOND) if chance.random() < _AGAIN else None,
+        away=chance.uniform(0.0, _LONGEST_AWAY) if chance.random() < _AWAY else 0.0,
     )

@@ -83,14 +83,15 @@ class Scene:
         """What all agents so far have logged."""
         return self._agent.log
 
-    async def quiet(self, faults: Iterable[Injected] = ()) -> tuple[Violation, ...]:
-        """Wait until nothing is left to be done; return what still was to be done when the time was up."""
+    async def quiet(self, faults: Iterable[Injected] = (), *, timeout: float = SECONDS) -> tuple[Violation, ...]:
+        """Wait until nothing is left to be done; return what still was to be done when the time was up.
+
+        It looks at least once. Raises CriError.
+        """
         faults = tuple(faults)
-        left: tuple[Violation, ...] = ()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS):
-                while left := await self._left(faults):
-                    await self.witness.change(timeout=_LOOK_AGAIN)
+        deadline = asyncio.get_running_loop().time() + timeout
+        while (left := await self._left(faults)) and asyncio.get_running_loop().time() < deadline:
+            await self.witness.change(timeout=_LOOK_AGAIN)
         return left
 
     async def replace(self, subjects: Iterable[Subject]) -> None:

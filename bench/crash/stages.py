@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from agent.restart import intents
-from bench.crash.subjects import INIT, Subject
+from bench.crash.subjects import Subject
 from bench.journal import Entry
+
+_NANOSECONDS = 1e9  # in a second
 
 
 class Stage(enum.Enum):
@@ -32,6 +34,10 @@ class Injected:
     pid: int
     at: float
 
+    def is_older_than(self, view: ContainerView) -> bool:
+        """Whether a container was created after the fault: a successor."""
+        return view.created_at > self.at * _NANOSECONDS
+
 
 def stage(fault: Injected, *, entries: Iterable[Entry], views: Iterable[ContainerView]) -> Stage:
     """Return what the kill found. ``views`` are all of the pod's containers; old ones were created before the fault."""
@@ -41,10 +47,10 @@ def stage(fault: Injected, *, entries: Iterable[Entry], views: Iterable[Containe
     if concerning[-1].outcome is not None:
         return Stage.CLOSED
     swap = fault.subject.strategy is intents.Strategy.SWAP
-    names = {fault.container} if swap else fault.subject.lasting | {INIT}
+    names = {fault.container} if swap else fault.subject.restarted
     replaced = [view for view in views if view.ref.name in names]
-    old_runs = any(view.state is ContainerState.RUNNING for view in replaced if not _is_new(view, fault))
-    new = [view for view in replaced if _is_new(view, fault)]
+    old_runs = any(view.state is ContainerState.RUNNING for view in replaced if not fault.is_older_than(view))
+    new = [view for view in replaced if fault.is_older_than(view)]
     if not new:
         untouched = any(view.id == fault.old and view.state is ContainerState.RUNNING for view in replaced)
         return Stage.JOURNALLED if untouched else Stage.OLD_KILLED
@@ -58,7 +64,3 @@ def _concerns(intent: intents.AnyIntent, fault: Injected) -> bool:
     names = intent.names if isinstance(intent, intents.PodIntent) else {intent.target.name}
     since = intent.created_at >= fault.at
     return since and intent.target.pod.name == fault.subject.name and fault.container in names
-
-
-def _is_new(view: ContainerView, fault: Injected) -> bool:
-    return view.created_at > fault.at * 1e9

@@ -40,6 +40,11 @@ class Subject:
         """The containers that a restart replaces by others that run for good."""
         return frozenset(self.mains) if self.strategy is Strategy.SWAP else self.lasting
 
+    @property
+    def restarted(self) -> frozenset[str]:
+        """All containers that a restart runs again; what is not among them must be left alone."""
+        return self.replaced if self.strategy is Strategy.SWAP else self.replaced | {INIT}
+
     def manifest(self, *, node: str) -> dict[str, Any]:
         """Return the pod; its mains count steps, and the first of them holds a GPU."""
         made = trainer.manifest(
@@ -79,7 +84,7 @@ ALL: Final = (
     Subject("never-alone", policy="Never", sidecar=False),
     Subject("pair", mains=("trainer", "worker")),
     Subject("never-pair", policy="Never", mains=("trainer", "worker")),
-    Subject("graceful", grace=2),
+    Subject("graceful", policy="Always", grace=2),
     Subject("rerun", strategy=Strategy.RERUN),
     Subject("reset", policy="Always", strategy=Strategy.RESET),
     Subject("rules", policy="Never", strategy=Strategy.RULES),

@@ -57,7 +57,6 @@ class Tally:
     kills: int = 0
     kills_in_recovery: int = 0
     faults: int = 0
-    refused: int = 0
     overlaps: Counter[Overlap] = field(default_factory=Counter)
     stages: Counter[tuple[str, Stage]] = field(default_factory=Counter)
     recoveries: list[Recovery] = field(default_factory=list)
@@ -71,7 +70,7 @@ class Tally:
 
     @property
     def flawless(self) -> bool:
-        """Whether nothing went wrong, and every fault was answered by a restart."""
+        """Whether runs were made, and nothing went wrong in any."""
         return self.runs > 0 and not self.cases
 
     def figures(self, *, paces: Mapping[str, Pace]) -> dict[str, Any]:
@@ -83,7 +82,6 @@ class Tally:
             "kills": self.kills,
             "kills_in_recovery": self.kills_in_recovery,
             "faults_injected": self.faults,
-            "refused": self.refused,
             "copies_by_kubelet": self.overlaps[Overlap.COPY],
             "began_beside_frozen": self.overlaps[Overlap.HELD],
             "kills_by_step": self._by_stage(),

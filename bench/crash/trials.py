@@ -1,17 +1,16 @@
 """Faults, a kill at a random moment, an agent that comes back, and a look at everything once the node is quiet."""
 
 import asyncio
+import itertools
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.actuator.cgroups import Cgroup
 from bench.crash import judging, paces, plans, stages
 from bench.crash.blows import Blows
 from bench.crash.judging import Now, Violation
@@ -68,6 +67,7 @@ class Trials:
         trial.faults = await self._blows.strike(plan, paces=self.paces)
         self.tally.faults += len(trial.faults)
         await self._kill(trial)
+        await asyncio.sleep(plan.away)
         began = asyncio.get_running_loop().time()
         await scene.start_agent()
         if plan.again is not None:
@@ -96,11 +96,18 @@ class Trials:
             uid = scene.witness.pod(fault.subject).ref.uid
             views = await scene.rig.cri.list_containers(pod_uid=uid)
             hit.append((fault.subject.name, stages.stage(fault, entries=entries, views=views)))
-            if _is_frozen(fault.pid):
-                scene.witness.stood_still(fault.subject, fault.old)
+            await self._note_frozen(fault)
         self.tally.killed(hit, in_recovery=trial.kills > 0)
         trial.kills += 1
         trial.found += [f"kill {trial.kills}: {name} {stage.value}" for name, stage in hit]
+
+    async def _note_frozen(self, fault: Injected) -> None:
+        """Note which of the pod's old containers stand still; nobody lets them go on while the agent is dead."""
+        witness = self._scene.witness
+        now = await witness.look(fault.subject)
+        for view in itertools.chain.from_iterable(now.running.values()):
+            if view.id in now.frozen and not fault.is_older_than(view):
+                witness.stood_still(fault.subject, view.id)
 
     async def _judge(self, trial: Trial, left: Iterable[Violation]) -> None:
         """Look at every pod once more; note what is wrong, and put new pods in the place of spoilt ones."""
@@ -111,7 +118,6 @@ class Trials:
         for subject in scene.subjects:
             now = await scene.witness.look(subject)
             faults = [fault for fault in trial.faults if fault.subject == subject]
-            self.tally.refused += sum(judging.refused(now, fault) for fault in faults)
             before, since = trial.before[subject.name], trial.began
             self.tally.overlaps.update(what for _, what in judging.overlaps(now, before=before, since=since))
             for violation in judging.wrongs(now, before=before, since=since, faults=faults, kills=trial.kills):
@@ -150,9 +156,3 @@ class Trials:
             timeline=tuple(sorted(timelines)),
             log=tuple(said[-_LOG_LINES:]),
         )
-
-
-def _is_frozen(pid: int) -> bool:
-    """Whether the kernel says that all of a process' cgroup stands still (cgroup-v2.rst, cgroup.events)."""
-    cgroup = Cgroup.of_process(pid, proc=Path("/proc"), mounted_at=Path("/sys/fs/cgroup"))
-    return cgroup is not None and "frozen 1" in (cgroup.path / "cgroup.events").read_text()

@@ -6,8 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
+from agent.actuator.cgroups import Cgroup
+from agent.cri import errors
 from agent.cri.events import ContainerEvent, EventKind
 from agent.model import conditions
 from agent.model.conditions import ConditionStatus
@@ -17,9 +20,12 @@ from bench.crash import judging
 from bench.crash.judging import Life, Now
 from bench.crash.subjects import Subject
 from bench.rig import Rig
+from common import cgroupfs
 from hack.devnode import trainer
 
 _NAMESPACE = "default"
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass
@@ -54,6 +60,7 @@ class Witness:
         self._rig = rig
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._changed = asyncio.Event()
+        self._cgroups: dict[ContainerId, Cgroup] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -70,10 +77,14 @@ class Witness:
             await asyncio.gather(following, return_exceptions=True)
 
     def turn_page(self) -> None:
-        """Begin new timelines."""
+        """Begin new timelines. Who once stood still, and lives on, has no excuse from now on."""
         for seen in self._seen.values():
             seen.timeline.clear()
-            seen.lives = {container: life for container, life in seen.lives.items() if life.ended is None}
+            seen.lives = {
+                container: replace(life, stood_still=False)
+                for container, life in seen.lives.items()
+                if life.ended is None
+            }
             seen.refusals.clear()
 
     def forget(self, subject: Subject) -> None:
@@ -96,16 +107,18 @@ class Witness:
         return tuple(self._seen[subject.name].timeline)
 
     def now(self, subject: Subject) -> Now:
-        """Return how a pod is, by the watches alone: it costs no call. The pod must exist."""
+        """Return how a pod is, by the watches alone: it costs no call, and does not tell who stands still."""
         pod = self.pod(subject)
         return self._now(
             subject, pod=pod, views=[view for view in self._rig.events.containers() if view.ref.pod == pod.ref]
         )
 
     async def look(self, subject: Subject) -> Now:
-        """Return how a pod is, by asking the runtime once more. Raises CriError."""
+        """Return how a pod is, by asking runtime and kernel once more. Raises CriError."""
         pod = self.pod(subject)
-        return self._now(subject, pod=pod, views=await self._rig.cri.list_containers(pod_uid=pod.ref.uid))
+        now = self._now(subject, pod=pod, views=await self._rig.cri.list_containers(pod_uid=pod.ref.uid))
+        running = [view.id for views in now.running.values() for view in views]
+        return replace(now, frozen=[container for container in running if await self._stands_still(container)])
 
     def pod(self, subject: Subject) -> PodView:
         """Return the pod as the API server tells it."""
@@ -119,6 +132,19 @@ class Witness:
             async with asyncio.timeout(timeout):
                 await self._changed.wait()
         self._changed.clear()
+
+    async def _stands_still(self, container: ContainerId) -> bool:
+        """Whether the kernel keeps a container that runs for the runtime from running."""
+        if container not in self._cgroups:
+            try:
+                pid = (await self._rig.cri.container_info(container)).pid
+            except errors.NotFound:
+                return False  # it was removed meanwhile
+            cgroup = Cgroup.of_process(pid, proc=_PROC, mounted_at=_CGROUPS) if pid else None
+            if cgroup is None:
+                return False  # it has ended meanwhile
+            self._cgroups[container] = cgroup
+        return cgroupfs.frozen([self._cgroups[container].path]) is True
 
     def _now(self, subject: Subject, *, pod: PodView, views: Sequence[ContainerView]) -> Now:
         running: dict[str, list[ContainerView]] = {}

@@ -11,7 +11,7 @@ from tests.fakes.cri_runtime import Runtime
 
 @dataclass
 class Standbys:
-    """``story`` is what happened, in order. ``refusal`` makes ``prepare`` fail."""
+    """``story`` is what happened, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail."""
 
     runtime: Runtime
     old: ContainerId
@@ -28,6 +28,13 @@ class Standbys:
         self.held.add(successor)
         self.story.append("prepared")
         return Standby(hold=_Hold(self, successor), old=_Cgroup(self))
+
+    def freeze(self, pid: int | None) -> None:
+        """Freeze the old one."""
+        if self.refusal is not None:
+            raise HoldError(self.refusal)
+        self.frozen = True
+        self.story.append("frozen")
 
     def thaw(self, pid: int | None) -> None:
         """Let the old one go on."""

@@ -270,7 +270,7 @@ async def test_a_successor_on_standby_is_let_run_only_after_the_old_process_has_
     assert rig.standbys.held
     swap.host.leave(PID)
     assert (await work).result is Result.SWAPPED
-    assert rig.standbys.story == ["prepared", "released"]
+    assert rig.standbys.story == ["frozen", "prepared", "released"]
 
 
 async def test_a_process_that_cannot_be_killed_costs_a_successor_on_standby_its_life(rig: Rig) -> None:

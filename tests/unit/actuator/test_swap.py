@@ -259,7 +259,7 @@ async def test_a_successor_on_standby_runs_when_the_old_one_is_dead(rig: Rig) ->
     intent = rig.intent(order=START_FIRST)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
-    assert standbys(rig).story == ["prepared", "released"]
+    assert standbys(rig).story == ["frozen", "prepared", "released"]
 
 
 async def test_where_nothing_can_be_held_the_successor_is_taken_back_and_the_old_one_runs_on(rig: Rig) -> None:
@@ -286,7 +286,7 @@ async def test_a_stop_that_always_fails_leaves_the_successor_and_ends_the_old_on
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
     assert outcome.result is Result.UNFINISHED
-    assert standbys(rig).story == ["prepared", "killed", "released"]
+    assert standbys(rig).story == ["frozen", "prepared", "killed", "released"]
     (survivor,) = await rig.running()
     assert survivor.restart_id == intent.id
 
@@ -307,6 +307,31 @@ async def test_a_start_whose_answer_is_lost_keeps_the_old_one_frozen_until_someb
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
     assert "thawed" not in standbys(rig).story
+
+
+@pytest.mark.parametrize("order", [intents.Order.CREATE_FIRST, START_FIRST])
+async def test_the_old_one_stands_still_before_a_successor_is_created_beside_it(rig: Rig, order: intents.Order) -> None:
+    """Or else kubelet's copy and the old one would both run if we died there."""
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.FAILED
+    assert standbys(rig).story[0] == "frozen"
+    assert "thawed" in standbys(rig).story, "nothing is left beside it"
+
+
+async def test_nobody_is_frozen_who_is_stopped_before_anything_is_created(rig: Rig) -> None:
+    intent = rig.intent(order=intents.Order.STOP_FIRST)
+    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert standbys(rig).story == []
+
+
+async def test_where_nothing_can_be_frozen_a_successor_is_created_beside_the_running_one(rig: Rig) -> None:
+    standbys(rig).refusal = "no cgroup version 2"
+    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
 
 
 @BOTH_ORDERS

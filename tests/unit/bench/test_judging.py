@@ -6,21 +6,23 @@ from typing import Any
 import pytest
 
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
+from agent.restart.intents import Strategy
 from bench.crash import judging
 from bench.crash.judging import Life, Now, Overlap, Wrong
 from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
 
 SUBJECT = Subject("pod")
+PAIR = Subject("pod", mains=("trainer", "worker"))
 AT = 1000.0
 FAULT = Injected(SUBJECT, "trainer", old=ContainerId("trainer-old"), pid=17, at=AT)
 
 
-def running(container: str, *, created: float = AT + 1) -> ContainerView:
+def running(container: str, *, created: float = AT + 1, pod: str = "uid", box: str = "box") -> ContainerView:
     name = container.partition("-")[0]
-    ref = ContainerRef(PodRef("default", SUBJECT.name, PodUid("uid")), name)
+    ref = ContainerRef(PodRef("default", SUBJECT.name, PodUid(pod)), name)
     state = ContainerState.RUNNING
-    return ContainerView(ContainerId(container), ref, SandboxId("box"), 0, state, created_at=int(created * 1e9))
+    return ContainerView(ContainerId(container), ref, SandboxId(box), 0, state, created_at=int(created * 1e9))
 
 
 RUN = {"trainer": [running("trainer-new")], "shipper": [running("shipper-old", created=AT - 9)]}
@@ -64,6 +66,7 @@ def test_a_pod_that_is_well_is_settled_and_has_nothing_wrong() -> None:
             id="two-trainers",
         ),
         pytest.param({"shown": SHOWN | {"trainer": ContainerId("trainer-old")}}, Wrong.KUBELET_DISAGREES, id="kubelet"),
+        pytest.param({"frozen": [ContainerId("shipper-old")]}, Wrong.FROZEN, id="frozen"),
     ],
 )
 def test_what_must_still_come_or_go(changes: dict[str, Any], expected: Wrong) -> None:
@@ -80,6 +83,37 @@ def test_a_container_that_outlived_its_fault_was_not_restarted() -> None:
     assert judging.unsettled(replace(old, refusals=[refusal]), [FAULT]) == ()
     another = "trainer not restarted for Xid 31 on GPU-0 pid 170: a new process would fail on the device"
     assert judging.unsettled(replace(old, refusals=[another]), [FAULT]) != ()
+
+
+def test_a_pair_of_which_one_was_restarted_has_lost_the_other() -> None:
+    fault = replace(FAULT, subject=PAIR)
+    half = now(
+        subject=PAIR,
+        running=RUN | {"worker": [running("worker-old", created=AT - 9)]},
+        shown=SHOWN | {"worker": ContainerId("worker-old")},
+    )
+    assert [violation.detail for violation in judging.unsettled(half, [fault])] == [
+        "worker outlived the fault of trainer (pid 17)"
+    ]
+    whole = replace(
+        half,
+        running=RUN | {"worker": [running("worker-new")]},
+        shown=SHOWN | {"worker": ContainerId("worker-new")},
+    )
+    assert judging.unsettled(whole, [fault]) == ()
+
+
+def test_a_fault_that_was_refused_is_no_success() -> None:
+    refusal = "trainer not restarted for Xid 31 on GPU-0 pid 17: a new process would fail on the device"
+    old = now(restart_counts=BEFORE.restart_counts, refusals=[refusal])
+    assert wrongs(old) == [Wrong.REFUSED]
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [running("trainer-new", pod="another"), running("trainer-new", box="another")], ids=["pod", "sandbox"]
+)
+def test_a_pod_must_stay_in_its_place(elsewhere: ContainerView) -> None:
+    assert wrongs(now(running=RUN | {"trainer": [elsewhere]})) == [Wrong.NOT_IN_PLACE]
 
 
 def test_what_the_agent_made_and_never_started_must_be_gone() -> None:
@@ -148,10 +182,25 @@ def test_who_was_still_there_when_a_container_began(lives: list[Life], what: Ove
         ({"trainer": 3}, 2, []),
         ({"trainer": 0}, 1, [Wrong.RESTART_COUNT]),
         ({"trainer": 1, "shipper": -1}, 1, [Wrong.RESTART_COUNT]),
+        ({"trainer": 1, "shipper": 1}, 1, [Wrong.RESTART_COUNT]),
+        ({"trainer": 1, "prepare": 1}, 1, [Wrong.RESTART_COUNT]),
     ],
 )
 def test_restart_counts_grow_and_not_without_bounds(counts: dict[str, int], kills: int, expected: list[Wrong]) -> None:
     assert wrongs(now(restart_counts={"prepare": 0, "shipper": 0} | counts), kills=kills) == expected
+
+
+def test_a_rerun_restarts_everything_and_of_a_pod_that_was_not_hit_nothing_is_restarted() -> None:
+    rerun = Subject("pod", strategy=Strategy.RERUN)
+    once = now(restart_counts={"prepare": 1, "trainer": 1, "shipper": 1})
+    for after, faults, expected in [
+        (once, [replace(FAULT, subject=rerun)], []),
+        (now(), [replace(FAULT, subject=rerun)], [Wrong.RESTART_COUNT, Wrong.RESTART_COUNT]),
+        (now(), [], [Wrong.RESTART_COUNT]),
+        (BEFORE, [], []),
+    ]:
+        found = judging.wrongs(after, before=BEFORE, since=AT - 1, faults=faults, kills=1)
+        assert [violation.wrong for violation in found] == expected
 
 
 def test_containers_run_beside_each_other_only_while_both_run() -> None:

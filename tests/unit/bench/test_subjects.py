@@ -36,7 +36,9 @@ def test_each_lasting_container_has_a_lease_of_its_own() -> None:
 
 def test_a_swap_replaces_the_mains_and_a_rerun_all_that_lasts() -> None:
     assert Subject("s").replaced == {"trainer"}
+    assert Subject("s").restarted == {"trainer"}
     assert Subject("s", strategy=Strategy.RERUN).replaced == {"trainer", "shipper"}
+    assert Subject("s", strategy=Strategy.RERUN).restarted == {"prepare", "trainer", "shipper"}
 
 
 def test_the_rules_are_declared_where_they_are_the_strategy() -> None:

@@ -1,0 +1,128 @@
+"""What the witness remembers of a pod, and for how long."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from agent.cri.events import ContainerEvent, EventKind
+from agent.model import conditions
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.workloads import ContainerState, ContainerView, PodView
+from agent.sources.pods import PodChange, PodChangeKind
+from bench.crash.subjects import Subject
+from bench.crash.witness import Witness
+from bench.rig import Rig
+from tests.unit.restart import builders
+
+SUBJECT = Subject(builders.POD.name)
+DEADLINE = 60.0
+
+
+@dataclass
+class Pods:
+    """The watch of the API server's pods: a test tells it what has changed."""
+
+    newest: PodView = field(default_factory=builders.pod)
+    listeners: list[Callable[[PodChange], None]] = field(default_factory=list)
+
+    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    def by_name(self, namespace: str, name: str) -> PodView:
+        assert (namespace, name) == (self.newest.ref.namespace, self.newest.ref.name)
+        return self.newest
+
+    def change(self, pod: PodView) -> None:
+        """Tell of it as the watch does."""
+        self.newest = pod
+        for listener in self.listeners:
+            listener(PodChange(PodChangeKind.CHANGED, pod))
+
+
+@dataclass
+class Events:
+    """The watch of the runtime's containers: a test tells it what has happened."""
+
+    queue: "asyncio.Queue[ContainerEvent]" = field(default_factory=asyncio.Queue)
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self) -> AsyncIterator["asyncio.Queue[ContainerEvent]"]:
+        yield self.queue
+
+    def containers(self) -> tuple[ContainerView, ...]:
+        return ()
+
+
+@dataclass
+class Watched:
+    """A witness, and what it sees."""
+
+    witness: Witness
+    pods: Pods
+    events: Events
+
+    async def happens(self, kind: EventKind, view: ContainerView, *, at: float) -> None:
+        """Return when the witness has taken note of it."""
+        lines = len(self.witness.timeline(SUBJECT))
+        self.events.queue.put_nowait(ContainerEvent(kind, view, created_at=int(at * 1e9)))
+        async with asyncio.timeout(DEADLINE):
+            while len(self.witness.timeline(SUBJECT)) == lines:
+                await self.witness.change(timeout=DEADLINE)
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    pods, events = Pods(), Events()
+    observer = SimpleNamespace(volume=lambda _: tmp_path)
+    rig = cast("Rig", SimpleNamespace(pods=pods, events=events, observer=observer))
+    async with Witness.of(rig) as witness:
+        yield Watched(witness, pods, events)
+
+
+def test_the_phases_begin_when_the_pod_first_runs_and_none_is_forgotten(watched: Watched) -> None:
+    for phase in ("Pending", "Running", "Running", "Failed", "Running"):
+        watched.pods.change(builders.pod(phase=phase))
+    watched.witness.turn_page()
+    assert watched.witness.now(SUBJECT).phases == ("Running", "Failed", "Running")
+    watched.witness.forget(SUBJECT)
+    assert watched.witness.now(SUBJECT).phases == ()
+
+
+def test_a_refusal_is_remembered_until_the_page_is_turned(watched: Watched) -> None:
+    refusal = Condition(
+        conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, "BudgetSpent", "not restarted for pid 17: …"
+    )
+    for status in (ConditionStatus.FALSE, ConditionStatus.FALSE, ConditionStatus.TRUE):
+        watched.pods.change(builders.pod(conditions=(replace(refusal, status=status),)))
+    assert watched.witness.now(SUBJECT).refusals == (refusal.message,)
+    watched.witness.turn_page()
+    assert watched.witness.now(SUBJECT).refusals == ()
+
+
+async def test_a_container_that_has_ended_is_forgotten_when_the_page_is_turned(watched: Watched) -> None:
+    old, new = builders.view("old"), builders.view("new", attempt=1)
+    await watched.happens(EventKind.STARTED, old, at=1.0)
+    await watched.happens(EventKind.STOPPED, replace(old, state=ContainerState.EXITED), at=3.0)
+    await watched.happens(EventKind.DELETED, replace(old, state=ContainerState.EXITED), at=4.0)
+    await watched.happens(EventKind.STARTED, new, at=2.0)
+    first, second = watched.witness.now(SUBJECT).lives
+    assert (first.began, first.ended) == (1.0, 3.0), "removal is not its end"
+    assert first.beside(second)
+    watched.witness.turn_page()
+    assert watched.witness.now(SUBJECT).lives == (second,)
+
+
+async def test_having_stood_still_excuses_nobody_for_longer_than_a_page(watched: Watched) -> None:
+    view = builders.view("old")
+    await watched.happens(EventKind.STARTED, view, at=1.0)
+    watched.witness.stood_still(SUBJECT, view.id)
+    assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [True]
+    watched.witness.turn_page()
+    assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [False]
