@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit test-gpu format bench proto clean
+.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash proto clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -46,8 +46,13 @@ format: venv  ## put the code into its form
 	ruff format .
 	ruff check --fix .
 
-bench: devnode  ## swap against the bare calls, and kernel log line to pod condition, as JSON
+bench: devnode  ## every strategy against the bare calls, and device trouble to pod condition, as JSON
 	python -m bench.restart
+	python -m bench.reruns
+	python -m bench.health
+
+bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
+	python -m bench.crash --runs 500
 
 proto: venv  ## generate common/pb from proto/
 	python -m hack.protogen

@@ -1,0 +1,65 @@
+"""When a pod's DevicesHealthy condition arrives at somebody who watches the API."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.rig import SECONDS
+from common.kube import client as kube
+from common.kube import paths
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One pod's condition as it is watched: its status, and when it came (``time.perf_counter``)."""
+
+    seen: "asyncio.Queue[tuple[str, float]]"
+
+    async def until(self, status: str) -> float:
+        """Return when the condition came to have that status. Raises TimeoutError."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                found, at = await self.seen.get()
+                if found == status:
+                    return at
+
+    async def toggled(self, *, times: int, toggle: Callable[[bool], object]) -> list[float]:
+        """Break and mend in turns; return the seconds from each to its arrival."""
+        took = []
+        for number in range(times):
+            broken = number % 2 == 0
+            began = time.perf_counter()
+            toggle(broken)
+            took.append(await self.until("False" if broken else "True") - began)
+        return took
+
+
+@contextlib.asynccontextmanager
+async def of(api: kube.KubeClient, *, uid: str) -> AsyncIterator[Arrivals]:
+    """Watch a pod's condition; yields when the devices are healthy."""
+    arrivals = Arrivals(asyncio.Queue())
+    watching = asyncio.create_task(_watch(api, uid=uid, seen=arrivals.seen), name="condition-watch")
+    try:
+        await arrivals.until("True")
+        yield arrivals
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(api: kube.KubeClient, *, uid: str, seen: "asyncio.Queue[tuple[str, float]]") -> None:
+    listing = await api.list(paths.PODS)
+    for pod in listing.items:
+        _arrived(pod, uid=uid, seen=seen)
+    async for event in api.watch(paths.PODS, resource_version=listing.resource_version):
+        _arrived(event.object, uid=uid, seen=seen)
+
+
+def _arrived(pod: dict[str, Any], *, uid: str, seen: "asyncio.Queue[tuple[str, float]]") -> None:
+    conditions: Sequence[dict[str, str]] = pod.get("status", {}).get("conditions") or ()
+    status = next((item["status"] for item in conditions if item["type"] == "kubemend.io/DevicesHealthy"), None)
+    if pod["metadata"].get("uid") == uid and status is not None:
+        seen.put_nowait((status, time.perf_counter()))

@@ -1,0 +1,61 @@
+"""What a process and its children cost: CPU time and memory, as the kernel counts them (proc(5))."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MIB = 1024 * 1024
+_UTIME, _STIME = 11, 12  # after the name, which may hold blanks; proc(5) counts them 14 and 15
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """CPU seconds and resident bytes of a tree of processes at one moment (``time.monotonic``)."""
+
+    at: float
+    cpu_seconds: float
+    resident: dict[str, int]
+
+    def since(self, earlier: "Footprint") -> dict[str, object]:
+        """Return the cost from then to now: per cent of one core, and MiB by process now."""
+        busy = self.cpu_seconds - earlier.cpu_seconds
+        return {
+            "seconds": round(self.at - earlier.at, 1),
+            "cpu_percent_of_a_core": round(100 * busy / (self.at - earlier.at), 3),
+            "rss_mib": {name: round(size / _MIB, 1) for name, size in self.resident.items()},
+            "rss_mib_total": round(sum(self.resident.values()) / _MIB, 1),
+        }
+
+
+def of(pid: int) -> Footprint:
+    """Measure a process with all that it has started."""
+    tree = [pid, *_descendants(pid)]
+    cpu = sum(_cpu_ticks(each) for each in tree) / _TICKS
+    return Footprint(time.monotonic(), cpu, {_name(each): _resident(each) for each in tree})
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _cpu_ticks(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return int(fields[_UTIME]) + int(fields[_STIME])
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+def _name(pid: int) -> str:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    module = command[command.index("-m") + 1] if "-m" in command else command[0]
+    return f"{module} {pid}"
