@@ -10,19 +10,17 @@ from pathlib import Path
 from agent.doctor import blocking, nvml_probe
 from agent.doctor.checks import Check, Result
 from agent.model.parts import PartState, PartStatus
-from agent.sources.nvml import reader, statuses
+from agent.sources.nvml import presence, reader, statuses
 from agent.sources.nvml.child import Child
 
 GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
 
 _STOP_SECONDS = 5.0
-_NVIDIA = "0x10de"
-_DISPLAY = ("0x0300", "0x0302")  # PCI class codes: VGA controller, 3D controller
 
 
 async def gpus(*, sysfs: Path, hang_deadline: float) -> Sequence[Check]:
     """Say what NVML tells. ``hang_deadline`` is how long one call may take, in seconds."""
-    on_bus = await blocking.in_thread(lambda: gpus_on_bus(sysfs))
+    on_bus = await blocking.in_thread(lambda: presence.gpus_on_bus(sysfs))
     try:
         message = await _ask(hang_deadline)
     except OSError as error:
@@ -35,25 +33,12 @@ async def gpus(*, sysfs: Path, hang_deadline: float) -> Sequence[Check]:
 def judge(answer: nvml_probe.Answer, *, on_bus: int) -> Sequence[Check]:
     """Say what an answer means on a node with so many NVIDIA GPUs on its PCI bus."""
     if answer.code == reader.LIBRARY_NOT_FOUND:
-        return _stopped(statuses.no_library(seen_gpus=False), on_bus=on_bus)
+        return _stopped(statuses.no_library(seen_gpus=False, on_bus=on_bus))
     if answer.code == reader.DRIVER_NOT_LOADED:
-        return _stopped(statuses.no_driver(seen_gpus=False), on_bus=on_bus)
+        return _stopped(statuses.no_driver(seen_gpus=False, on_bus=on_bus))
     if answer.code:
         return _stopped(statuses.not_initialised(answer.error))
     return _devices_check(answer), _events_check(answer)
-
-
-def gpus_on_bus(sysfs: Path) -> int:
-    """Return how many NVIDIA GPUs the kernel shows on the PCI bus, with a driver or without."""
-    return sum(1 for device in (sysfs / "bus" / "pci" / "devices").glob("*") if _is_gpu(device))
-
-
-def _is_gpu(device: Path) -> bool:
-    try:
-        vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
-    except OSError:
-        return False  # unplugged since the listing
-    return vendor == _NVIDIA and kind.startswith(_DISPLAY)
 
 
 def _devices_check(answer: nvml_probe.Answer) -> Check:
@@ -90,16 +75,12 @@ def _events_check(answer: nvml_probe.Answer) -> Check:
     return Check(EVENTS, Result.OK, "NVML tells Xids as they happen")
 
 
-def _stopped(status: PartStatus, *, on_bus: int = 0) -> Sequence[Check]:
+def _stopped(status: PartStatus) -> Sequence[Check]:
     """Return the checks for an NVML that told nothing. A node with GPUs on its bus needs one."""
-    if status.state is PartState.IDLE and not on_bus:
+    if status.state is PartState.IDLE:
         return tuple(Check(name, Result.NOT_NEEDED, status.message) for name in NAMES)
-    what, mend = status.message, status.mend
-    if on_bus:
-        what = f"{what}, which has {on_bus} NVIDIA GPUs on its PCI bus"
-        mend = "load the driver, and make its libraries visible to the agent (the NVIDIA container toolkit does that)"
     return (
-        Check(GPUS, Result.FAIL, what, mend),
+        Check(GPUS, Result.FAIL, status.message, status.mend),
         Check(EVENTS, Result.UNKNOWN, "NVML could not be asked", f"see {GPUS}"),
     )
 

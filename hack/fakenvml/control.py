@@ -17,24 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hack.fakenvml import layout
+from hack.fakenvml import describing, healthy, layout
 from hack.fakenvml.layout import Driver, Fault, Group
 
 LIBRARY = "libnvidia-ml.so.1"
 STATE_VARIABLE = "KUBEMEND_FAKENVML_STATE"
 
-RECOVERY_ACTION_FIELD = 230
-PCIE_FIELDS = range(173, 184)
+GIB = healthy.GIB
+RECOVERY_ACTION_FIELD = healthy.RECOVERY_ACTION_FIELD
 EVENT_XID = 0x8
 EVENT_GPU_UNAVAILABLE = 0x4000
 EVENT_RECOVERY_ACTION = 0x8000
-ALL_EVENTS = 0xFF9F
 NO_INSTANCE = 0xFFFFFFFF
-GIB = 1 << 30
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE = 1
 _EVERYONE = 0x7FFFFFFF
+_UNSIGNED_LONG_LONG = 3  # NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 
 
 class RecoveryAction(enum.IntEnum):
@@ -56,8 +55,10 @@ class MigSpec:
     memory_total: int = 10 * GIB
 
 
-def build(directory: Path) -> Path:
+def build(directory: Path, *, old_driver: bool = False) -> Path:
     """Compile the library with ``cc`` into ``directory`` and return its path.
+
+    One of an ``old_driver`` (before R535) lacks the functions that came later.
 
     Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
     """
@@ -66,6 +67,8 @@ def build(directory: Path) -> Path:
     fresh = directory / f".{LIBRARY}.{os.getpid()}"
     source = Path(__file__).with_name("fakenvml.c")
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    if old_driver:
+        flags.append("-DOLD_DRIVER")
     subprocess.run(["cc", *flags, f"-Wl,-soname,{LIBRARY}", str(source), "-o", str(fresh)], check=True)
     return fresh.replace(target)
 
@@ -137,7 +140,7 @@ class FakeNvml:
             state.driver, state.hang_groups, state.slow_groups, state.slow_ms = Driver.LOADED, 0, 0, 0
             state.driver_version, state.cuda_version = b"595.71.05", 13010
             for number in range(layout.GPUS):
-                state.gpus[number] = _healthy_gpu(number, present=number < gpus)
+                state.gpus[number] = healthy.gpu(number, uuid=gpu_uuid(number), bus=_bus(number), present=number < gpus)
 
     # ---- the node ----
 
@@ -165,6 +168,12 @@ class FakeNvml:
             state.slow_groups, state.slow_ms = (groups if milliseconds else 0), milliseconds
 
     # ---- one GPU ----
+
+    @contextlib.contextmanager
+    def gpu(self, number: int) -> Iterator[layout.Gpu]:
+        """Hand out all that the fake knows of a GPU, for changes that have no method; seen when the block is left."""
+        with self._change() as state:
+            yield state.gpus[number]
 
     def fault(self, fault: Fault, *, gpu: int) -> None:
         """Set what the getters of this GPU answer."""
@@ -195,12 +204,71 @@ class FakeNvml:
         if event:
             self.event(EVENT_RECOVERY_ACTION, gpu=gpu)
 
-    def field(self, field_id: int, *, gpu: int, value: int = 0, result: int = 0) -> None:
-        """Set one field value and its own nvmlReturn."""
+    def field(
+        self,
+        field_id: int,
+        *,
+        gpu: int,
+        value: int = 0,
+        result: int = 0,
+        value_type: int = _UNSIGNED_LONG_LONG,
+    ) -> None:
+        """Set one field value, its own nvmlReturn and its nvmlValueType (a negative value needs a signed one)."""
         with self._change() as state:
             fields = state.gpus[gpu].fields
             slot = next(entry for wanted in (field_id, 0) for entry in fields if entry.id == wanted)
-            slot.id, slot.value, slot.result = field_id, value, result
+            slot.id, slot.value, slot.result = field_id, value & layout.NOT_AVAILABLE, result
+            slot.type = value_type
+
+    def set(self, *, gpu: int, **readings: int) -> None:
+        """Set plain numbers of the GPU (``describing.READINGS``). Raises ValueError for others."""
+        if unknown := set(readings) - set(describing.READINGS):
+            raise ValueError(f"a GPU has no {', '.join(sorted(unknown))}; there are {', '.join(describing.READINGS)}")
+        with self._change() as state:
+            for name, value in readings.items():
+                setattr(state.gpus[gpu], name, value)
+
+    def busy(self, *, gpu: int) -> None:
+        """Put the GPU to work as a healthy one does: full utilization at full clocks, no clocks event reason."""
+        with self._change() as state:
+            target = state.gpus[gpu]
+            target.utilization, target.clocks_event_reasons, target.sm_clock = 100, 0, target.sm_clock_max
+
+    def ecc(self, *, gpu: int, corrected: int = 0, uncorrected: int = 0, sram: bool = False) -> None:
+        """Set the volatile error counts of DRAM or SRAM."""
+        with self._change() as state:
+            counts = state.gpus[gpu].ecc_sram if sram else state.gpus[gpu].ecc_dram
+            counts[0][0], counts[1][0] = corrected, uncorrected
+
+    def link(
+        self, number: int, *, gpu: int, active: bool = True, replays: int | None = None, recoveries: int | None = None
+    ) -> None:
+        """Set an NVLink's state, and its error counts since the driver was loaded where they are given."""
+        with self._change() as state:
+            link = state.gpus[gpu].links[number]
+            link.active = int(active)
+            for slot, count in enumerate((replays, recoveries)):
+                if count is not None:
+                    link.counters[slot] = count
+
+    def links(self, count: int, *, gpu: int) -> None:
+        """Let the GPU have so many NVLinks; none answers NOT_SUPPORTED for the others."""
+        with self._change() as state:
+            for number, link in enumerate(state.gpus[gpu].links):
+                link.present = int(number < count)
+
+    def error(self, function: str, result: int, *, gpu: int) -> None:
+        """Make one function answer this nvmlReturn on this GPU; 0 (SUCCESS) ends it."""
+        with self._change() as state:
+            errors = state.gpus[gpu].errors
+            slot = next(entry for wanted in (function.encode(), b"") for entry in errors if entry.function == wanted)
+            slot.function, slot.result = (function.encode() if result else b""), result
+
+    def after_reset(self, *, gpu: int) -> None:
+        """Let all that a GPU reset ends be over, and every counter start anew."""
+        with self._change() as state:
+            old = state.gpus[gpu]
+            state.gpus[gpu] = healthy.gpu(gpu, uuid=old.uuid.decode(), bus=old.bus, present=bool(old.present))
 
     def remapped_rows(self, *, gpu: int, uncorrectable: int = 1, pending: bool = False, failure: bool = False) -> None:
         """Set the row-remapper's answer."""
@@ -268,27 +336,23 @@ class FakeNvml:
         data: int = 0,
         gpu_instance: int = NO_INSTANCE,
         compute_instance: int = NO_INSTANCE,
+        times: int = 1,
     ) -> None:
-        """Queue any event for every event set that asked for it on this GPU."""
+        """Queue any event for every event set that asked for it on this GPU; a storm is many ``times``."""
         with self._change() as state:
-            state.events[state.event_head % layout.EVENTS] = layout.Event(
-                type=event_type,
-                data=data,
-                gpu=gpu,
-                gpu_instance=gpu_instance,
-                compute_instance=compute_instance,
-            )
-            state.event_head += 1
+            for _ in range(times):
+                state.events[state.event_head % layout.EVENTS] = layout.Event(
+                    type=event_type,
+                    data=data,
+                    gpu=gpu,
+                    gpu_instance=gpu_instance,
+                    compute_instance=compute_instance,
+                )
+                state.event_head += 1
 
     def status(self) -> dict[str, object]:
         """Return the state in words, for people and for the ``status`` command."""
-        state = self._state
-        return {
-            "driver": Driver(state.driver).name.lower(),
-            "hang": _group_names(state.hang_groups),
-            "events": state.event_head,
-            "gpus": [_describe(number, gpu) for number, gpu in enumerate(state.gpus) if gpu.uuid],
-        }
+        return describing.state(self._state)
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[layout.State]:
@@ -305,42 +369,3 @@ class FakeNvml:
         word = ctypes.addressof(self._state) + layout.State.generation.offset
         libc = ctypes.CDLL(None, use_errno=True)
         libc.syscall(ctypes.c_long(_SYS_FUTEX[platform.machine()]), ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYONE)
-
-
-def _healthy_gpu(number: int, *, present: bool) -> layout.Gpu:
-    gpu = layout.Gpu(
-        name=b"NVIDIA H100 80GB HBM3",
-        uuid=gpu_uuid(number).encode(),
-        serial=f"16539230{number:05d}".encode(),
-        memory_total=80 * GIB,
-        memory_used=0,
-        supported_events=ALL_EVENTS,
-        clocks_event_reasons=1,  # GpuIdle
-        present=int(present),
-        bus=_bus(number),
-        minor=number,
-        persistence=1,
-        temperature=32 + number,
-        power_mw=70_000,
-    )
-    for slot, field_id in enumerate((RECOVERY_ACTION_FIELD, *PCIE_FIELDS)):
-        gpu.fields[slot] = layout.Field(id=field_id)
-    return gpu
-
-
-def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
-    return {
-        "gpu": number,
-        "uuid": gpu.uuid.decode(),
-        "present": bool(gpu.present),
-        "fault": Fault(gpu.fault).name.lower(),
-        "hang": _group_names(gpu.hang_groups),
-        "recovery": next(field.value for field in gpu.fields if field.id == RECOVERY_ACTION_FIELD),
-        "memory_used": gpu.memory_used,
-        "processes": [process.pid for process in gpu.processes[: gpu.process_count]],
-        "mig": [mig.uuid.decode() for mig in gpu.migs if mig.present],
-    }
-
-
-def _group_names(groups: int) -> list[str]:
-    return [str(group.name).lower() for group in Group if group & groups]

@@ -4,7 +4,8 @@
  * The real pynvml loads it through LD_LIBRARY_PATH. Faults are switched from outside while a client runs, by
  * changing the file named in $KUBEMEND_FAKENVML_STATE; a futex in that file wakes whoever waits or hangs. What
  * NVML would not know without a new nvmlInit stays unknown here too: a GPU added later is not listed, one that
- * was lost stays lost. Functions that are not here make pynvml raise FunctionNotFound, as an old driver does.
+ * was lost stays lost. Functions that are not here make pynvml raise FunctionNotFound, as an old driver does; built
+ * with -DOLD_DRIVER it lacks those that drivers before R535 lack.
  */
 #define _GNU_SOURCE
 #include "fakenvml.h"
@@ -41,8 +42,24 @@ typedef enum {
 	OPERATING_SYSTEM = 17,
 	VERSION_MISMATCH = 18,
 	INSUFFICIENT_RESOURCES = 23,
+	ARGUMENT_VERSION_MISMATCH = 25,
 	UNKNOWN = 999,
 } result_t;
+
+enum {
+	CLOCK_SM = 1,
+	LOCATION_DRAM = 2,
+	LOCATION_SRAM = 7,
+	THRESHOLD_SLOWDOWN = 1,
+	THRESHOLD_MEMORY_MAX = 2,
+	TYPE_UNSIGNED_LONG_LONG = 3,
+	SRAM_STATUS_V1 = 0x1000068,
+	FABRIC_V2 = 0x2000024,
+	FABRIC_V3 = 0x3000028,
+};
+
+/* NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _ERROR_DL_RECOVERY, _COUNT_RCV_ERRORS, _COUNT_LINK_RECOVERY_EVENTS */
+static const unsigned int link_field_ids[FAKE_LINK_COUNTERS] = {161, 162, 208, 215};
 
 struct handle { /* what an nvmlDevice_t points to */
 	unsigned int gpu;
@@ -83,6 +100,30 @@ struct field_value {
 	long long timestamp, latency_usec;
 	unsigned int type, result;
 	unsigned long long value;
+};
+
+struct utilization {
+	unsigned int gpu, memory;
+};
+
+struct margin {
+	unsigned int version;
+	int margin;
+};
+
+struct sram_status {
+	unsigned int version;
+	unsigned long long aggregate[3], volatiles[3], buckets[5];
+	unsigned int threshold_exceeded;
+};
+
+struct fabric_info {
+	unsigned int version;
+	unsigned char cluster[16];
+	unsigned int status, clique;
+	unsigned char state;
+	unsigned int mask;
+	unsigned char summary; /* from version 3 on */
 };
 
 struct event_data {
@@ -183,8 +224,16 @@ static result_t gpu_result(unsigned int gpu)
 	return it->fault == FAULT_RESET_REQUIRED ? RESET_REQUIRED : SUCCESS;
 }
 
-/* The common start of every getter: hang, driver, handle and device faults, in this order. */
-static result_t open_device(device_t device, struct fake_gpu **gpu)
+static result_t injected_error(const struct fake_gpu *gpu, const char *function)
+{
+	for (unsigned int n = 0; n < FAKE_ERRORS; n++)
+		if (strcmp(gpu->errors[n].function, function) == 0)
+			return gpu->errors[n].result;
+	return SUCCESS;
+}
+
+/* The common start of every getter: hang, driver, handle, device faults and errors of this function, in this order. */
+static result_t open_device(device_t device, struct fake_gpu **gpu, const char *function)
 {
 	result_t result = enter(GROUP_GETTERS);
 
@@ -194,19 +243,20 @@ static result_t open_device(device_t device, struct fake_gpu **gpu)
 		return INVALID_ARGUMENT;
 	*gpu = &state->gpus[device->gpu];
 	pass(GROUP_GETTERS, *gpu);
-	return gpu_result(device->gpu);
+	result = gpu_result(device->gpu);
+	return result == SUCCESS ? injected_error(*gpu, function) : result;
 }
 
-static result_t open_whole(device_t device, struct fake_gpu **gpu)
+static result_t open_whole(device_t device, struct fake_gpu **gpu, const char *function)
 {
-	result_t result = open_device(device, gpu);
+	result_t result = open_device(device, gpu, function);
 
 	return result == SUCCESS && device->mig >= 0 ? NOT_SUPPORTED : result;
 }
 
-static result_t open_mig(device_t device, struct fake_gpu **gpu, struct fake_mig **mig)
+static result_t open_mig(device_t device, struct fake_gpu **gpu, struct fake_mig **mig, const char *function)
 {
-	result_t result = open_device(device, gpu);
+	result_t result = open_device(device, gpu, function);
 
 	if (result != SUCCESS)
 		return result;
@@ -422,7 +472,7 @@ EXPORT result_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, device_t *d
 EXPORT result_t nvmlDeviceGetUUID(device_t device, char *uuid, unsigned int length)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_device(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -432,7 +482,7 @@ EXPORT result_t nvmlDeviceGetUUID(device_t device, char *uuid, unsigned int leng
 EXPORT result_t nvmlDeviceGetName(device_t device, char *name, unsigned int length)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_device(device, &gpu, __func__);
 
 	return result == SUCCESS ? copy_text(gpu->name, name, length) : result;
 }
@@ -440,7 +490,7 @@ EXPORT result_t nvmlDeviceGetName(device_t device, char *name, unsigned int leng
 EXPORT result_t nvmlDeviceGetSerial(device_t device, char *serial, unsigned int length)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	return result == SUCCESS ? copy_text(gpu->serial, serial, length) : result;
 }
@@ -448,7 +498,7 @@ EXPORT result_t nvmlDeviceGetSerial(device_t device, char *serial, unsigned int 
 EXPORT result_t nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_device(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -465,7 +515,7 @@ EXPORT result_t nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info)
 EXPORT result_t nvmlDeviceGetIndex(device_t device, unsigned int *out)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_device(device, &gpu, __func__);
 
 	for (unsigned int index = 0; result == SUCCESS && index < visible_count; index++)
 		if (visible[index] == device->gpu)
@@ -478,7 +528,7 @@ EXPORT result_t nvmlDeviceGetIndex(device_t device, unsigned int *out)
 	EXPORT result_t function(device_t device, type *out)                                               \
 	{                                                                                                  \
 		struct fake_gpu *gpu;                                                                      \
-		result_t result = open_whole(device, &gpu);                                                \
+		result_t result = open_whole(device, &gpu, __func__);                                                \
                                                                                                            \
 		if (result == SUCCESS)                                                                     \
 			*out = (expression);                                                               \
@@ -488,15 +538,24 @@ EXPORT result_t nvmlDeviceGetIndex(device_t device, unsigned int *out)
 GETTER(nvmlDeviceGetMinorNumber, unsigned int, gpu->minor)
 GETTER(nvmlDeviceGetPersistenceMode, unsigned int, gpu->persistence)
 GETTER(nvmlDeviceGetPowerUsage, unsigned int, gpu->power_mw)
-GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, gpu->clocks_event_reasons)
 GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, gpu->supported_events)
+GETTER(nvmlDeviceGetPerformanceState, unsigned int, gpu->pstate)
+GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, gpu->pcie_generation)
+GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, gpu->pcie_generation_max)
+GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, gpu->pcie_width)
+GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, gpu->pcie_width_max)
+GETTER(nvmlDeviceGetPcieReplayCounter, unsigned int, gpu->pcie_replays)
+GETTER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned int, gpu->retirement_pending)
+#ifndef OLD_DRIVER
+GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, gpu->clocks_event_reasons)
+#endif
 
 /* ---- health ---- */
 
 EXPORT result_t nvmlDeviceGetTemperature(device_t device, unsigned int sensor, unsigned int *out)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -506,10 +565,71 @@ EXPORT result_t nvmlDeviceGetTemperature(device_t device, unsigned int sensor, u
 	return SUCCESS;
 }
 
-static result_t read_memory(device_t device, struct memory *out)
+EXPORT result_t nvmlDeviceGetTemperatureThreshold(device_t device, unsigned int threshold, unsigned int *out)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (threshold != THRESHOLD_SLOWDOWN && threshold != THRESHOLD_MEMORY_MAX)
+		return NOT_SUPPORTED;
+	*out = threshold == THRESHOLD_SLOWDOWN ? gpu->slowdown_temperature : gpu->memory_max_temperature;
+	return *out ? SUCCESS : NOT_SUPPORTED;
+}
+
+EXPORT result_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (gpu->mig_mode)
+		return NOT_SUPPORTED;
+	*out = (struct utilization){.gpu = gpu->utilization, .memory = gpu->utilization / 2};
+	return SUCCESS;
+}
+
+static result_t read_clock(device_t device, unsigned int type, unsigned int *out, bool max, const char *function)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, function);
+
+	if (result != SUCCESS)
+		return result;
+	if (type != CLOCK_SM)
+		return NOT_SUPPORTED;
+	*out = max ? gpu->sm_clock_max : gpu->sm_clock;
+	return SUCCESS;
+}
+
+EXPORT result_t nvmlDeviceGetClockInfo(device_t device, unsigned int type, unsigned int *out)
+{
+	return read_clock(device, type, out, false, __func__);
+}
+
+EXPORT result_t nvmlDeviceGetMaxClockInfo(device_t device, unsigned int type, unsigned int *out)
+{
+	return read_clock(device, type, out, true, __func__);
+}
+
+#ifndef OLD_DRIVER
+EXPORT result_t nvmlDeviceGetMarginTemperature(device_t device, struct margin *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result == SUCCESS)
+		out->margin = (int)gpu->slowdown_temperature - (int)gpu->temperature;
+	return result;
+}
+#endif
+
+static result_t read_memory(device_t device, struct memory *out, const char *function)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_device(device, &gpu, function);
 
 	if (result != SUCCESS)
 		return result;
@@ -530,13 +650,13 @@ static result_t read_memory(device_t device, struct memory *out)
 
 EXPORT result_t nvmlDeviceGetMemoryInfo(device_t device, struct memory *out)
 {
-	return read_memory(device, out);
+	return read_memory(device, out, __func__);
 }
 
 EXPORT result_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *out)
 {
 	struct memory memory;
-	result_t result = read_memory(device, &memory);
+	result_t result = read_memory(device, &memory, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -547,11 +667,12 @@ EXPORT result_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *ou
 	return SUCCESS;
 }
 
-static result_t list_processes(device_t device, enum fake_kind kind, unsigned int *count, struct process_info *out)
+static result_t list_processes(device_t device, enum fake_kind kind, unsigned int *count, struct process_info *out,
+                               const char *function)
 {
 	struct fake_gpu *gpu;
 	unsigned int found = 0, room = *count;
-	result_t result = open_device(device, &gpu);
+	result_t result = open_device(device, &gpu, function);
 
 	for (unsigned int n = 0; result == SUCCESS && n < gpu->process_count; n++) {
 		const struct fake_process *process = &gpu->processes[n];
@@ -574,28 +695,40 @@ static result_t list_processes(device_t device, enum fake_kind kind, unsigned in
 EXPORT result_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *count,
                                                         struct process_info *out)
 {
-	return list_processes(device, KIND_COMPUTE, count, out);
+	return list_processes(device, KIND_COMPUTE, count, out, __func__);
 }
 
 EXPORT result_t nvmlDeviceGetGraphicsRunningProcesses_v3(device_t device, unsigned int *count,
                                                          struct process_info *out)
 {
-	return list_processes(device, KIND_GRAPHICS, count, out);
+	return list_processes(device, KIND_GRAPHICS, count, out, __func__);
 }
 
 EXPORT result_t nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t device, unsigned int *count,
                                                            struct process_info *out)
 {
-	return list_processes(device, KIND_MPS, count, out);
+	return list_processes(device, KIND_MPS, count, out, __func__);
+}
+
+static void read_link_field(const struct fake_gpu *gpu, struct field_value *out)
+{
+	for (unsigned int n = 0; n < FAKE_LINK_COUNTERS; n++) {
+		if (link_field_ids[n] != out->id || out->scope >= FAKE_LINKS || !gpu->links[out->scope].present)
+			continue;
+		out->result = gpu->link_results[n];
+		out->value = gpu->links[out->scope].counters[n];
+	}
 }
 
 static void read_field(const struct fake_gpu *gpu, struct field_value *out)
 {
 	out->result = NOT_SUPPORTED;
-	out->type = 3; /* unsigned long long */
+	out->type = TYPE_UNSIGNED_LONG_LONG;
+	read_link_field(gpu, out);
 	for (unsigned int n = 0; n < FAKE_FIELDS; n++) {
 		if (gpu->fields[n].id == out->id && out->id != 0) {
 			out->result = gpu->fields[n].result;
+			out->type = gpu->fields[n].type;
 			out->value = gpu->fields[n].value;
 		}
 	}
@@ -604,7 +737,7 @@ static void read_field(const struct fake_gpu *gpu, struct field_value *out)
 EXPORT result_t nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *values)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	for (int n = 0; result == SUCCESS && n < count; n++)
 		read_field(gpu, &values[n]);
@@ -615,7 +748,7 @@ EXPORT result_t nvmlDeviceGetRemappedRows(device_t device, unsigned int *correct
                                           unsigned int *pending, unsigned int *failure)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -630,22 +763,104 @@ EXPORT result_t nvmlDeviceGetTotalEccErrors(device_t device, unsigned int type, 
                                             unsigned long long *out)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
 	if (type > 1 || counter > 1)
 		return INVALID_ARGUMENT;
-	*out = gpu->ecc[type][counter];
+	*out = gpu->ecc_dram[type][counter] + gpu->ecc_sram[type][counter];
 	return SUCCESS;
 }
+
+EXPORT result_t nvmlDeviceGetMemoryErrorCounter(device_t device, unsigned int type, unsigned int counter,
+                                                unsigned int location, unsigned long long *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (type > 1 || counter > 1)
+		return INVALID_ARGUMENT;
+	if (location != LOCATION_DRAM && location != LOCATION_SRAM)
+		return NOT_SUPPORTED;
+	*out = location == LOCATION_DRAM ? gpu->ecc_dram[type][counter] : gpu->ecc_sram[type][counter];
+	return SUCCESS;
+}
+
+#ifndef OLD_DRIVER
+EXPORT result_t nvmlDeviceGetSramEccErrorStatus(device_t device, struct sram_status *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (out->version != SRAM_STATUS_V1)
+		return ARGUMENT_VERSION_MISMATCH;
+	*out = (struct sram_status){.version = SRAM_STATUS_V1, .threshold_exceeded = gpu->sram_threshold_exceeded};
+	return SUCCESS;
+}
+#endif
+
+/* ---- NVLink and its fabric ---- */
+
+EXPORT result_t nvmlDeviceGetNvLinkState(device_t device, unsigned int link, unsigned int *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (link >= FAKE_LINKS)
+		return INVALID_ARGUMENT;
+	*out = gpu->links[link].active;
+	return gpu->links[link].present ? SUCCESS : NOT_SUPPORTED;
+}
+
+EXPORT result_t nvmlDeviceGetNvLinkErrorCounter(device_t device, unsigned int link, unsigned int counter,
+                                                unsigned long long *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (link >= FAKE_LINKS)
+		return INVALID_ARGUMENT;
+	if (counter > 1 || !gpu->links[link].present)
+		return NOT_SUPPORTED;
+	*out = gpu->links[link].counters[counter];
+	return SUCCESS;
+}
+
+#ifndef OLD_DRIVER
+EXPORT result_t nvmlDeviceGetGpuFabricInfoV(device_t device, struct fabric_info *out)
+{
+	struct fake_gpu *gpu;
+	result_t result = open_whole(device, &gpu, __func__);
+
+	if (result != SUCCESS)
+		return result;
+	if (out->version != FABRIC_V2 && out->version != FABRIC_V3)
+		return ARGUMENT_VERSION_MISMATCH;
+	out->status = gpu->fabric_status;
+	out->clique = 0;
+	out->state = gpu->fabric_state;
+	out->mask = gpu->fabric_mask;
+	if (out->version == FABRIC_V3)
+		out->summary = (unsigned char)gpu->fabric_summary;
+	return SUCCESS;
+}
+#endif
 
 /* ---- MIG ---- */
 
 EXPORT result_t nvmlDeviceGetMigMode(device_t device, unsigned int *current, unsigned int *pending)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result == SUCCESS)
 		*current = *pending = gpu->mig_mode;
@@ -655,7 +870,7 @@ EXPORT result_t nvmlDeviceGetMigMode(device_t device, unsigned int *current, uns
 EXPORT result_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned int *count)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result == SUCCESS)
 		*count = FAKE_MIGS;
@@ -665,7 +880,7 @@ EXPORT result_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned int *co
 EXPORT result_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned int index, device_t *out)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -681,7 +896,7 @@ EXPORT result_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t device, de
 {
 	struct fake_gpu *gpu;
 	struct fake_mig *mig;
-	result_t result = open_mig(device, &gpu, &mig);
+	result_t result = open_mig(device, &gpu, &mig, __func__);
 
 	if (result == SUCCESS)
 		*out = &handles[device->gpu][0];
@@ -692,7 +907,7 @@ EXPORT result_t nvmlDeviceGetGpuInstanceId(device_t device, unsigned int *id)
 {
 	struct fake_gpu *gpu;
 	struct fake_mig *mig;
-	result_t result = open_mig(device, &gpu, &mig);
+	result_t result = open_mig(device, &gpu, &mig, __func__);
 
 	if (result == SUCCESS)
 		*id = mig->gpu_instance;
@@ -703,7 +918,7 @@ EXPORT result_t nvmlDeviceGetComputeInstanceId(device_t device, unsigned int *id
 {
 	struct fake_gpu *gpu;
 	struct fake_mig *mig;
-	result_t result = open_mig(device, &gpu, &mig);
+	result_t result = open_mig(device, &gpu, &mig, __func__);
 
 	if (result == SUCCESS)
 		*id = mig->compute_instance;
@@ -764,7 +979,7 @@ EXPORT result_t nvmlEventSetFree(struct event_set *set)
 EXPORT result_t nvmlDeviceRegisterEvents(device_t device, unsigned long long types, struct event_set *set)
 {
 	struct fake_gpu *gpu;
-	result_t result = open_whole(device, &gpu);
+	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result != SUCCESS)
 		return result;
@@ -803,6 +1018,16 @@ static bool has_lost_gpu(const struct event_set *set)
 	return false;
 }
 
+static result_t wait_error(const struct event_set *set, const char *function)
+{
+	result_t result = SUCCESS;
+
+	for (unsigned int gpu = 0; gpu < FAKE_GPUS && result == SUCCESS; gpu++)
+		if (set->masks[gpu])
+			result = injected_error(&state->gpus[gpu], function);
+	return result;
+}
+
 static bool time_left(const struct timespec *deadline, struct timespec *left)
 {
 	clock_gettime(CLOCK_MONOTONIC, left);
@@ -834,6 +1059,9 @@ EXPORT result_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *da
 			return result;
 		if (!is_set(set))
 			return INVALID_ARGUMENT;
+		result = wait_error(set, __func__);
+		if (result != SUCCESS)
+			return result;
 		if (next_event(set, data))
 			return SUCCESS;
 		if (has_lost_gpu(set))

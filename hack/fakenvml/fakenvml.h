@@ -10,11 +10,14 @@
 #include <stdint.h>
 
 #define FAKE_MAGIC 0x4c4d564eu /* "NVML" */
-#define FAKE_VERSION 1u
+#define FAKE_VERSION 2u
 #define FAKE_GPUS 16
 #define FAKE_MIGS 8
 #define FAKE_PROCESSES 16
-#define FAKE_FIELDS 16
+#define FAKE_FIELDS 32
+#define FAKE_LINKS 18
+#define FAKE_LINK_COUNTERS 4
+#define FAKE_ERRORS 8
 #define FAKE_EVENTS 256
 #define FAKE_TEXT 96
 
@@ -34,10 +37,24 @@ struct fake_event {
 	uint32_t reserved;
 };
 
-struct fake_field { /* `result` is the nvmlReturn of this field alone; id 0 is an empty slot */
+struct fake_field { /* `result` is the nvmlReturn of this field alone, `type` its nvmlValueType; id 0 is an empty slot */
 	uint64_t value;
 	uint32_t id;
 	uint32_t result;
+	uint32_t type;
+	uint32_t reserved;
+};
+
+struct fake_link { /* `counters` in the order of link_field_ids, each with an nvmlReturn of its own */
+	uint64_t counters[FAKE_LINK_COUNTERS];
+	uint32_t present;
+	uint32_t active;
+};
+
+struct fake_error { /* what one function answers on one GPU; an empty name is an empty slot */
+	char function[FAKE_TEXT];
+	uint32_t result;
+	uint32_t reserved;
 };
 
 /* Which of NVML's three lists a process is in. */
@@ -68,7 +85,8 @@ struct fake_gpu {
 	uint64_t memory_used;
 	uint64_t supported_events;
 	uint64_t clocks_event_reasons;
-	uint64_t ecc[2][2]; /* [corrected, uncorrected][volatile, aggregate] */
+	uint64_t ecc_dram[2][2]; /* [corrected, uncorrected][volatile, aggregate] */
+	uint64_t ecc_sram[2][2];
 	uint32_t present;
 	uint32_t fault;
 	uint32_t hang_groups;
@@ -81,7 +99,28 @@ struct fake_gpu {
 	uint32_t persistence;
 	uint32_t temperature;
 	uint32_t power_mw;
+	uint32_t slowdown_temperature;
+	uint32_t memory_max_temperature;
+	uint32_t utilization;
+	uint32_t sm_clock;
+	uint32_t sm_clock_max;
+	uint32_t pstate;
+	uint32_t pcie_generation;
+	uint32_t pcie_generation_max;
+	uint32_t pcie_width;
+	uint32_t pcie_width_max;
+	uint32_t pcie_replays;
+	uint32_t retirement_pending;
+	uint32_t sram_threshold_exceeded;
+	uint32_t fabric_state;
+	uint32_t fabric_status;
+	uint32_t fabric_mask;
+	uint32_t fabric_summary;
+	uint32_t link_results[FAKE_LINK_COUNTERS];
 	uint32_t process_count;
+	uint32_t reserved;
+	struct fake_link links[FAKE_LINKS];
+	struct fake_error errors[FAKE_ERRORS];
 	struct fake_field fields[FAKE_FIELDS];
 	struct fake_process processes[FAKE_PROCESSES];
 	struct fake_mig migs[FAKE_MIGS];

@@ -4,11 +4,14 @@ import ctypes
 import enum
 
 MAGIC = 0x4C4D564E
-VERSION = 1
+VERSION = 2
 GPUS = 16
 MIGS = 8
 PROCESSES = 16
-FIELDS = 16
+FIELDS = 32
+LINKS = 18
+LINK_COUNTERS = 4
+ERRORS = 8
 EVENTS = 256
 TEXT = 96
 NOT_AVAILABLE = (1 << 64) - 1
@@ -63,9 +66,31 @@ class Event(ctypes.Structure):
 
 
 class Field(ctypes.Structure):
-    """One value of nvmlDeviceGetFieldValues, with an nvmlReturn of its own."""
+    """One value of nvmlDeviceGetFieldValues, with an nvmlReturn and an nvmlValueType of its own."""
 
-    _fields_ = (("value", ctypes.c_uint64), ("id", ctypes.c_uint32), ("result", ctypes.c_uint32))
+    _fields_ = (
+        ("value", ctypes.c_uint64),
+        ("id", ctypes.c_uint32),
+        ("result", ctypes.c_uint32),
+        ("type", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Link(ctypes.Structure):
+    """One NVLink; ``counters``: replays, recoveries, receive errors, recovery events."""
+
+    _fields_ = (
+        ("counters", ctypes.c_uint64 * LINK_COUNTERS),
+        ("present", ctypes.c_uint32),
+        ("active", ctypes.c_uint32),
+    )
+
+
+class Error(ctypes.Structure):
+    """What one function answers on one GPU, whatever the GPU's state."""
+
+    _fields_ = (("function", ctypes.c_char * TEXT), ("result", ctypes.c_uint32), ("reserved", ctypes.c_uint32))
 
 
 class Process(ctypes.Structure):
@@ -94,7 +119,11 @@ class Mig(ctypes.Structure):
 
 
 class Gpu(ctypes.Structure):
-    """One GPU. Memory in bytes, ``remapped``: correctable, uncorrectable, pending, failure."""
+    """One GPU. Memory in bytes, clocks in MHz, temperatures in °C, utilization in percent.
+
+    ``ecc_…``: corrected and uncorrected, of each the volatile and the aggregate count. ``remapped``: correctable,
+    uncorrectable, pending, failure. ``link_results`` is the nvmlReturn of each of the links' counters as a field.
+    """
 
     _fields_ = (
         ("name", ctypes.c_char * TEXT),
@@ -104,7 +133,8 @@ class Gpu(ctypes.Structure):
         ("memory_used", ctypes.c_uint64),
         ("supported_events", ctypes.c_uint64),
         ("clocks_event_reasons", ctypes.c_uint64),
-        ("ecc", ctypes.c_uint64 * 2 * 2),
+        ("ecc_dram", ctypes.c_uint64 * 2 * 2),
+        ("ecc_sram", ctypes.c_uint64 * 2 * 2),
         ("present", ctypes.c_uint32),
         ("fault", ctypes.c_uint32),
         ("hang_groups", ctypes.c_uint32),
@@ -117,7 +147,28 @@ class Gpu(ctypes.Structure):
         ("persistence", ctypes.c_uint32),
         ("temperature", ctypes.c_uint32),
         ("power_mw", ctypes.c_uint32),
+        ("slowdown_temperature", ctypes.c_uint32),
+        ("memory_max_temperature", ctypes.c_uint32),
+        ("utilization", ctypes.c_uint32),
+        ("sm_clock", ctypes.c_uint32),
+        ("sm_clock_max", ctypes.c_uint32),
+        ("pstate", ctypes.c_uint32),
+        ("pcie_generation", ctypes.c_uint32),
+        ("pcie_generation_max", ctypes.c_uint32),
+        ("pcie_width", ctypes.c_uint32),
+        ("pcie_width_max", ctypes.c_uint32),
+        ("pcie_replays", ctypes.c_uint32),
+        ("retirement_pending", ctypes.c_uint32),
+        ("sram_threshold_exceeded", ctypes.c_uint32),
+        ("fabric_state", ctypes.c_uint32),
+        ("fabric_status", ctypes.c_uint32),
+        ("fabric_mask", ctypes.c_uint32),
+        ("fabric_summary", ctypes.c_uint32),
+        ("link_results", ctypes.c_uint32 * LINK_COUNTERS),
         ("process_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("links", Link * LINKS),
+        ("errors", Error * ERRORS),
         ("fields", Field * FIELDS),
         ("processes", Process * PROCESSES),
         ("migs", Mig * MIGS),

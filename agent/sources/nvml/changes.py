@@ -8,26 +8,41 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from agent.model.devices import DeviceLocator, Gpu, GpuUuid
+from agent.health.vitals.readings import Vital
+from agent.health.vitals.speed_rules import BOARD_FAULTS
+from agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
 from agent.model.findings import FindingKind
-from agent.sources.nvml.protocol import Condition, Slot, Snapshot, XidEvent
+from agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
 
 NO_ACTION = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
 
 
+NO_INDEX = -1
+"""The NVML index of a GPU that only an earlier agent has seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU that NVML has shown since the agent started, as it was last known.
+    """A GPU that NVML has shown on this boot, as it was last known.
 
-    ``recovery_action`` is the driver's word (NVML field 230; GPU reset where every call answers RESET_REQUIRED).
+    ``listed`` is whether NVML lists it now; ``answered`` is False while this agent has not had an answer from it.
+    ``recovery_action`` is the driver's word
+    (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it could not be had.
     """
 
     gpu: Gpu
+    listed: bool = False
+    answered: bool = False
     lost: bool = False
-    recovery_action: int = NO_ACTION
+    recovery_action: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What others call it."""
+        return self.gpu.uuid, str(self.gpu.pci)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +50,14 @@ class View:
     """All that the polls have told so far.
 
     ``complete`` is False when some index could not be identified; ``strangers`` counts lost GPUs that nobody has
-    seen well; ``unreadable`` says which GPUs could not be read, and why.
+    seen well, ``strange_faults`` are the errors of the board (nvmlReturn_t) that a GPU which could not be identified
+    answers with; ``unreadable`` says which GPUs could not be read, and why.
     """
 
     gpus: Mapping[GpuUuid, GpuState] = field(default_factory=lambda: MappingProxyType({}))
     complete: bool = False
     strangers: int = 0
+    strange_faults: frozenset[int] = frozenset()
     unreadable: tuple[str, ...] = ()
 
     @property
@@ -60,6 +77,13 @@ class Change:
     evidence: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
+def of_earlier_agents(known: Mapping[GpuUuid, PciAddress]) -> View:
+    """Return the view before the first poll, with the GPUs that NVML has shown to others on this boot."""
+    return View(
+        gpus={uuid: GpuState(gpu=Gpu(uuid=uuid, pci=pci, index=NO_INDEX)) for uuid, pci in known.items()},
+    )
+
+
 def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     """Return the view after this snapshot, and what changed."""
     slots = {slot.gpu.uuid: slot for slot in snapshot.slots if slot.gpu is not None}
@@ -69,9 +93,34 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     gpus = {uuid: _next_state(before.get(uuid), slots.get(uuid), provable=provable) for uuid in {**before, **slots}}
     missing = sum(uuid not in slots for uuid in before)
     strangers = max(0, len(nameless) - missing) if provable else view.strangers
-    after = View(gpus=gpus, complete=not nameless, strangers=strangers, unreadable=tuple(_unreadable(snapshot)))
+    after = View(
+        gpus=gpus,
+        complete=not nameless,
+        strangers=strangers,
+        strange_faults=_strange_faults(nameless) or (view.strange_faults if nameless else frozenset()),
+        unreadable=tuple(_unreadable(snapshot)),
+    )
     changes = [change for uuid, state in gpus.items() for change in _changes(before.get(uuid), state, slots.get(uuid))]
-    return after, (*changes, *_stranger_changes(view.strangers, strangers))
+    strange = (*_stranger_changes(view.strangers, strangers), *_strange_fault_changes(view, after))
+    return after, (*changes, *strange)
+
+
+def is_lost(view: View, device: str) -> bool:
+    """Whether the GPU of that name (UUID or PCI address) is lost."""
+    return any(state.lost and device in state.names for state in view.gpus.values())
+
+
+def without_missing(view: View, device: str) -> View:
+    """Return the view without a GPU (by UUID or PCI address) that need not come back, where it is missing indeed.
+
+    One that NVML still lists as lost is not missing, and while it lists any that cannot be identified, this may be it.
+    """
+    if not view.complete:
+        return view
+    kept = {
+        uuid: state for uuid, state in view.gpus.items() if state.listed or not state.lost or device not in state.names
+    }
+    return replace(view, gpus=kept)
 
 
 def of_xid(event: XidEvent) -> Change:
@@ -85,6 +134,18 @@ def of_xid(event: XidEvent) -> Change:
     return Change(kind=FindingKind.XID, code=str(event.code), device=where, text=f"NVML reported Xid {event.code}")
 
 
+def of_event(event: DeviceEvent) -> Change:
+    """Return another event as a change."""
+    kind, text = _HAPPENINGS[event.happening]
+    return Change(kind=kind, code="", device=DeviceLocator(uuid=event.uuid, pci=event.pci), text=text)
+
+
+_HAPPENINGS = {
+    Happening.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
+    Happening.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
+}
+
+
 def _without_replaced(known: Mapping[GpuUuid, GpuState], present: Iterable[Slot]) -> dict[GpuUuid, GpuState]:
     """Forget GPUs whose place on the bus another one has taken: they will not come back there."""
     owners = {slot.gpu.pci: slot.gpu.uuid for slot in present if slot.gpu is not None}
@@ -94,15 +155,22 @@ def _without_replaced(known: Mapping[GpuUuid, GpuState], present: Iterable[Slot]
 def _next_state(before: GpuState | None, slot: Slot | None, *, provable: bool) -> GpuState:
     if slot is None or slot.gpu is None:
         assert before is not None
-        return replace(before, lost=before.lost or provable)
+        return replace(before, listed=False, lost=before.lost or provable)
     state = before if before is not None else GpuState(gpu=slot.gpu)
     return GpuState(
         gpu=slot.gpu,
+        listed=True,
+        answered=state.answered or slot.condition is Condition.ANSWERS,
         lost=_lost(state, slot),
         recovery_action=_recovery_action(state, slot),
-        remap_pending=state.remap_pending if slot.remap_pending is None else slot.remap_pending,
-        remap_failed=state.remap_failed if slot.remap_failed is None else slot.remap_failed,
+        remap_pending=_flag(slot, Vital.REMAP_PENDING, before=state.remap_pending),
+        remap_failed=_flag(slot, Vital.REMAP_FAILED, before=state.remap_failed),
     )
+
+
+def _flag(slot: Slot, vital: Vital, *, before: bool | None) -> bool | None:
+    value = slot.vitals.get(vital) if slot.vitals is not None else None
+    return before if value is None else bool(value)
 
 
 def _lost(before: GpuState, slot: Slot) -> bool:
@@ -112,7 +180,7 @@ def _lost(before: GpuState, slot: Slot) -> bool:
     return before.lost and slot.condition is not Condition.ANSWERS
 
 
-def _recovery_action(before: GpuState, slot: Slot) -> int:
+def _recovery_action(before: GpuState, slot: Slot) -> int | None:
     if slot.recovery_action is not None:
         return slot.recovery_action
     if slot.condition is Condition.RESET_REQUIRED:
@@ -122,20 +190,36 @@ def _recovery_action(before: GpuState, slot: Slot) -> int:
 
 def _changes(before: GpuState | None, after: GpuState, slot: Slot | None) -> Iterator[Change]:
     where = DeviceLocator(uuid=after.gpu.uuid, pci=after.gpu.pci)
+    name = f"GPU {after.gpu.index}" if after.gpu.index != NO_INDEX else f"GPU at {after.gpu.pci}"
     error = slot.error if slot is not None else "NVML does not list it any more"
     was_lost = before is not None and before.lost
     if after.lost and not was_lost:
-        yield Change(kind=FindingKind.DEVICE_LOST, code="", device=where, text=f"GPU {after.gpu.index}: {error}")
+        yield Change(kind=FindingKind.DEVICE_LOST, code="", device=where, text=f"{name}: {error}")
     if was_lost and not after.lost:
-        yield Change(kind=FindingKind.DEVICE_BACK, code="", device=where, text=f"GPU {after.gpu.index} answers again")
-    if after.recovery_action != (before.recovery_action if before is not None else NO_ACTION):
-        yield Change(
-            kind=FindingKind.RECOVERY_ACTION,
-            code=str(after.recovery_action),
-            device=where,
-            text=f"GPU {after.gpu.index}: driver's recovery action is {after.recovery_action}",
-            evidence=_remap_evidence(after),
-        )
+        yield Change(kind=FindingKind.DEVICE_BACK, code="", device=where, text=f"{name} answers again")
+    if after.answered and not after.lost and not (before is not None and before.answered):
+        yield _over(FindingKind.DEVICE_LOST, where=where)  # an agent before this one may have raised it
+    yield from _recovery_changes(before, after, where=where, name=name)
+
+
+def _recovery_changes(before: GpuState | None, after: GpuState, *, where: DeviceLocator, name: str) -> Iterator[Change]:
+    said = before.recovery_action if before is not None else None
+    if after.recovery_action is None or after.recovery_action == said:
+        return
+    if said is None and after.recovery_action == NO_ACTION:
+        yield _over(FindingKind.RECOVERY_ACTION, where=where)  # an agent before this one may have raised it
+        return
+    yield Change(
+        kind=FindingKind.RECOVERY_ACTION,
+        code=str(after.recovery_action),
+        device=where,
+        text=f"{name}: driver's recovery action is {after.recovery_action}",
+        evidence=_remap_evidence(after),
+    )
+
+
+def _over(kind: FindingKind, *, where: DeviceLocator) -> Change:
+    return Change(kind=FindingKind.FAULT_OVER, code=kind.value, device=where, text=f"{kind.value} does not hold")
 
 
 def _remap_evidence(state: GpuState) -> Mapping[str, str]:
@@ -151,6 +235,19 @@ def _stranger_changes(before: int, after: int) -> Iterator[Change]:
     if before > 0 and after == 0:
         text = "every GPU listed by NVML can be identified"
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=DeviceLocator(), text=text)
+
+
+def _strange_faults(nameless: Iterable[Slot]) -> frozenset[int]:
+    codes = (code for slot in nameless if slot.vitals is not None for code in slot.vitals.errors.values())
+    return frozenset(code for code in codes if code in BOARD_FAULTS)
+
+
+def _strange_fault_changes(before: View, after: View) -> Iterator[Change]:
+    for code in sorted(after.strange_faults - before.strange_faults):
+        text = f"a GPU that NVML cannot identify answers with NVML error {code}"
+        yield Change(kind=FindingKind.NVML_ERROR, code=str(code), device=DeviceLocator(), text=text)
+    if before.strange_faults and not after.strange_faults:
+        yield _over(FindingKind.NVML_ERROR, where=DeviceLocator())
 
 
 def _unreadable(snapshot: Snapshot) -> Iterator[str]:

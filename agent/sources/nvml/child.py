@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-LINE_LIMIT = 1 << 20  # bytes; a snapshot of 16 GPUs with 7 MIG instances each takes about 20 KB
+LINE_LIMIT = 1 << 20  # bytes; a full snapshot of 8 GPUs with 18 NVLinks each takes about 20 KB
 
 
 class Child:

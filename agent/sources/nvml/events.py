@@ -10,13 +10,39 @@ from typing import Any
 from agent.model.devices import Gpu, GpuUuid
 from agent.sources.nvml import reader
 from agent.sources.nvml.outcomes import Failure, ReadError, Value
-from agent.sources.nvml.protocol import XidEvent
+from agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
 
+DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError
 XID = 0x8  # nvmlEventTypeXidCriticalError
+CLOCK = 0x10  # nvmlEventTypeClock, Kepler only
+POWER_SOURCE = 0x80  # nvmlEventTypePowerSourceChange
 MIG_CONFIG_CHANGE = 0x100  # nvmlEventMigConfigChange
+CORRECTED_ECC_STORM = 0x200  # nvmlEventTypeSingleBitEccErrorStorm
+DRAM_RETIREMENT = 0x400  # nvmlEventTypeDramRetirementEvent
+DRAM_RETIREMENT_FAILURE = 0x800  # nvmlEventTypeDramRetirementFailure
+NON_FATAL_POISON = 0x1000  # nvmlEventTypeNonFatalPoisonError
+FATAL_POISON = 0x2000  # nvmlEventTypeFatalPoisonError
 GPU_UNAVAILABLE = 0x4000  # nvmlEventTypeGpuUnavailableError, R570 and later
 RECOVERY_ACTION = 0x8000  # nvmlEventTypeGpuRecoveryAction, R565 and later
-WANTED = XID | MIG_CONFIG_CHANGE | GPU_UNAVAILABLE | RECOVERY_ACTION
+
+HAPPENINGS = {GPU_UNAVAILABLE: Happening.GPU_UNAVAILABLE, FATAL_POISON: Happening.MEMORY_POISONED}
+"""Events that say what happened. Xids do so too; all others only that a poll would find something new."""
+
+MILD = CLOCK | POWER_SOURCE | CORRECTED_ECC_STORM
+"""Events that may come in great numbers while all is well: a poll on their account can wait a little."""
+
+WANTED = (
+    DOUBLE_BIT_ECC
+    | XID
+    | MIG_CONFIG_CHANGE
+    | DRAM_RETIREMENT
+    | DRAM_RETIREMENT_FAILURE
+    | NON_FATAL_POISON
+    | FATAL_POISON
+    | GPU_UNAVAILABLE
+    | RECOVERY_ACTION
+    | MILD
+)
 
 WAIT_MS = 500  # how long a stop may take; an event itself ends the wait at once
 NOT_ATTRIBUTED = 0xFFFFFFFF  # "no MIG instance", NVML's nvmlEventData_t
@@ -25,21 +51,22 @@ NOT_ATTRIBUTED = 0xFFFFFFFF  # "no MIG instance", NVML's nvmlEventData_t
 class EventPump:
     """One NVML event set and the thread that waits on it.
 
-    The three callbacks are called on that thread: ``on_xid``; ``on_change`` when an event says that a poll would
-    find something new; ``on_broken`` when the set cannot be waited on any more (GPU_IS_LOST of any of its GPUs
-    comes back at once, for ever, and does not say of which one). The thread has ended by then.
+    The callbacks are called on that thread: ``on_event`` when an event says what happened; ``on_change`` when one
+    says that a poll would find something new (True: it is a ``MILD`` one); ``on_broken`` when the set cannot be
+    waited on any more (GPU_IS_LOST of any of its GPUs comes back at once, for ever, and does not say of which one).
+    The thread has ended by then.
     """
 
     def __init__(
         self,
         *,
         nvml: reader.Reader,
-        on_xid: Callable[[XidEvent], None],
-        on_change: Callable[[], None],
+        on_event: Callable[[XidEvent | DeviceEvent], None],
+        on_change: Callable[[bool], None],
         on_broken: Callable[[Failure], None],
     ) -> None:
         self._nvml = nvml
-        self._on_xid = on_xid
+        self._on_event = on_event
         self._on_change = on_change
         self._on_broken = on_broken
         self._stopping = threading.Event()
@@ -80,13 +107,14 @@ class EventPump:
             return
         supported = self._nvml.ask("nvmlDeviceGetSupportedEventTypes", handle.value)
         mask = supported.value & WANTED if isinstance(supported, Value) else 0
-        if not mask:
-            return
-        registered = self._nvml.ask("nvmlDeviceRegisterEvents", handle.value, mask, self._set)
-        if isinstance(registered, Value):
-            self._origins[_address(handle.value)] = gpu
-        else:
-            sys.stderr.write(f"NVML events of {gpu.uuid} cannot be had ({registered}); it is polled only\n")
+        for types in (mask, mask & XID):  # one that is not permitted takes all others with it
+            if not types:
+                return
+            registered = self._nvml.ask("nvmlDeviceRegisterEvents", handle.value, types, self._set)
+            if isinstance(registered, Value):
+                self._origins[_address(handle.value)] = gpu
+                return
+            sys.stderr.write(f"NVML events {types:#x} of {gpu.uuid} cannot be had ({registered})\n")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -99,18 +127,25 @@ class EventPump:
 
     def _deliver(self, event: Any) -> None:
         gpu = self._origins.get(_address(event.device))
-        if event.eventType == XID and gpu is not None:
-            self._on_xid(
-                XidEvent(
-                    observed_at=time.time(),
-                    code=int(event.eventData),
-                    uuid=gpu.uuid,
-                    pci=gpu.pci,
-                    gpu_instance=_attributed(event.gpuInstanceId),
-                    compute_instance=_attributed(event.computeInstanceId),
-                )
-            )
-        self._on_change()
+        if gpu is not None and (told := _told(event, gpu)) is not None:
+            self._on_event(told)
+        self._on_change(bool(event.eventType & MILD))
+
+
+def _told(event: Any, gpu: Gpu) -> XidEvent | DeviceEvent | None:
+    if event.eventType == XID:
+        return XidEvent(
+            observed_at=time.time(),
+            code=int(event.eventData),
+            uuid=gpu.uuid,
+            pci=gpu.pci,
+            gpu_instance=_attributed(event.gpuInstanceId),
+            compute_instance=_attributed(event.computeInstanceId),
+        )
+    happening = HAPPENINGS.get(event.eventType)
+    if happening is None:
+        return None
+    return DeviceEvent(observed_at=time.time(), happening=happening, uuid=gpu.uuid, pci=gpu.pci)
 
 
 def _address(handle: Any) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent.health.vitals.readings import Key, Vital, Vitals
 from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
 
 
@@ -54,23 +55,23 @@ class Slot:
 
     ``gpu`` is None when the GPU could not be identified since nvmlInit. ``recovery_action`` (NVML field 230,
     NVML_GPU_RECOVERY_ACTION_*) is None when it could not be read, and 0 where the driver does not have the field.
-    ``remap_pending`` and ``remap_failed`` are None where they could not be read.
+    ``vitals`` is None where the GPU is lost or needs a reset.
     """
 
     index: int
     condition: Condition
     gpu: Gpu | None = None
     recovery_action: int | None = None
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
+    vitals: Vitals | None = None
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One poll of every GPU. ``taken_at`` is Unix time in seconds."""
+    """One poll of every GPU. ``taken_at`` is Unix time in seconds, ``clock`` the node's monotonic clock then."""
 
     taken_at: float
+    clock: float
     driver_version: str
     slots: tuple[Slot, ...]
 
@@ -85,6 +86,23 @@ class XidEvent:
     pci: PciAddress
     gpu_instance: int | None = None
     compute_instance: int | None = None
+
+
+class Happening(enum.Enum):
+    """What NVML announces by an event of its own, other than an Xid."""
+
+    GPU_UNAVAILABLE = "gpu-unavailable"
+    MEMORY_POISONED = "memory-poisoned"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvent:
+    """Something that NVML announced on a GPU. ``observed_at`` is Unix time in seconds."""
+
+    observed_at: float
+    happening: Happening
+    uuid: GpuUuid
+    pci: PciAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +147,7 @@ class Query:
     uuids: tuple[GpuUuid, ...]
 
 
-Message = Beat | DriverAbsent | Ended | Snapshot | XidEvent | DevicesAnswer | Query
+Message = Beat | DriverAbsent | Ended | Snapshot | XidEvent | DeviceEvent | DevicesAnswer | Query
 
 
 class ProtocolError(ValueError):
@@ -138,8 +156,8 @@ class ProtocolError(ValueError):
 
 def encode(message: Message) -> bytes:
     """Return the message as one line."""
-    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
-    return json.dumps(body, default=_enum_value, separators=(",", ":")).encode() + b"\n"
+    body = {"type": type(message).__name__, **_fields(message)}
+    return json.dumps(body, default=_plain, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
@@ -151,10 +169,25 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"not a message of the NVML worker: {line[:200]!r}") from error
 
 
-def _enum_value(value: object) -> object:
+def _plain(value: object) -> object:
     if isinstance(value, enum.Enum):
         return value.value
-    raise TypeError(f"cannot be sent: {value!r}")
+    if isinstance(value, Vitals):
+        return {"values": _readings(value.values), "errors": _readings(value.errors), "full": value.full}
+    return _fields(value)
+
+
+def _fields(value: Any) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _readings(readings: Mapping[Key, int]) -> list[tuple[str, int, int]]:
+    return [(vital.value, link, value) for (vital, link), value in readings.items()]
+
+
+def _vitals(body: Mapping[str, Any]) -> Vitals:
+    values, errors = ({(Vital(name), link): value for name, link, value in body[part]} for part in ("values", "errors"))
+    return Vitals(values=values, errors=errors, full=body["full"])
 
 
 def _gpu(body: Mapping[str, Any]) -> Gpu:
@@ -164,7 +197,8 @@ def _gpu(body: Mapping[str, Any]) -> Gpu:
 
 def _slot(body: Mapping[str, Any]) -> Slot:
     gpu = _gpu(body["gpu"]) if body["gpu"] is not None else None
-    return Slot(**{**body, "condition": Condition(body["condition"]), "gpu": gpu})
+    vitals = _vitals(body["vitals"]) if body["vitals"] is not None else None
+    return Slot(**{**body, "condition": Condition(body["condition"]), "gpu": gpu, "vitals": vitals})
 
 
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
@@ -173,6 +207,10 @@ def _snapshot(body: Mapping[str, Any]) -> Snapshot:
 
 def _xid(body: Mapping[str, Any]) -> XidEvent:
     return XidEvent(**{**body, "pci": PciAddress(**body["pci"])})
+
+
+def _device_event(body: Mapping[str, Any]) -> DeviceEvent:
+    return DeviceEvent(**{**body, "pci": PciAddress(**body["pci"]), "happening": Happening(body["happening"])})
 
 
 def _device_answer(body: Mapping[str, Any]) -> DeviceAnswer:
@@ -191,6 +229,7 @@ _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "Ended": lambda body: Ended(**{**body, "reason": EndReason(body["reason"])}),
     "Snapshot": _snapshot,
     "XidEvent": _xid,
+    "DeviceEvent": _device_event,
     "DevicesAnswer": _devices_answer,
     "Query": lambda body: Query(request=body["request"], uuids=tuple(body["uuids"])),
 }

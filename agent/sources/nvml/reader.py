@@ -4,11 +4,13 @@ Runs in the worker process only. Index to GPU is fixed for the life of one nvmlI
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NewType
 
-from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from agent.health.vitals.readings import Vital
+from agent.model.devices import Gpu, GpuUuid, PciAddress
+from agent.sources.nvml import gauges, mig
 from agent.sources.nvml.calls import Calls
 from agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
 from agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slot, Snapshot
@@ -22,9 +24,11 @@ _PROCESS_LISTS = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 
+_FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Where c_nvmlValue_t holds the value, by nvmlValueType_t."""
+
 SUCCESS = 0
 NOT_SUPPORTED = 3
-NOT_FOUND = 6
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 LIBRARY_NOT_FOUND = 12
@@ -41,16 +45,35 @@ class Reader:
     def __init__(self, *, pynvml: ModuleType, calls: Calls) -> None:
         self._pynvml = pynvml
         self._calls = calls
+        self._gauges = gauges.Gauges(pynvml=pynvml, ask=self.ask, fields=self.fields)
         self._gpus: dict[int, Gpu] = {}  # by index, as they were when last identified
+        self._absent: set[str] = set()  # functions that the driver's library does not have
         self._driver_version = ""
 
     def ask(self, function: str, *args: object, wait: float = 0.0) -> Outcome[Any]:
-        """Call one NVML function; ``wait`` is how long its own arguments let it wait (seconds)."""
+        """Call one NVML function; ``wait`` is how long its own arguments let it wait (seconds).
+
+        One that the library lacks is not asked for again.
+        """
+        if function in self._absent:
+            return Unsupported()
         try:
             with self._calls.during(function, wait=wait):
                 return Value(getattr(self._pynvml, function)(*args))
         except self._pynvml.NVMLError as error:
+            if error.value == FUNCTION_NOT_FOUND:
+                self._absent.add(function)
             return self._failure(error.value)
+
+    def fields(self, handle: object, ids: Sequence[gauges.FieldId]) -> list[Outcome[int]]:
+        """Read field values. Each carries a result of its own, which counts: unsupported is not 0."""
+        answer = self.ask("nvmlDeviceGetFieldValues", handle, ids)
+        if not isinstance(answer, Value):
+            return [answer] * len(ids)
+        return [
+            Value(_number(field)) if field.nvmlReturn == SUCCESS else self._failure(field.nvmlReturn)
+            for field in answer.value
+        ]
 
     def init(self) -> Outcome[None]:
         """Load the library and initialise NVML."""
@@ -60,13 +83,27 @@ class Reader:
             self._driver_version = version.value if isinstance(version, Value) else ""
         return outcome
 
-    def snapshot(self) -> Outcome[Snapshot]:
-        """Poll every GPU. A failure means that not even their number could be had."""
+    def snapshot(self, *, full: bool = False, between: Callable[[], None] = lambda: None) -> Outcome[Snapshot]:
+        """Poll every GPU. A failure means that not even their number could be had.
+
+        A ``full`` poll reads all vitals, not only the cheap ones. ``between`` is called after each GPU: what is more
+        urgent than the poll need not wait for all of it.
+        """
         count = self.ask("nvmlDeviceGetCount")
         if not isinstance(count, Value):
             return count
-        slots = tuple(self._slot(index) for index in range(count.value))
-        return Value(Snapshot(taken_at=time.time(), driver_version=self._driver_version, slots=slots))
+        slots = []
+        for index in range(count.value):
+            slots.append(self._slot(index, full=full))
+            between()
+        return Value(
+            Snapshot(
+                taken_at=time.time(),
+                clock=time.monotonic(),
+                driver_version=self._driver_version,
+                slots=tuple(slots),
+            )
+        )
 
     def device(self, uuid: GpuUuid) -> DeviceAnswer:
         """Say how one GPU or MIG instance answers right now."""
@@ -99,32 +136,35 @@ class Reader:
         return Value(_process_uses([process for each in listed if isinstance(each, Value) for process in each.value]))
 
     def recovery_action(self, handle: Handle) -> Outcome[int]:
-        """Read the driver's recovery action. Each field value carries a result of its own, which counts."""
-        fields = self.ask("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
-        if not isinstance(fields, Value):
-            return fields
-        field = fields.value[0]
-        return Value(int(field.value.uiVal)) if field.nvmlReturn == SUCCESS else self._failure(field.nvmlReturn)
+        """Read the driver's recovery action."""
+        return self.fields(handle, [RECOVERY_ACTION_FIELD])[0]
 
-    def _slot(self, index: int) -> Slot:
+    def _slot(self, index: int, *, full: bool) -> Slot:
         handle = self.ask("nvmlDeviceGetHandleByIndex", index)
         if not isinstance(handle, Value):
             return self._unreachable(index, handle)
         gpu = self._identify(index, handle.value)
         if not isinstance(gpu, Value):
             return self._unreachable(index, gpu)
-        recovery = self.recovery_action(handle.value)
-        rows = self.ask("nvmlDeviceGetRemappedRows", handle.value)
-        mig = self._mig(handle.value)
-        self._gpus[index] = _with_mig(gpu.value, mig)
+        self._gpus[index] = gpu.value
+        readings = self._gauges.first(handle.value)
+        recovery = readings[Vital.RECOVERY_ACTION, 0]
+        if isinstance(recovery, Lost | ResetRequired):  # every other call would say the same
+            return self._unreachable(index, recovery)
+        mode = self.ask("nvmlDeviceGetMigMode", handle.value)
+        instances = mig.instances(handle.value, mode=mode, ask=self.ask)
+        self._gpus[index] = mig.put_into(gpu.value, instances)
+        readings |= self._gauges.others(handle.value, full=full)
+        if isinstance(mode, Value):
+            readings[Vital.MIG_MODE, 0] = Value(int(mode.value[0]))
+        proofs = (recovery, instances, readings[Vital.REMAP_PENDING, 0], *gauges.failures(readings))
         return Slot(
             index=index,
-            condition=_condition(recovery, rows, mig),
+            condition=_condition(*proofs),
             gpu=self._gpus[index],
             recovery_action=_or_none(recovery, unsupported=0),
-            remap_pending=bool(rows.value[2]) if isinstance(rows, Value) else None,
-            remap_failed=bool(rows.value[3]) if isinstance(rows, Value) else None,
-            error=_explain(recovery, rows, mig),
+            vitals=self._gauges.vitals(index, readings, full=full),
+            error=_explain(*proofs),
         )
 
     def _unreachable(self, index: int, failure: Failure) -> Slot:
@@ -132,7 +172,8 @@ class Reader:
         condition = _condition(failure)
         if gpu is None and isinstance(failure, ReadError) and failure.code == UNKNOWN:
             condition = Condition.LOST  # how NVML shows a GPU that was off the bus already at nvmlInit
-        return Slot(index=index, condition=condition, gpu=gpu, error=_explain(failure))
+        vitals = gauges.refused(failure) if isinstance(failure, ReadError) else None
+        return Slot(index=index, condition=condition, gpu=gpu, vitals=vitals, error=_explain(failure))
 
     def _identify(self, index: int, handle: Handle) -> Outcome[Gpu]:
         if (known := self._gpus.get(index)) is not None:
@@ -154,37 +195,6 @@ class Reader:
                 name=_or_none(name) or "",
             )
         )
-
-    def _mig(self, handle: Handle) -> Outcome[tuple[MigInstance, ...]]:
-        mode = self.ask("nvmlDeviceGetMigMode", handle)
-        if not isinstance(mode, Value):
-            return mode
-        if mode.value[0] == 0:
-            return Value(())
-        count = self.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
-        if not isinstance(count, Value):
-            return count
-        instances = []
-        for index in range(count.value):
-            instance = self._mig_instance(handle, index)
-            if isinstance(instance, Value):
-                instances.append(instance.value)
-            elif not (isinstance(instance, ReadError) and instance.code == NOT_FOUND):  # NOT_FOUND: an empty place
-                return instance
-        return Value(tuple(instances))
-
-    def _mig_instance(self, handle: Handle, index: int) -> Outcome[MigInstance]:
-        mig = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
-        if not isinstance(mig, Value):
-            return mig
-        answers: list[Any] = []
-        for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"):
-            answer = self.ask(function, mig.value)
-            if not isinstance(answer, Value):
-                return answer
-            answers.append(answer.value)
-        uuid, gpu_instance, compute_instance = answers
-        return Value(MigInstance(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance))
 
     def _failure(self, code: int) -> Failure:
         if code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
@@ -221,14 +231,6 @@ def _or_none(outcome: Outcome[Any], *, unsupported: Any = None) -> Any:
     return unsupported if isinstance(outcome, Unsupported) else None
 
 
-def _with_mig(gpu: Gpu, mig: Outcome[tuple[MigInstance, ...]]) -> Gpu:
-    """Return the GPU with its instances as they are now; as they last were where that cannot be told."""
-    instances = _or_none(mig, unsupported=())
-    if instances is None or instances == gpu.mig:
-        return gpu
-    return Gpu(uuid=gpu.uuid, pci=gpu.pci, index=gpu.index, minor=gpu.minor, name=gpu.name, mig=instances)
-
-
 def _process_uses(processes: Sequence[Any]) -> tuple[ProcessUse, ...]:
     """Return each process once; what it uses is told alike in every list, or not at all (pynvml: None)."""
     used: dict[int, int | None] = {}
@@ -236,6 +238,10 @@ def _process_uses(processes: Sequence[Any]) -> tuple[ProcessUse, ...]:
         told = [size for size in (used.get(process.pid), process.usedGpuMemory) if size is not None]
         used[process.pid] = max(told, default=None)
     return tuple(ProcessUse(pid=pid, used=size) for pid, size in used.items())
+
+
+def _number(field: Any) -> int:
+    return int(getattr(field.value, _FIELD_TYPES[field.valueType]))
 
 
 def _text(value: str | bytes) -> str:

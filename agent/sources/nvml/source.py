@@ -5,24 +5,25 @@ Everything here waits on events of the worker's pipes; no NVML call is ever made
 
 import asyncio
 import contextlib
-import itertools
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 
+from agent.health.vitals.limits import Limits
 from agent.model.actions import ActionClass
-from agent.model.devices import GpuUuid, Inventory
-from agent.model.findings import Finding, FindingKind, Source
+from agent.model.devices import GpuUuid, Inventory, PciAddress
+from agent.model.findings import Finding, FindingKind
 from agent.model.parts import PartState, PartStatus
-from agent.sources.nvml import changes, protocol, statuses, worker
+from agent.sources.nvml import poller, presence, protocol, statuses
 from agent.sources.nvml.child import Child
 from agent.sources.nvml.protocol import DevicesAnswer, EndReason
 from agent.sources.nvml.questions import Questions, Unknown
+from agent.sources.nvml.telling import OnInventory, Teller
 from common import aio
 
 log = structlog.get_logger(__name__)
@@ -32,13 +33,16 @@ log = structlog.get_logger(__name__)
 class Periods:
     """All in seconds.
 
-    ``poll_period``: between polls of every GPU. ``recheck_period``: between looks for a driver or library that is
-    not there. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it stays lost; it doubles.
-    ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging (nvmlInit takes seconds on
-    a node without persistence mode). ``stop_deadline``: how long the agent waits for its worker when it ends.
+    ``poll_period``: between polls of every GPU. ``full_period``: between polls that read everything, not only what
+    is cheap. ``recheck_period``: between looks for a driver that is not there, and for a library that is not there,
+    where it grows to six times as much. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it
+    stays lost; it doubles. ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging
+    (nvmlInit takes seconds on a node without persistence mode). ``stop_deadline``: how long the agent waits for its
+    worker when it ends.
     """
 
     poll_period: float = 5.0
+    full_period: float = 30.0
     recheck_period: float = 10.0
     reinit_period: float = 60.0
     hang_deadline: float = 10.0
@@ -50,6 +54,10 @@ class NvmlSource:
 
     ``emit`` gets every finding, ``classify`` gives the action class of a (kind, code), ``report`` gets the part's
     condition whenever it changes. ``env`` is the worker's environment (None: the agent's own).
+
+    ``known_before`` are the GPUs that NVML has shown to earlier agents on this boot of the node: one that is missing
+    now is lost. ``on_inventory`` gets the same for the next agent, whenever it changes. ``sysfs`` is where it is seen
+    whether GPUs are on the PCI bus.
     """
 
     def __init__(
@@ -60,13 +68,22 @@ class NvmlSource:
         report: Callable[[PartStatus], None],
         periods: Periods | None = None,
         env: Mapping[str, str] | None = None,
+        known_before: Mapping[GpuUuid, PciAddress] = MappingProxyType({}),
+        on_inventory: OnInventory = lambda _: None,
+        sysfs: Path = Path("/sys"),
+        limits: Limits | None = None,
     ) -> None:
-        self._emit = emit
-        self._classify = classify
         self._report = report
+        self._sysfs = sysfs
+        self._teller = Teller(
+            emit=emit,
+            classify=classify,
+            known_before=known_before,
+            on_inventory=on_inventory,
+            limits=limits if limits is not None else Limits(),
+        )
         self._periods = periods if periods is not None else Periods()
         self._env = dict(env if env is not None else os.environ)
-        self._view = changes.View()
         self._status = PartStatus(PartState.STARTING)
         self._child: Child | None = None
         self._fresh = False  # a snapshot has come since the worker started or last hung
@@ -79,19 +96,16 @@ class NvmlSource:
         self._gone = asyncio.Event()  # no worker runs
         self._gone.set()
         self._questions = Questions()
-        self._serials = itertools.count(1)
-        self._key_prefix = f"nvml:{time.time_ns():x}"  # no two agents of one boot share it
+        self._inventory = Inventory()
 
     @property
     def inventory(self) -> Inventory:
-        """Every GPU that NVML has shown since the agent started; complete only while NVML answers for all of them."""
-        gpus = tuple(state.gpu for state in self._view.gpus.values())
-        return Inventory(gpus=gpus, complete=self._ready and self._view.complete)
-
-    @property
-    def states(self) -> Mapping[GpuUuid, changes.GpuState]:
-        """What was last known of each GPU: lost, recovery action, row remapping."""
-        return MappingProxyType(dict(self._view.gpus))
+        """Every GPU that NVML has shown on this boot; complete only while NVML answers for all of them."""
+        gpus = tuple(state.gpu for state in self._teller.view.gpus.values())
+        now = Inventory(gpus=gpus, complete=self._ready and self._teller.view.complete)
+        if now != self._inventory:
+            self._inventory = now
+        return self._inventory  # the same object while nothing changes: others keep what they made of it
 
     @property
     def worker_pid(self) -> int | None:
@@ -101,16 +115,19 @@ class NvmlSource:
     async def run(self) -> None:
         """Supervise the worker for ever: one at a time, a new one only when the last has ended."""
         backoff = aio.Backoff(first=0.2, limit=30.0)
+        no_library = aio.Backoff(first=self._periods.recheck_period, limit=6 * self._periods.recheck_period)
         while True:
             await self._wanted.wait()
-            reason = await self._run_worker()
+            reason = await self._run_worker() if self._worth_a_worker() else EndReason.LIBRARY_NOT_FOUND
             if self._fresh:
                 backoff.reset()
+                no_library.reset()
             self._fresh = self._stuck = False
             if not self._wanted.is_set():
                 self._set_status(statuses.RELEASED)
             elif reason is EndReason.LIBRARY_NOT_FOUND:
-                await asyncio.sleep(self._periods.recheck_period)
+                self._set_status(statuses.no_library(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus()))
+                await no_library.wait()
             else:
                 await backoff.wait()
 
@@ -127,6 +144,7 @@ class NvmlSource:
         No worker is started until ``resume``, also when the answer is False.
         """
         self._wanted.clear()
+        self._teller.counters_start_anew()
         if self._child is not None:
             self._child.close_stdin()
         try:
@@ -140,9 +158,27 @@ class NvmlSource:
         """Take NVML up again after ``release``, with a new nvmlInit."""
         self._wanted.set()
 
+    def forget(self, device: str) -> None:
+        """Miss a GPU (by UUID or PCI address) no longer, which somebody has said need not come back.
+
+        It is forgotten when NVML lists it no longer: while it is listed as lost, it is broken and not missing.
+        """
+        self._teller.forget(device)
+
     @property
     def _ready(self) -> bool:
         return self._fresh and not self._stuck
+
+    @property
+    def _has_seen_gpus(self) -> bool:
+        return bool(self._teller.view.gpus)
+
+    def _gpus_on_bus(self) -> int:
+        return presence.gpus_on_bus(self._sysfs)
+
+    def _worth_a_worker(self) -> bool:
+        """Whether a process may find NVML: on a node without GPUs a look at files is all that it costs."""
+        return presence.library_found(self._env) or self._has_seen_gpus or self._gpus_on_bus() > 0
 
     async def _run_worker(self) -> EndReason | None:
         """Run one worker to its end and return the reason that it gave."""
@@ -168,7 +204,7 @@ class NvmlSource:
         return reason
 
     def _argv(self) -> list[str]:
-        given = {option.name: getattr(self._periods, option.name) for option in fields(worker.Options)}
+        given = {option.name: getattr(self._periods, option.name) for option in fields(poller.Options)}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         return [sys.executable, "-m", "agent.sources.nvml.worker", *flags]
 
@@ -181,12 +217,15 @@ class NvmlSource:
                     self._on_beat(call)
                 case protocol.Snapshot():
                     self._on_snapshot(message)
-                case protocol.XidEvent(observed_at=observed_at):
-                    self._hand_on(changes.of_xid(message), observed_at=observed_at)
+                case protocol.XidEvent():
+                    self._teller.xid(message)
+                case protocol.DeviceEvent():
+                    self._teller.event(message, clock=asyncio.get_running_loop().time())
                 case protocol.DevicesAnswer():
                     self._questions.answer(message)
                 case protocol.DriverAbsent():
-                    self._set_status(statuses.no_driver(seen_gpus=bool(self._view.gpus)))
+                    self._teller.counters_start_anew()
+                    self._set_status(statuses.no_driver(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus()))
                 case protocol.Ended():
                     reason = message.reason
                     self._on_ended(message)
@@ -214,7 +253,7 @@ class NvmlSource:
             self._stuck = False
             log.info("nvml.driver_moves_again")
             if self._fresh:  # polls went on while the wait for events hung
-                self._set_status(statuses.ready(self._view))
+                self._set_status(statuses.ready(self._teller.view))
 
     def _on_stuck(self, call: str) -> None:
         if self._stuck:
@@ -226,48 +265,31 @@ class NvmlSource:
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
-        self._view, changed = changes.fold(self._view, snapshot)
-        for change in changed:
-            self._hand_on(change, observed_at=snapshot.taken_at)
+        self._teller.snapshot(snapshot)
         if not self._stuck:
-            self._set_status(statuses.ready(self._view))
+            self._set_status(statuses.ready(self._teller.view))
         self._plan_reinit()
 
     def _plan_reinit(self) -> None:
         """While a GPU is lost, end the worker now and then: only the nvmlInit of the next one can show it again."""
         now = asyncio.get_running_loop().time()
-        if not self._view.wants_reinit:
+        if not self._teller.view.wants_reinit:
             self._reinit_at = None
             self._reinit_backoff.reset()
         elif self._reinit_at is None:
             self._reinit_at = now + self._reinit_backoff.next_wait()
         elif now >= self._reinit_at and self._child is not None:
             self._reinit_at, self._renewing = None, True
-            log.info("nvml.reinit", lost=[uuid for uuid, state in self._view.gpus.items() if state.lost])
+            log.info("nvml.reinit", lost=[uuid for uuid, state in self._teller.view.gpus.items() if state.lost])
             self._child.close_stdin()
-
-    def _hand_on(self, change: changes.Change, *, observed_at: float) -> None:
-        finding = Finding(
-            source=Source.NVML,
-            kind=change.kind,
-            code=change.code,
-            device=change.device,
-            action=self._classify(change.kind, change.code),
-            observed_at=observed_at,
-            text=change.text,
-            key=f"{self._key_prefix}:{next(self._serials)}",
-            evidence=change.evidence,
-        )
-        log.info(
-            "nvml.finding", kind=finding.kind.value, code=finding.code, device=str(finding.device), key=finding.key
-        )
-        self._emit(finding)
 
     def _on_ended(self, ended: protocol.Ended) -> None:
         log.info("nvml.worker_ends", reason=ended.reason.value, detail=ended.detail)
+        if ended.reason is not EndReason.NO_ANSWER:
+            self._teller.counters_start_anew()
         if ended.reason is EndReason.LIBRARY_NOT_FOUND:
-            self._set_status(statuses.no_library(seen_gpus=bool(self._view.gpus)))
-        elif ended.reason is not EndReason.NO_ANSWER or not self._fresh:
+            return  # said with all others that find none
+        if ended.reason is not EndReason.NO_ANSWER or not self._fresh:
             self._set_status(statuses.not_initialised(ended.detail))
 
     async def _part_with(self, child: Child) -> None:

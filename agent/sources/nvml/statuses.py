@@ -26,14 +26,16 @@ def unresponsive(*, call: str, seconds: float) -> PartStatus:
     )
 
 
-def no_library(*, seen_gpus: bool) -> PartStatus:
-    """No libnvidia-ml on this node: a CPU node, unless GPUs have been seen."""
-    return _absent("libnvidia-ml.so.1 is not found", "make the driver's libraries visible to the agent", seen_gpus)
+def no_library(*, seen_gpus: bool, on_bus: int) -> PartStatus:
+    """No libnvidia-ml on this node: a CPU node, unless GPUs have been seen, or are on the PCI bus."""
+    mend = "make the driver's libraries visible to the agent"
+    return _absent("libnvidia-ml.so.1 is not found", mend=mend, seen_gpus=seen_gpus, on_bus=on_bus)
 
 
-def no_driver(*, seen_gpus: bool) -> PartStatus:
-    """The library is there, the kernel module is not: a CPU node, unless GPUs have been seen."""
-    return _absent("no NVIDIA driver is loaded", "load the nvidia kernel module", seen_gpus)
+def no_driver(*, seen_gpus: bool, on_bus: int) -> PartStatus:
+    """The library is there, the kernel module is not: a CPU node, unless GPUs have been seen, or are on the PCI bus."""
+    mend = "load the nvidia kernel module"
+    return _absent("no NVIDIA driver is loaded", mend=mend, seen_gpus=seen_gpus, on_bus=on_bus)
 
 
 def not_initialised(detail: str) -> PartStatus:
@@ -62,7 +64,13 @@ def crashed(status: int) -> PartStatus:
     )
 
 
-def _absent(what: str, mend: str, seen_gpus: bool) -> PartStatus:  # noqa: FBT001 - private, and named at every caller
+def _absent(what: str, *, mend: str, seen_gpus: bool, on_bus: int) -> PartStatus:
     if seen_gpus:
         return PartStatus(PartState.DEGRADED, f"{what} any more, though this node has had GPUs", mend)
+    if on_bus:
+        return PartStatus(
+            PartState.DEGRADED,
+            f"{what} on this node, which has {on_bus} NVIDIA GPUs on its PCI bus",
+            "load the driver, and make its libraries visible to the agent (the NVIDIA container toolkit does that)",
+        )
     return PartStatus(PartState.IDLE, f"{what} on this node", f"nothing to do on a node without GPUs; else {mend}")

@@ -130,11 +130,6 @@ async def test_a_probe_that_crashes_fails_with_its_last_words(monkeypatch: pytes
     assert "broken package" in gpus.what
 
 
-def test_only_nvidia_display_functions_are_gpus(sysfs: Path) -> None:
-    assert nvml.gpus_on_bus(sysfs) == 2
-    assert nvml.gpus_on_bus(sysfs / "none") == 0
-
-
 def test_a_missing_library_is_a_fault_only_where_there_are_gpus() -> None:
     answer = Answer(code=reader.LIBRARY_NOT_FOUND, error="NVML Shared Library Not Found")
 

@@ -96,8 +96,9 @@ async def test_of_a_rerun_every_containers_steps_are_told(world: World) -> None:
     async with world.kubelet():
         await person.ask(strategy=Strategy.RERUN)
     taken = person.steps()
-    for name in pod_rig.ROLES:
-        assert {(StepKind.REMOVE, name, 0), (StepKind.CREATE, name, 1), (StepKind.START, name, 1)} <= set(taken)
+    assert {(StepKind.REMOVE, name, 0) for name in pod_rig.ROLES} <= set(taken)
+    for name in pod_rig.LASTING:  # kubelet may have been faster with the init container, which comes first
+        assert {(StepKind.CREATE, name, 1), (StepKind.START, name, 1)} <= set(taken)
     assert person.verified
 
 

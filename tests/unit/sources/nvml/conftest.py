@@ -2,30 +2,40 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from agent.health.vitals.limits import Limits
 from agent.model.actions import ActionClass
+from agent.model.devices import GpuUuid, PciAddress
 from agent.model.findings import Finding, FindingKind
 from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml.source import NvmlSource, Periods
 from hack.fakenvml import control
+from tests.unit.sources.nvml import in_process
+from tests.unit.sources.nvml.in_process import Nvml
 
-PATIENCE = 30.0  # seconds; how long a test waits for what must happen
+PATIENCE = 60.0  # seconds; how long a test waits for what must happen
 NEVER = 3600.0
-QUICK = Periods(poll_period=0.2, recheck_period=0.2, reinit_period=NEVER, hang_deadline=2.0, stop_deadline=10.0)
+QUICK = Periods(
+    poll_period=0.2, full_period=0.2, recheck_period=0.2, reinit_period=NEVER, hang_deadline=2.0, stop_deadline=10.0
+)
+NO_PCI = Path("/nowhere")
 
 
 @dataclass
 class Bench:
-    """A running source and what has come out of it."""
+    """A running source and what has come out of it: what begins and what is over apart."""
 
     source: NvmlSource
-    findings: asyncio.Queue[Finding] = field(default_factory=asyncio.Queue)
-    statuses: asyncio.Queue[PartStatus] = field(default_factory=asyncio.Queue)
+    findings: asyncio.Queue[Finding]
+    overs: asyncio.Queue[Finding]
+    statuses: asyncio.Queue[PartStatus]
+    inventories: asyncio.Queue[Mapping[GpuUuid, PciAddress]]
 
     async def finding(self, kind: FindingKind) -> Finding:
         """Wait for the next finding, which must be of this kind."""
@@ -33,6 +43,14 @@ class Bench:
             finding = await self.findings.get()
         assert finding.kind is kind
         return finding
+
+    async def over(self, kind: FindingKind, *, gpu: int | None = None) -> Finding:
+        """Wait until a fault of this kind is told to be over, on this GPU where it is given."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                finding = await self.overs.get()
+                if finding.code == kind.value and (gpu is None or finding.device.uuid == control.gpu_uuid(gpu)):
+                    return finding
 
     async def status(self, state: PartState) -> PartStatus:
         """Wait until the source is in this state."""
@@ -60,22 +78,41 @@ def fake(nvml_library: Path, tmp_path: Path) -> Iterator[control.FakeNvml]:
 
 
 @pytest.fixture
+def nvml(tmp_path: Path, fake: control.FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """A reader in this process, on the fake."""
+    monkeypatch.setenv(control.STATE_VARIABLE, str(fake.state_path))
+    in_process.use(Path(shutil.copy(fake.lib_dir / control.LIBRARY, tmp_path / "own.so")), monkeypatch)
+    return Nvml()
+
+
+@pytest.fixture
 async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
     """Start a source on the fake NVML; it is stopped after the test."""
     tasks: list[asyncio.Task[None]] = []
 
-    def start(*, periods: Periods = QUICK, env: Mapping[str, str] | None = None) -> Bench:
-        findings: asyncio.Queue[Finding] = asyncio.Queue()
-        statuses: asyncio.Queue[PartStatus] = asyncio.Queue()
+    def start(
+        *,
+        periods: Periods = QUICK,
+        env: Mapping[str, str] | None = None,
+        known_before: Mapping[GpuUuid, PciAddress] | None = None,
+        sysfs: Path = NO_PCI,
+        limits: Limits | None = None,
+    ) -> Bench:
+        findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
+        statuses, inventories = asyncio.Queue[PartStatus](), asyncio.Queue[Mapping[GpuUuid, PciAddress]]()
         source = NvmlSource(
-            emit=findings.put_nowait,
+            emit=lambda finding: (overs if finding.kind is FindingKind.FAULT_OVER else findings).put_nowait(finding),
             classify=classify,
             report=statuses.put_nowait,
             periods=periods,
             env={**os.environ, **fake.env(), **(env or {})},
+            known_before=known_before or {},
+            on_inventory=inventories.put_nowait,
+            sysfs=sysfs,
+            limits=limits,
         )
         tasks.append(asyncio.create_task(source.run()))
-        return Bench(source=source, findings=findings, statuses=statuses)
+        return Bench(source=source, findings=findings, overs=overs, statuses=statuses, inventories=inventories)
 
     yield start
     fake.resume()

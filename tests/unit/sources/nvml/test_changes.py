@@ -30,10 +30,18 @@ def nameless(number: int, condition: Condition) -> Slot:
 
 
 def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
-    """Fold the polls and return the last view with all changes as (kind, uuid, code)."""
-    view, seen = View(), list[tuple[FindingKind, GpuUuid | None, str]]()
+    """Fold the polls and return the last view with all changes that begin something as (kind, uuid, code)."""
+    view, told = told_by(*polls)
+    return view, [change for change in told if change[0] is not FindingKind.FAULT_OVER]
+
+
+def told_by(
+    *polls: tuple[Slot, ...], before: View | None = None
+) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
+    """Fold the polls and return the last view with all changes."""
+    view, seen = before or View(), list[tuple[FindingKind, GpuUuid | None, str]]()
     for slots in polls:
-        view, new = fold(view, Snapshot(taken_at=0.0, driver_version="", slots=slots))
+        view, new = fold(view, Snapshot(taken_at=0.0, clock=0.0, driver_version="", slots=slots))
         seen += [(change.kind, change.device.uuid, change.code) for change in new]
     return view, seen
 
@@ -115,6 +123,83 @@ def test_an_xid_keeps_the_ids_of_its_mig_instance() -> None:
     )
 
 
+def over(number: int, kind: FindingKind) -> tuple[FindingKind, GpuUuid | None, str]:
+    return FindingKind.FAULT_OVER, gpu(number).uuid, kind.value
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        pytest.param(well(0), [over(0, LOST), over(0, RECOVERY)], id="well"),
+        pytest.param(
+            replace(well(0), recovery_action=1), [over(0, LOST), (RECOVERY, "GPU-0", "1")], id="wants-a-reset"
+        ),
+        pytest.param(replace(well(0), recovery_action=None), [over(0, LOST)], id="driver-does-not-say"),
+        pytest.param(lost(0), [(LOST, "GPU-0", "")], id="lost"),
+        pytest.param(replace(lost(0), condition=Condition.UNREADABLE), [], id="could-not-tell"),
+    ],
+)
+def test_the_first_answer_ends_what_an_earlier_agent_may_have_raised(
+    first: Slot, expected: list[tuple[FindingKind, str, str]]
+) -> None:
+    _, told = told_by((first,), (first,))
+
+    assert told == expected
+
+
+def test_a_gpu_that_is_lost_at_first_is_not_lost_any_more_when_it_answers() -> None:
+    _, told = told_by((lost(0),), (well(0),))
+
+    assert told == [(LOST, "GPU-0", ""), (BACK, "GPU-0", ""), over(0, LOST), over(0, RECOVERY)]
+
+
+@pytest.mark.parametrize(
+    ("polls", "expected"),
+    [
+        pytest.param([(well(0),)], [(LOST, "GPU-1", "")], id="missing"),
+        pytest.param([(well(0), well(1))], [], id="there"),
+        pytest.param([(well(0), nameless(1, Condition.UNREADABLE))], [], id="may-be-the-unreadable-one"),
+        pytest.param([(well(0), nameless(1, Condition.LOST))], [(LOST, "GPU-1", "")], id="is-the-lost-one"),
+        pytest.param([()], [(LOST, "GPU-0", ""), (LOST, "GPU-1", "")], id="all-are-missing"),
+        pytest.param([(well(0),), (well(0), well(1))], [(LOST, "GPU-1", ""), (BACK, "GPU-1", "")], id="and-back"),
+    ],
+)
+def test_gpus_of_earlier_agents_are_missed(
+    polls: list[tuple[Slot, ...]], expected: list[tuple[FindingKind, str, str]]
+) -> None:
+    before = changes.of_earlier_agents({gpu(number).uuid: gpu(number).pci for number in (0, 1)})
+
+    _, told = told_by(*polls, before=before)
+
+    assert [change for change in told if change[0] is not FindingKind.FAULT_OVER] == expected
+
+
+@pytest.mark.parametrize("name", ["GPU-1", "0000:01:00.0"])
+def test_a_missing_gpu_that_need_not_come_back_is_missed_no_longer(name: str) -> None:
+    view, _ = run((well(0), well(1)), (well(0),))
+
+    forgotten = changes.without_missing(view, name)
+    _, told = told_by((well(0),), before=forgotten)
+
+    assert set(forgotten.gpus) == {"GPU-0"}
+    assert told == []
+    assert not forgotten.wants_reinit
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param((well(0), well(1)), id="there"),
+        pytest.param((well(0), lost(1)), id="listed-as-lost"),
+        pytest.param((well(0), nameless(1, Condition.LOST)), id="may-be-the-nameless-one"),
+    ],
+)
+def test_a_gpu_that_is_on_the_bus_is_not_forgotten(last: tuple[Slot, ...]) -> None:
+    view, _ = run((well(0), well(1)), last)
+
+    assert changes.without_missing(view, "GPU-1") == view
+
+
 slots = st.lists(
     st.builds(
         lambda number, condition, named, action: Slot(
@@ -138,7 +223,7 @@ def test_lost_and_back_take_turns_for_every_gpu(polls: list[tuple[Slot, ...]]) -
     _, seen = run(*polls)
 
     for uuid in {uuid for _, uuid, _ in seen if uuid is not None}:
-        turns = [kind for kind, where, _ in seen if where == uuid and kind is not RECOVERY]
+        turns = [kind for kind, where, _ in seen if where == uuid and kind in (LOST, BACK)]
         assert turns == [LOST, BACK] * (len(turns) // 2) + [LOST] * (len(turns) % 2)
 
 

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hack.fakenvml.__main__ import main
+from hack.fakenvml.control import mig_uuid
 
 
 @pytest.fixture
@@ -40,6 +41,16 @@ def test_a_new_state_has_eight_healthy_gpus(state: Path) -> None:
         pytest.param(["hang", "--gpu", "1", "getters"], "hang", ["getters"], id="hang"),
         pytest.param(["processes", "--gpu", "1", "7:5", "8:6"], "processes", [7, 8], id="processes"),
         pytest.param(["processes", "--gpu", "1", "--used", "9", "7:5"], "memory_used", 9, id="memory"),
+        pytest.param(["fault", "--gpu", "1", "reset-required"], "fault", "reset_required", id="reset-required"),
+        pytest.param(["remove", "--gpu", "1"], "present", False, id="remove"),
+        pytest.param(["mig", "--gpu", "1", "1:0", "2:0"], "mig", [mig_uuid(1, 0), mig_uuid(1, 1)], id="mig"),
+        pytest.param(["link", "--gpu", "1", "4", "down"], "links_down", [4], id="link"),
+        pytest.param(
+            ["error", "--gpu", "1", "nvmlDeviceGetUUID", "14"], "errors", {"nvmlDeviceGetUUID": 14}, id="error"
+        ),
+        pytest.param(["ecc", "--gpu", "1", "--uncorrected", "2"], "ecc_uncorrected", 2, id="ecc"),
+        pytest.param(["ecc", "--gpu", "1", "--sram", "--uncorrected", "2"], "ecc_uncorrected", 2, id="sram"),
+        pytest.param(["remap", "--gpu", "1", "--pending"], "remap", {"pending": True, "failure": False}, id="remap"),
     ],
 )
 def test_a_fault_is_kept_until_the_reset(state: Path, arguments: list[str], key: str, value: object) -> None:
@@ -64,6 +75,48 @@ def test_node_wide_switches(state: Path) -> None:
     ctl(state, "resume")
     ctl(state, "driver", "on")
     assert (status(state)["driver"], status(state)["hang"]) == ("loaded", [])
+
+
+def test_plain_numbers_are_set_by_name(state: Path) -> None:
+    ctl(state, "set", "--gpu", "1", "temperature=91", "pcie-width=8", "clocks-event-reasons=0x40")
+
+    readings = status(state)["gpus"][1]["readings"]  # type: ignore[index]
+
+    assert (readings["temperature"], readings["pcie_width"], readings["clocks_event_reasons"]) == (91, 8, 64)
+
+
+@pytest.mark.parametrize("argument", ["colour=3", "temperature=hot", "temperature"])
+def test_a_number_that_a_gpu_does_not_have_is_refused(state: Path, argument: str) -> None:
+    result = CliRunner().invoke(main, ["ctl", "--state", str(state), "set", "--gpu", "1", argument])
+
+    assert result.exit_code == 2
+    assert "NAME=VALUE" in result.output
+
+
+def test_a_storm_of_events_is_queued(state: Path) -> None:
+    ctl(state, "event", "--gpu", "0", "--times", "1000", "double-bit-ecc")
+
+    assert status(state)["events"] == 1000
+
+
+def test_hot_add_brings_a_gpu_more(state: Path) -> None:
+    ctl(state, "add", "--gpu", "8")
+
+    assert [gpu["present"] for gpu in status(state)["gpus"]].count(True) == 9  # type: ignore[attr-defined]
+
+
+def test_slow_calls_are_switched_on_and_off(state: Path) -> None:
+    ctl(state, "slow", "getters", "50")
+    slow = status(state)["slow_ms"]
+    ctl(state, "slow", "getters", "0")
+
+    assert (slow, status(state)["slow_ms"]) == (50, 0)
+
+
+def test_a_field_value_is_set_with_its_result(state: Path) -> None:
+    ctl(state, "field", "--gpu", "1", "--result", "3", "173", "9")
+
+    assert status(state)["gpus"][1]["fields"]["173"] == [9, 3]  # type: ignore[index]
 
 
 def test_a_gpu_that_cannot_exist_is_refused(state: Path) -> None:

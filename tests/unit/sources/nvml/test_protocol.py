@@ -1,9 +1,10 @@
 """The worker's messages survive the pipe; anything else is refused."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.health.vitals.readings import Vital, Vitals
 from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
 from agent.sources.nvml import protocol
 
@@ -15,8 +16,15 @@ gpus = st.builds(
     Gpu, uuid=uuids, pci=pcis, index=small, minor=st.none() | small, name=st.text(), mig=st.lists(migs).map(tuple)
 )
 conditions = st.sampled_from(protocol.Condition)
+readings = st.dictionaries(st.tuples(st.sampled_from(Vital), st.integers(0, 35)), st.integers(-(2**63), 2**64))
+vitals = st.builds(Vitals, values=readings, errors=readings, full=st.booleans())
 slots = st.builds(
-    protocol.Slot, index=small, condition=conditions, gpu=st.none() | gpus, recovery_action=st.none() | small
+    protocol.Slot,
+    index=small,
+    condition=conditions,
+    gpu=st.none() | gpus,
+    recovery_action=st.none() | small,
+    vitals=st.none() | vitals,
 )
 uses = st.builds(protocol.ProcessUse, pid=small, used=st.none() | small)
 answers = st.builds(
@@ -31,7 +39,18 @@ messages = st.one_of(
     st.just(protocol.DriverAbsent()),
     st.builds(protocol.Ended, reason=st.sampled_from(protocol.EndReason), detail=st.text()),
     st.builds(
-        protocol.Snapshot, taken_at=st.floats(0, 1e10), driver_version=st.text(), slots=st.lists(slots).map(tuple)
+        protocol.Snapshot,
+        taken_at=st.floats(0, 1e10),
+        clock=st.floats(0, 1e10),
+        driver_version=st.text(),
+        slots=st.lists(slots, max_size=3).map(tuple),
+    ),
+    st.builds(
+        protocol.DeviceEvent,
+        observed_at=st.floats(0, 1e10),
+        happening=st.sampled_from(protocol.Happening),
+        uuid=uuids,
+        pci=pcis,
     ),
     st.builds(
         protocol.XidEvent,
@@ -47,6 +66,7 @@ messages = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(message=messages)
 def test_a_message_survives_the_pipe_as_one_line(message: protocol.Message) -> None:
     line = protocol.encode(message)

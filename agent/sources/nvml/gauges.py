@@ -1,0 +1,211 @@
+"""Read a GPU's vitals: each value with its own outcome, the cheap ones in every poll, the others in full polls.
+
+Runs in the worker process only. A value that this GPU or driver does not have is left out; what failed is told with
+its nvmlReturn_t. Functions that the driver's library lacks are asked for once (``reader.Reader.ask``).
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from agent.health.vitals.readings import Key, Vital, Vitals
+from agent.sources.nvml.outcomes import Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+
+FieldId = int | tuple[int, int]
+"""A field of nvmlDeviceGetFieldValues, with its scope (the NVLink) where it has one."""
+
+Reading = tuple[Key, Outcome[int]]
+
+_SM = 1  # NVML_CLOCK_SM
+_GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_SLOWDOWN, _MEMORY_MAX = 1, 2  # NVML_TEMPERATURE_THRESHOLD_*
+_CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+_VOLATILE = 0  # nvmlEccCounterType_t
+_DRAM, _SRAM = 2, 7  # nvmlMemoryLocation_t
+_LINKS = 36  # NVML_NVLINK_MAX_LINKS
+_INVALID_ARGUMENT = 2
+_VERSION_MISMATCH = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+
+_FIELDS: Mapping[Vital, int] = {Vital.RECOVERY_ACTION: 230, Vital.MEMORY_TEMPERATURE: 82}
+_MORE_FIELDS: Mapping[Vital, int] = {
+    Vital.SLOWDOWN_MARGIN: 194,
+    Vital.PCIE_CORRECTABLE: 173,
+    Vital.PCIE_NAKS_RECEIVED: 174,
+    Vital.PCIE_RECEIVER: 175,
+    Vital.PCIE_BAD_TLP: 176,
+    Vital.PCIE_NAKS_SENT: 177,
+    Vital.PCIE_BAD_DLLP: 178,
+    Vital.PCIE_NON_FATAL: 179,
+    Vital.PCIE_FATAL: 180,
+    Vital.PCIE_UNSUPPORTED_REQUEST: 181,
+    Vital.PCIE_LCRC: 182,
+    Vital.PCIE_LANE: 183,
+}
+_LINK_FIELDS: Mapping[Vital, int] = {  # the first two up to NVLink 4, the others from NVLink 5 on
+    Vital.NVLINK_REPLAYS: 161,
+    Vital.NVLINK_RECOVERIES: 162,
+    Vital.NVLINK_RECEIVE_ERRORS: 208,
+    Vital.NVLINK_RECOVERY_EVENTS: 215,
+}
+_LINK_COUNTERS: Mapping[Vital, int] = {Vital.NVLINK_REPLAYS: 0, Vital.NVLINK_RECOVERIES: 1}  # NVML_NVLINK_ERROR_DL_*
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function that answers with one number, and those that answer the same on older drivers."""
+
+    vital: Vital
+    functions: tuple[str, ...]
+    arguments: tuple[int, ...] = ()
+
+
+_CALLS = (
+    _Call(
+        Vital.CLOCKS_EVENT_REASONS,
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    ),
+    _Call(Vital.TEMPERATURE, ("nvmlDeviceGetTemperature",), (_GPU_SENSOR,)),
+    _Call(Vital.TEMPERATURE_MARGIN, ("nvmlDeviceGetMarginTemperature",)),
+    _Call(Vital.SM_CLOCK, ("nvmlDeviceGetClockInfo",), (_SM,)),
+    _Call(Vital.PSTATE, ("nvmlDeviceGetPerformanceState",)),
+)
+_MORE_CALLS = (
+    _Call(Vital.RETIREMENT_PENDING, ("nvmlDeviceGetRetiredPagesPendingStatus",)),
+    _Call(Vital.ECC_CORRECTED, ("nvmlDeviceGetTotalEccErrors",), (_CORRECTED, _VOLATILE)),
+    _Call(Vital.ECC_UNCORRECTED, ("nvmlDeviceGetTotalEccErrors",), (_UNCORRECTED, _VOLATILE)),
+    _Call(Vital.ECC_UNCORRECTED_DRAM, ("nvmlDeviceGetMemoryErrorCounter",), (_UNCORRECTED, _VOLATILE, _DRAM)),
+    _Call(Vital.ECC_UNCORRECTED_SRAM, ("nvmlDeviceGetMemoryErrorCounter",), (_UNCORRECTED, _VOLATILE, _SRAM)),
+    _Call(Vital.PCIE_GENERATION, ("nvmlDeviceGetCurrPcieLinkGeneration",)),
+    _Call(Vital.PCIE_GENERATION_MAX, ("nvmlDeviceGetMaxPcieLinkGeneration",)),
+    _Call(Vital.PCIE_WIDTH, ("nvmlDeviceGetCurrPcieLinkWidth",)),
+    _Call(Vital.PCIE_WIDTH_MAX, ("nvmlDeviceGetMaxPcieLinkWidth",)),
+    _Call(Vital.PCIE_REPLAYS, ("nvmlDeviceGetPcieReplayCounter",)),
+    _Call(Vital.SLOWDOWN_TEMPERATURE, ("nvmlDeviceGetTemperatureThreshold",), (_SLOWDOWN,)),
+    _Call(Vital.MEMORY_MAX_TEMPERATURE, ("nvmlDeviceGetTemperatureThreshold",), (_MEMORY_MAX,)),
+    _Call(Vital.SM_CLOCK_MAX, ("nvmlDeviceGetMaxClockInfo",), (_SM,)),
+)
+_CONSTANT = frozenset(
+    {Vital.SLOWDOWN_MARGIN, Vital.SLOWDOWN_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE, Vital.SM_CLOCK_MAX}
+)
+"""What full polls read and every poll tells: what the cheap values are measured against."""
+
+
+class Gauges:
+    """Reads vitals through ``ask`` (one NVML function) and ``fields`` (nvmlDeviceGetFieldValues)."""
+
+    def __init__(
+        self,
+        *,
+        pynvml: ModuleType,
+        ask: Callable[..., Outcome[Any]],
+        fields: Callable[[object, Sequence[FieldId]], list[Outcome[int]]],
+    ) -> None:
+        self._pynvml = pynvml
+        self._ask = ask
+        self._fields = fields
+        self._constants: dict[int, dict[Key, int]] = {}  # by index
+
+    def first(self, handle: object) -> dict[Key, Outcome[int]]:
+        """Read what shows whether the GPU answers at all: one call."""
+        return dict(self._numbered(handle, _FIELDS))
+
+    def others(self, handle: object, *, full: bool) -> dict[Key, Outcome[int]]:
+        """Read the rest of what every poll reads, and in a full poll everything."""
+        readings = dict(self._cheap(handle))
+        if full:
+            readings |= self._dear(handle)
+        return readings
+
+    def vitals(self, index: int, readings: Mapping[Key, Outcome[int]], *, full: bool) -> Vitals:
+        """Return the readings of the GPU at this index as plain numbers, with what earlier polls know of it."""
+        values = {key: outcome.value for key, outcome in readings.items() if isinstance(outcome, Value)}
+        constants = self._constants.setdefault(index, {})
+        constants.update((key, value) for key, value in values.items() if key[0] in _CONSTANT)
+        errors = {key: outcome.code for key, outcome in readings.items() if isinstance(outcome, ReadError)}
+        return Vitals(values={**constants, **values}, errors=errors, full=full)
+
+    def _cheap(self, handle: object) -> Iterator[Reading]:
+        rows = self._ask("nvmlDeviceGetRemappedRows", handle)
+        yield (Vital.REMAP_PENDING, 0), _picked(rows, lambda answer: int(answer[2]))
+        yield (Vital.REMAP_FAILED, 0), _picked(rows, lambda answer: int(answer[3]))
+        used = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        yield (Vital.UTILIZATION, 0), _picked(used, lambda answer: int(answer.gpu))
+        yield from self._called(handle, _CALLS)
+
+    def _dear(self, handle: object) -> Iterator[Reading]:
+        yield from self._called(handle, _MORE_CALLS)
+        yield from self._numbered(handle, _MORE_FIELDS)
+        yield (Vital.SRAM_THRESHOLD, 0), self._sram_threshold(handle)
+        yield from self._fabric(handle)
+        yield from self._links(handle)
+
+    def _called(self, handle: object, calls: Sequence[_Call]) -> Iterator[Reading]:
+        for call in calls:
+            outcome: Outcome[int] = Unsupported()
+            for function in call.functions:
+                outcome = self._ask(function, handle, *call.arguments)
+                if not isinstance(outcome, Unsupported):
+                    break
+            yield (call.vital, 0), outcome
+
+    def _numbered(self, handle: object, fields: Mapping[Vital, int]) -> Iterator[Reading]:
+        outcomes = self._fields(handle, tuple(fields.values()))
+        return zip(((vital, 0) for vital in fields), outcomes, strict=True)
+
+    def _sram_threshold(self, handle: object) -> Outcome[int]:
+        status = self._pynvml.c_nvmlEccSramErrorStatus_v1_t()
+        answered = self._ask("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
+        return _picked(answered, lambda _: int(status.bThresholdExceeded))
+
+    def _fabric(self, handle: object) -> Iterator[Reading]:
+        """Read the fabric by the newest form of the answer that the driver knows. The first two tell of its health."""
+        answered: Outcome[Any] = Unsupported()
+        forms = (self._pynvml.c_nvmlGpuFabricInfo_v3_t, self._pynvml.c_nvmlGpuFabricInfo_v2_t)
+        for form in forms:
+            info = form()
+            answered = self._ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
+            if not (isinstance(answered, ReadError) and answered.code == _VERSION_MISMATCH):
+                break
+        if isinstance(answered, Unsupported):
+            info = self._pynvml.c_nvmlGpuFabricInfo_t()
+            answered = self._ask("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info))
+        yield (Vital.FABRIC_STATE, 0), _picked(answered, lambda _: int(info.state))
+        yield (Vital.FABRIC_STATUS, 0), _picked(answered, lambda _: int(info.status))
+        if isinstance(info, forms):
+            yield (Vital.FABRIC_HEALTH, 0), _picked(answered, lambda _: int(info.healthMask))
+
+    def _links(self, handle: object) -> Iterator[Reading]:
+        links = []
+        for link in range(_LINKS):
+            active = self._ask("nvmlDeviceGetNvLinkState", handle, link)
+            if isinstance(active, ReadError) and active.code == _INVALID_ARGUMENT:
+                break  # this library's maximum
+            if not isinstance(active, Unsupported):
+                links.append(link)
+                yield (Vital.NVLINK_ACTIVE, link), active
+        keys = [(vital, link) for link in links for vital in _LINK_FIELDS]
+        if not keys:
+            return
+        outcomes = self._fields(handle, [(_LINK_FIELDS[vital], link) for vital, link in keys])
+        for (vital, link), outcome in zip(keys, outcomes, strict=True):
+            yield (vital, link), outcome
+        if all(isinstance(outcome, Unsupported) for outcome in outcomes):
+            for link in links:
+                for vital, counter in _LINK_COUNTERS.items():
+                    yield (vital, link), self._ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+
+
+def refused(failure: ReadError) -> Vitals:
+    """Return the vitals of a GPU that answers nothing but this error."""
+    return Vitals(errors={(Vital.RECOVERY_ACTION, 0): failure.code})
+
+
+def failures(readings: Mapping[Key, Outcome[int]]) -> list[Outcome[int]]:
+    """Return the readings that prove that the GPU does not work: it is lost, or must be reset."""
+    return [outcome for outcome in readings.values() if isinstance(outcome, Lost | ResetRequired)]
+
+
+def _picked(outcome: Outcome[Any], pick: Callable[[Any], int]) -> Outcome[int]:
+    return Value(pick(outcome.value)) if isinstance(outcome, Value) else outcome

@@ -1,0 +1,52 @@
+"""A GPU's MIG instances, by the ids that events and log lines name them by. Runs in the worker process only."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from agent.model.devices import Gpu, MigInstance
+from agent.sources.nvml.outcomes import Outcome, ReadError, Unsupported, Value
+
+_NOT_FOUND = 6
+
+Ask = Callable[..., Outcome[Any]]
+
+
+def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[MigInstance, ...]]:
+    """Return the instances of a GPU whose nvmlDeviceGetMigMode came to ``mode``."""
+    if not isinstance(mode, Value):
+        return mode
+    if mode.value[0] == 0:
+        return Value(())
+    count = ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+    if not isinstance(count, Value):
+        return count
+    found = []
+    for index in range(count.value):
+        instance = _instance(handle, index, ask=ask)
+        if isinstance(instance, Value):
+            found.append(instance.value)
+        elif not (isinstance(instance, ReadError) and instance.code == _NOT_FOUND):  # NOT_FOUND: an empty place
+            return instance
+    return Value(tuple(found))
+
+
+def put_into(gpu: Gpu, instances: Outcome[tuple[MigInstance, ...]]) -> Gpu:
+    """Return the GPU with its instances as they are now; as they last were where that cannot be told."""
+    if isinstance(instances, Value):
+        return gpu if instances.value == gpu.mig else replace(gpu, mig=instances.value)
+    return replace(gpu, mig=()) if isinstance(instances, Unsupported) and gpu.mig else gpu
+
+
+def _instance(handle: object, index: int, *, ask: Ask) -> Outcome[MigInstance]:
+    mig = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+    if not isinstance(mig, Value):
+        return mig
+    answers: list[Any] = []
+    for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"):
+        answer = ask(function, mig.value)
+        if not isinstance(answer, Value):
+            return answer
+        answers.append(answer.value)
+    uuid, gpu_instance, compute_instance = answers
+    return Value(MigInstance(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance))

@@ -1,0 +1,187 @@
+"""The thread of the NVML worker that owns NVML: it polls, answers, and keeps the event set on the right GPUs."""
+
+import collections
+import queue
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.model.devices import Gpu, GpuUuid
+from agent.sources.nvml import protocol, reader
+from agent.sources.nvml.events import EventPump
+from agent.sources.nvml.outcomes import Failure, ReadError, Value
+from agent.sources.nvml.protocol import Condition, EndReason
+
+NUDGE_GAP = 0.1  # seconds between polls that events ask for, so that a storm of them costs little
+MILD_GAP = 2.0  # the same for events that may come in great numbers while all is well
+FULL_GAP = 1.0  # the same for full polls
+REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before an event set that failed is made once more
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """In seconds, as ``agent.sources.nvml.source.Periods`` says."""
+
+    poll_period: float
+    full_period: float
+    recheck_period: float
+    hang_deadline: float
+
+
+class Stop:
+    """In the inbox: end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """In the inbox: an event says that a poll would find something new; a ``mild`` one can wait a little."""
+
+    mild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """In the inbox: the event set cannot be waited on any more."""
+
+    failure: Failure
+
+
+Letter = protocol.Query | Stop | Nudge | Broken
+Inbox = queue.SimpleQueue[Letter]
+
+
+class Poller:
+    """Initialises NVML, polls and answers until it is told to stop. ``send`` takes messages from any thread."""
+
+    def __init__(
+        self, *, nvml: reader.Reader, inbox: Inbox, send: Callable[[protocol.Message], None], options: Options
+    ) -> None:
+        self._nvml = nvml
+        self._inbox = inbox
+        self._send = send
+        self._options = options
+        self._pump: EventPump | None = None
+        self._stopping = False
+        self._deferred: collections.deque[Letter] = collections.deque()
+        self._last_poll = self._next_poll = 0.0
+        self._last_full = self._next_full = 0.0
+        self._broken_set: frozenset[GpuUuid] | None = None
+        self._rearm_at = 0.0
+        self._rearm_wait = REARM_FIRST
+
+    def run(self) -> None:
+        """Work until stopped, or until another nvmlInit is needed; say why and end."""
+        ended = self._init() or self._poll_until_ended()
+        if self._pump is not None:
+            self._pump.stop()
+        self._nvml.ask("nvmlShutdown")
+        if ended is not None:
+            self._send(ended)
+
+    def _init(self) -> protocol.Ended | None:
+        while not self._stopping:
+            outcome = self._nvml.init()
+            if isinstance(outcome, Value):
+                return None
+            if not (isinstance(outcome, ReadError) and outcome.code == reader.DRIVER_NOT_LOADED):
+                return _ended(outcome, EndReason.INIT_FAILED)
+            self._send(protocol.DriverAbsent())
+            self._next_poll = time.monotonic() + self._options.recheck_period
+            self._read_letters()
+        return None
+
+    def _poll_until_ended(self) -> protocol.Ended | None:
+        while not self._stopping:
+            full = time.monotonic() >= self._next_full
+            outcome = self._nvml.snapshot(full=full, between=self._answer_waiting)
+            self._last_poll = time.monotonic()  # its end: however slow the driver, there is time for letters
+            if full:
+                self._last_full, self._next_full = self._last_poll, self._last_poll + self._options.full_period
+            self._next_poll = min(self._last_poll + self._options.poll_period, self._next_full)
+            if not isinstance(outcome, Value):
+                return _ended(outcome, EndReason.NO_ANSWER)
+            self._arm(outcome.value)  # before the agent hears of it: who knows a GPU gets its events
+            self._send(outcome.value)
+            self._read_letters()
+        return None
+
+    def _read_letters(self) -> None:
+        """Serve the inbox until the next poll is due."""
+        while not self._stopping and (wait := self._next_poll - time.monotonic()) > 0:
+            try:
+                letter = self._deferred.popleft() if self._deferred else self._inbox.get(timeout=wait)
+            except queue.Empty:
+                return
+            self._read(letter)
+
+    def _answer_waiting(self) -> None:
+        """In the middle of a poll: answer whoever waits for an answer. All else comes after the poll."""
+        while not self._inbox.empty():  # nobody else takes letters out
+            letter = self._inbox.get()
+            if isinstance(letter, protocol.Query):
+                self._read(letter)
+            else:
+                self._deferred.append(letter)
+
+    def _read(self, letter: Letter) -> None:
+        match letter:
+            case Stop():
+                self._stopping = True
+            case Nudge(mild=True):
+                self._next_poll = min(self._next_poll, self._last_poll + MILD_GAP)
+            case Nudge():
+                self._next_full = min(self._next_full, self._last_full + FULL_GAP)
+                self._next_poll = min(self._next_poll, self._last_poll + NUDGE_GAP)
+            case Broken(failure=failure):
+                sys.stderr.write(f"waiting for NVML events failed ({failure}); looking at each GPU\n")
+                self._drop_pump()
+                self._next_poll = time.monotonic()
+            case protocol.Query(request=request, uuids=uuids):
+                devices = tuple(self._nvml.device(uuid) for uuid in uuids)
+                self._send(protocol.DevicesAnswer(devices=devices, request=request))
+
+    def _arm(self, snapshot: protocol.Snapshot) -> None:
+        """Have every GPU that answers in the event set; a set that still works keeps the others as well."""
+        answering = [slot.gpu for slot in snapshot.slots if slot.condition is Condition.ANSWERS and slot.gpu]
+        uuids = frozenset(gpu.uuid for gpu in answering)
+        if self._pump is not None and uuids <= self._pump.gpus:
+            return
+        if uuids == self._broken_set and time.monotonic() < self._rearm_at:
+            self._next_poll = min(self._next_poll, self._rearm_at)
+            return
+        if self._pump is not None:
+            self._pump.stop()
+        self._pump = self._new_pump(answering)
+
+    def _new_pump(self, gpus: list[Gpu]) -> EventPump:
+        pump = EventPump(
+            nvml=self._nvml,
+            on_event=self._send,
+            on_change=lambda mild: self._inbox.put(Nudge(mild=mild)),
+            on_broken=lambda failure: self._inbox.put(Broken(failure)),
+        )
+        pump.start(gpus)
+        return pump
+
+    def _drop_pump(self) -> None:
+        """Give up a broken set. The same GPUs are tried again later each time: a bad set fails at once, for ever."""
+        if self._pump is None:
+            return
+        self._rearm_wait = (
+            REARM_FIRST if self._pump.gpus != self._broken_set else min(self._rearm_wait * 2, REARM_LIMIT)
+        )
+        self._rearm_at = time.monotonic() + self._rearm_wait
+        self._broken_set = self._pump.gpus
+        self._pump.stop()
+        self._pump = None
+
+
+def _ended(failure: Failure, otherwise: EndReason) -> protocol.Ended:
+    if isinstance(failure, ReadError):
+        reasons = {
+            reader.LIBRARY_NOT_FOUND: EndReason.LIBRARY_NOT_FOUND,
+            reader.LIB_RM_VERSION_MISMATCH: EndReason.VERSION_MISMATCH,
+        }
+        return protocol.Ended(reason=reasons.get(failure.code, otherwise), detail=failure.text)
+    return protocol.Ended(reason=otherwise, detail=str(failure))

@@ -1,0 +1,118 @@
+"""What the NVML worker says, as findings: each change once, with its action class and a key of its own."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from agent.health.vitals import fold as vitals_fold
+from agent.health.vitals.limits import Limits
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from agent.model.findings import Finding, FindingKind, Source
+from agent.sources.nvml import changes, protocol
+
+log = structlog.get_logger(__name__)
+
+OnInventory = Callable[[Mapping[GpuUuid, PciAddress]], None]
+
+
+class Teller:
+    """Keeps the view of all polls, and emits what they tell.
+
+    ``known_before`` are the GPUs that earlier agents of this boot have seen; ``on_inventory`` gets all that are known
+    whenever they become others.
+    """
+
+    def __init__(
+        self,
+        *,
+        emit: Callable[[Finding], None],
+        classify: Callable[[FindingKind, str], ActionClass],
+        known_before: Mapping[GpuUuid, PciAddress],
+        on_inventory: OnInventory,
+        limits: Limits,
+    ) -> None:
+        self._emit = emit
+        self._classify = classify
+        self._on_inventory = on_inventory
+        self._limits = limits
+        self._known = dict(known_before)
+        self._dismissed: set[str] = set()
+        self._vitals: dict[GpuUuid, vitals_fold.GpuVitals] = {}
+        self._serials = itertools.count(1)
+        self._key_prefix = f"nvml:{time.time_ns():x}"  # no two agents of one boot share it
+        self.view = changes.of_earlier_agents(known_before)
+
+    def snapshot(self, snapshot: protocol.Snapshot) -> None:
+        """Take in one poll."""
+        self.view, changed = changes.fold(self.view, snapshot)
+        self._let_go()
+        for change in changed:
+            self._tell(change, observed_at=snapshot.taken_at)
+        for slot in snapshot.slots:
+            self._take_vitals(slot, snapshot)
+
+    def xid(self, event: protocol.XidEvent) -> None:
+        """Take in an Xid."""
+        self._tell(changes.of_xid(event), observed_at=event.observed_at)
+
+    def event(self, event: protocol.DeviceEvent, *, clock: float) -> None:
+        """Take in another event; ``clock`` is the node's monotonic clock now."""
+        change = changes.of_event(event)
+        vitals = self._vitals.get(event.uuid, vitals_fold.GpuVitals())
+        self._vitals[event.uuid] = vitals_fold.begun(vitals, change.kind, now=clock)
+        self._tell(change, observed_at=event.observed_at)
+
+    def forget(self, device: str) -> None:
+        """Miss a GPU (by UUID or PCI address) no longer, which somebody has said need not come back."""
+        self._dismissed.add(device)
+        self._let_go()
+
+    def counters_start_anew(self) -> None:
+        """Forget what was counted: after a GPU reset, or with a new driver, counters begin at other values."""
+        self._vitals = {uuid: vitals_fold.renewed(vitals) for uuid, vitals in self._vitals.items()}
+
+    def _let_go(self) -> None:
+        """Drop what need not come back: at once, or when only a new nvmlInit has shown that it is missing."""
+        for device in self._dismissed:
+            self.view = changes.without_missing(self.view, device)
+        self._dismissed = {device for device in self._dismissed if changes.is_lost(self.view, device)}
+        self._remember()
+
+    def _remember(self) -> None:
+        known = {uuid: state.gpu.pci for uuid, state in self.view.gpus.items()}
+        if known != self._known:
+            self._known = known
+            self._vitals = {uuid: vitals for uuid, vitals in self._vitals.items() if uuid in known}
+            self._on_inventory(known)
+
+    def _take_vitals(self, slot: protocol.Slot, snapshot: protocol.Snapshot) -> None:
+        if slot.gpu is None or slot.vitals is None:
+            return
+        where = DeviceLocator(uuid=slot.gpu.uuid, pci=slot.gpu.pci)
+        before = self._vitals.get(slot.gpu.uuid, vitals_fold.GpuVitals())
+        self._vitals[slot.gpu.uuid], notices = vitals_fold.fold(
+            before, slot.vitals, now=snapshot.clock, limits=self._limits
+        )
+        for notice in notices:
+            change = changes.Change(kind=notice.kind, code=notice.code, device=where, text=notice.text)
+            self._tell(change, observed_at=snapshot.taken_at)
+
+    def _tell(self, change: changes.Change, *, observed_at: float) -> None:
+        finding = Finding(
+            source=Source.NVML,
+            kind=change.kind,
+            code=change.code,
+            device=change.device,
+            action=self._classify(change.kind, change.code),
+            observed_at=observed_at,
+            text=change.text,
+            key=f"{self._key_prefix}:{next(self._serials)}",
+            evidence=change.evidence,
+        )
+        log.debug(
+            "nvml.finding", kind=finding.kind.value, code=finding.code, device=str(finding.device), key=finding.key
+        )
+        self._emit(finding)

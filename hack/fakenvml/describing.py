@@ -1,0 +1,64 @@
+"""The fake NVML's state in words: what ``ctl status`` prints."""
+
+from hack.fakenvml import healthy, layout
+from hack.fakenvml.layout import Driver, Fault, Group
+
+READINGS = (
+    "clocks_event_reasons",
+    "memory_used",
+    "mig_mode",
+    "temperature",
+    "slowdown_temperature",
+    "memory_max_temperature",
+    "utilization",
+    "sm_clock",
+    "sm_clock_max",
+    "pstate",
+    "pcie_generation",
+    "pcie_generation_max",
+    "pcie_width",
+    "pcie_width_max",
+    "pcie_replays",
+    "retirement_pending",
+    "sram_threshold_exceeded",
+    "fabric_state",
+    "fabric_status",
+    "fabric_mask",
+    "fabric_summary",
+)
+"""Plain numbers of a GPU, by the names of their fields."""
+
+
+def state(state: layout.State) -> dict[str, object]:
+    """Return the whole state, ready for JSON."""
+    return {
+        "driver": Driver(state.driver).name.lower(),
+        "hang": _group_names(state.hang_groups),
+        "slow_ms": state.slow_ms,
+        "events": state.event_head,
+        "gpus": [_describe(number, gpu) for number, gpu in enumerate(state.gpus) if gpu.uuid],
+    }
+
+
+def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
+    return {
+        "gpu": number,
+        "uuid": gpu.uuid.decode(),
+        "present": bool(gpu.present),
+        "fault": Fault(gpu.fault).name.lower(),
+        "hang": _group_names(gpu.hang_groups),
+        "recovery": next(field.value for field in gpu.fields if field.id == healthy.RECOVERY_ACTION_FIELD),
+        "readings": {name: getattr(gpu, name) for name in READINGS},
+        "memory_used": gpu.memory_used,
+        "ecc_uncorrected": gpu.ecc_dram[1][0] + gpu.ecc_sram[1][0],
+        "remap": {"pending": bool(gpu.remapped[2]), "failure": bool(gpu.remapped[3])},
+        "fields": {str(field.id): [field.value, field.result] for field in gpu.fields if field.id},
+        "links_down": [number for number, link in enumerate(gpu.links) if link.present and not link.active],
+        "errors": {entry.function.decode(): entry.result for entry in gpu.errors if entry.function},
+        "processes": [process.pid for process in gpu.processes[: gpu.process_count]],
+        "mig": [mig.uuid.decode() for mig in gpu.migs if mig.present],
+    }
+
+
+def _group_names(groups: int) -> list[str]:
+    return [str(group.name).lower() for group in Group if group & groups]

@@ -1,0 +1,82 @@
+"""What kubemend reads of a healthy GPU, on the fake and on the real NVML alike. Reads only."""
+
+from typing import Any
+
+import pytest
+
+from agent.health.vitals import fold
+from agent.health.vitals.limits import Limits
+from agent.health.vitals.readings import Vital
+from agent.health.vitals.speed_rules import BOARD_FAULTS
+from agent.model.findings import FindingKind
+from agent.sources.nvml import protocol
+from agent.sources.nvml.protocol import Condition, Snapshot
+from tests.contract.nvml import probing
+
+FLAGS = (Vital.REMAP_PENDING, Vital.REMAP_FAILED, Vital.RETIREMENT_PENDING, Vital.SRAM_THRESHOLD, Vital.NVLINK_ACTIVE)
+COUNTERS = (Vital.ECC_CORRECTED, Vital.ECC_UNCORRECTED, Vital.PCIE_REPLAYS, Vital.PCIE_CORRECTABLE)
+ALWAYS = (Vital.TEMPERATURE, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX, Vital.PSTATE, Vital.CLOCKS_EVENT_REASONS)
+"""What every data centre GPU of the last ten years has."""
+
+
+@pytest.fixture
+def looked(nvml_env: dict[str, str]) -> dict[str, Any]:
+    """A full and a cheap poll."""
+    return probing.look(nvml_env)
+
+
+@pytest.fixture
+def full(looked: dict[str, Any]) -> Snapshot:
+    """A full poll."""
+    return _snapshot(looked["full"])
+
+
+def _snapshot(line: str) -> Snapshot:
+    snapshot = protocol.decode(line.encode())
+    assert isinstance(snapshot, Snapshot)
+    return snapshot
+
+
+def test_every_gpu_answers_and_tells_the_basics(full: Snapshot) -> None:
+    for slot in full.slots:
+        assert slot.condition is Condition.ANSWERS
+        assert slot.vitals is not None
+        assert all(slot.vitals.get(vital) is not None for vital in ALWAYS)
+
+
+def test_values_are_of_their_kind(full: Snapshot) -> None:
+    for slot in full.slots:
+        assert slot.vitals is not None
+        values = {vital: value for (vital, _), value in slot.vitals.values.items()}
+        assert 0 < values[Vital.TEMPERATURE] < 120
+        assert 0 < values[Vital.SM_CLOCK] <= values[Vital.SM_CLOCK_MAX]
+        assert 0 <= values.get(Vital.UTILIZATION, 0) <= 100
+        assert all(values[flag] in (0, 1) for flag in FLAGS if flag in values)
+        assert all(values[counter] >= 0 for counter in COUNTERS if counter in values)
+        assert values.get(Vital.PCIE_WIDTH, 0) <= values.get(Vital.PCIE_WIDTH_MAX, 0)
+        assert values.get(Vital.PCIE_GENERATION, 0) <= values.get(Vital.PCIE_GENERATION_MAX, 0)
+        assert values.get(Vital.FABRIC_STATE, 0) in range(4)
+
+
+def test_no_reading_of_a_healthy_gpu_is_an_error_of_its_board(full: Snapshot) -> None:
+    for slot in full.slots:
+        assert slot.vitals is not None
+        assert BOARD_FAULTS.isdisjoint(slot.vitals.errors.values())
+
+
+def test_a_cheap_poll_reads_less_and_of_the_same(looked: dict[str, Any], full: Snapshot) -> None:
+    cheap = _snapshot(looked["cheap"])
+
+    for less, all_of_it in zip(cheap.slots, full.slots, strict=True):
+        assert less.gpu == all_of_it.gpu
+        assert less.vitals is not None
+        assert all_of_it.vitals is not None
+        assert not less.vitals.full
+        assert less.vitals.values.keys() < all_of_it.vitals.values.keys()
+
+
+def test_healthy_gpus_raise_nothing(full: Snapshot) -> None:
+    for slot in full.slots:
+        assert slot.vitals is not None
+        _, notices = fold.fold(fold.GpuVitals(), slot.vitals, now=full.clock, limits=Limits())
+        assert {notice.kind for notice in notices} <= {FindingKind.FAULT_OVER}

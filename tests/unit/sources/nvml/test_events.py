@@ -1,0 +1,126 @@
+"""Waiting for events, in this process: what is registered, and what a wait that fails costs."""
+
+import queue
+import threading
+
+import pytest
+
+from agent.sources.nvml import events, poller, protocol, reader
+from agent.sources.nvml.events import EventPump
+from agent.sources.nvml.outcomes import Failure, Lost
+from hack.fakenvml import control
+from hack.fakenvml.control import FakeNvml
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
+from tests.unit.sources.nvml.in_process import Nvml
+
+WAIT = "nvmlEventSetWait"
+
+
+class Pumped:
+    """An event pump on all GPUs, and what it has said."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.told: queue.SimpleQueue[protocol.XidEvent | protocol.DeviceEvent] = queue.SimpleQueue()
+        self.changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.broken: queue.SimpleQueue[Failure] = queue.SimpleQueue()
+        self.pump = EventPump(
+            nvml=nvml.reader,
+            on_event=self.told.put,
+            on_change=self.changes.put,
+            on_broken=self.broken.put,
+        )
+        self.pump.start([slot.gpu for slot in nvml.poll().slots if slot.gpu is not None])
+
+
+def test_a_lost_gpu_ends_the_wait_instead_of_spinning(fake: FakeNvml, nvml: Nvml) -> None:
+    """Peers' defect 2: any error of the wait was tried again at once, for ever, with a whole core."""
+    pumped = Pumped(nvml)
+
+    fake.lost(gpu=3)
+
+    assert isinstance(pumped.broken.get(timeout=PATIENCE), Lost)
+    pumped.pump.stop()
+    assert nvml.calls.made[WAIT] <= 1 + PATIENCE * 1000 / events.WAIT_MS  # one by one, each over at its timeout
+    assert pumped.broken.empty()
+
+
+def test_a_set_that_always_fails_is_made_again_ever_more_rarely(fake: FakeNvml, nvml: Nvml) -> None:
+    """Peers' defect 2, where the error is of the driver and not of a GPU: it does not go away by trying again."""
+    fake.error("nvmlEventSetWait_v2", reader.UNKNOWN, gpu=0)
+    polls, sent = 40, queue.SimpleQueue[protocol.Message]()
+    inbox: poller.Inbox = queue.SimpleQueue()
+    polling = poller.Poller(
+        nvml=nvml.reader,
+        inbox=inbox,
+        send=sent.put,
+        options=poller.Options(poll_period=0.02, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER),
+    )
+    thread = threading.Thread(target=polling.run)
+    thread.start()
+    try:
+        for _ in range(polls):
+            assert isinstance(sent.get(timeout=PATIENCE), protocol.Snapshot)
+    finally:
+        inbox.put(poller.Stop())
+        thread.join(PATIENCE)
+
+    assert not thread.is_alive()
+    assert nvml.calls.made["nvmlEventSetCreate"] < polls / 2
+    assert nvml.calls.made[WAIT] < polls / 2
+
+
+@pytest.mark.parametrize(
+    ("event", "happening"),
+    [
+        pytest.param(events.GPU_UNAVAILABLE, protocol.Happening.GPU_UNAVAILABLE, id="unavailable"),
+        pytest.param(events.FATAL_POISON, protocol.Happening.MEMORY_POISONED, id="fatal-poison"),
+    ],
+)
+def test_events_that_say_what_happened_are_told(
+    fake: FakeNvml, nvml: Nvml, event: int, happening: protocol.Happening
+) -> None:
+    pumped = Pumped(nvml)
+
+    fake.event(event, gpu=2)
+    told = pumped.told.get(timeout=PATIENCE)
+    pumped.pump.stop()
+
+    assert isinstance(told, protocol.DeviceEvent)
+    assert (told.happening, told.uuid) == (happening, control.gpu_uuid(2))
+
+
+@pytest.mark.parametrize(
+    ("event", "mild"),
+    [
+        pytest.param(events.DOUBLE_BIT_ECC, False, id="double-bit-ecc"),
+        pytest.param(events.MIG_CONFIG_CHANGE, False, id="mig"),
+        pytest.param(events.DRAM_RETIREMENT, False, id="retirement"),
+        pytest.param(events.DRAM_RETIREMENT_FAILURE, False, id="retirement-failure"),
+        pytest.param(events.NON_FATAL_POISON, False, id="non-fatal-poison"),
+        pytest.param(events.RECOVERY_ACTION, False, id="recovery-action"),
+        pytest.param(events.CLOCK, True, id="clock"),
+        pytest.param(events.POWER_SOURCE, True, id="power-source"),
+        pytest.param(events.CORRECTED_ECC_STORM, True, id="corrected-ecc-storm"),
+    ],
+)
+def test_all_other_events_ask_for_a_poll(fake: FakeNvml, nvml: Nvml, event: int, mild: bool) -> None:
+    pumped = Pumped(nvml)
+
+    fake.event(event, gpu=2)
+    asked = pumped.changes.get(timeout=PATIENCE)
+    pumped.pump.stop()
+
+    assert asked is mild
+    assert pumped.told.empty()
+
+
+def test_only_events_that_a_gpu_supports_are_registered(fake: FakeNvml, nvml: Nvml) -> None:
+    fake.supported_events(events.XID, gpu=0)
+    pumped = Pumped(nvml)
+
+    fake.event(events.GPU_UNAVAILABLE, gpu=0)
+    fake.xid(gpu=0, code=48)
+    told = pumped.told.get(timeout=PATIENCE)
+    pumped.pump.stop()
+
+    assert isinstance(told, protocol.XidEvent)

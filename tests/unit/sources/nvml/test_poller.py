@@ -1,0 +1,85 @@
+"""The thread that owns NVML, in this process: what it does in the middle of a poll, and after it."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from agent.model.devices import GpuUuid
+from agent.sources.nvml import poller, protocol
+from agent.sources.nvml.poller import Nudge, Poller, Stop
+from hack.fakenvml.control import gpu_uuid
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
+from tests.unit.sources.nvml.in_process import Nvml
+
+
+class Polling:
+    """A poller on the fake that polls only when asked; ``start`` it when its inbox holds what it should find."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.inbox: poller.Inbox = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[protocol.Message] = queue.SimpleQueue()
+        options = poller.Options(poll_period=NEVER, full_period=NEVER, recheck_period=NEVER, hang_deadline=NEVER)
+        work = Poller(nvml=nvml.reader, inbox=self.inbox, send=self._sent.put, options=options)
+        self.thread = threading.Thread(target=work.run)
+
+    def next(self) -> protocol.Message:
+        """Wait for the next message."""
+        return self._sent.get(timeout=PATIENCE)
+
+
+@pytest.fixture
+def polling(nvml: Nvml) -> Iterator[Polling]:
+    """A poller; it is stopped after the test."""
+    polling = Polling(nvml)
+    yield polling
+    polling.inbox.put(Stop())
+    polling.thread.join(PATIENCE)
+    assert not polling.thread.is_alive()
+
+
+def test_a_question_is_answered_in_the_middle_of_a_poll(polling: Polling) -> None:
+    polling.inbox.put(protocol.Query(request=7, uuids=(GpuUuid(gpu_uuid(5)),)))
+    polling.thread.start()
+
+    first, second = polling.next(), polling.next()
+
+    assert isinstance(first, protocol.DevicesAnswer)
+    assert first.request == 7
+    assert isinstance(second, protocol.Snapshot)
+    assert len(second.slots) == 8
+
+
+def test_an_event_in_the_middle_of_a_poll_asks_for_another(polling: Polling) -> None:
+    polling.inbox.put(Nudge())
+    polling.thread.start()
+
+    assert isinstance(polling.next(), protocol.Snapshot)
+    assert isinstance(polling.next(), protocol.Snapshot)
+
+
+def test_the_first_poll_reads_everything_and_an_event_makes_the_poller_read_it_again(polling: Polling) -> None:
+    polling.thread.start()
+    first = polling.next()
+    polling.inbox.put(Nudge())
+
+    fulls = [first]
+    while len(fulls) < 2:
+        snapshot = polling.next()
+        assert isinstance(snapshot, protocol.Snapshot)
+        fulls += [snapshot] if snapshot.slots[0].vitals is not None and snapshot.slots[0].vitals.full else []
+
+    assert isinstance(first, protocol.Snapshot)
+    assert all(slot.vitals is not None and slot.vitals.full for slot in first.slots)
+
+
+def test_a_mild_event_asks_only_for_what_is_cheap(polling: Polling) -> None:
+    polling.thread.start()
+    polling.next()
+    polling.inbox.put(Nudge(mild=True))
+
+    snapshot = polling.next()
+
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert all(slot.vitals is not None and not slot.vitals.full for slot in snapshot.slots)

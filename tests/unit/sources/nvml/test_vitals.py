@@ -1,0 +1,376 @@
+"""Faults of the fake NVML that show in its readings, through the worker process, to findings and their ends."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from agent.health.vitals import fold
+from agent.health.vitals.limits import Limits
+from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from agent.model.findings import FindingKind
+from agent.model.parts import PartState
+from agent.sources.nvml import events
+from agent.sources.nvml.protocol import DevicesAnswer
+from agent.sources.nvml.source import Periods
+from hack.fakenvml import control
+from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, Start
+
+AT_ONCE = Limits(settle=0.0, retell=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
+QUICK_WINDOWS = Limits(
+    settle=0.0, corrected_window=3.0, link_window=3.0, pcie_window=3.0, throttled_window=3.0, slow_window=3.0
+)
+GPU = 3
+
+Change = Callable[[FakeNvml], None]
+
+FAULTS: Mapping[FindingKind, tuple[Change, Change]] = {
+    FindingKind.ECC_UNCORRECTED: (
+        lambda fake: fake.ecc(gpu=GPU, uncorrected=1),
+        lambda fake: fake.after_reset(gpu=GPU),
+    ),
+    FindingKind.ECC_SRAM_THRESHOLD: (
+        lambda fake: fake.set(gpu=GPU, sram_threshold_exceeded=1),
+        lambda fake: fake.set(gpu=GPU, sram_threshold_exceeded=0),
+    ),
+    FindingKind.ROW_REMAP_PENDING: (
+        lambda fake: fake.remapped_rows(gpu=GPU, pending=True),
+        lambda fake: fake.remapped_rows(gpu=GPU),
+    ),
+    FindingKind.ROW_REMAP_FAILED: (
+        lambda fake: fake.remapped_rows(gpu=GPU, failure=True),
+        lambda fake: fake.remapped_rows(gpu=GPU),
+    ),
+    FindingKind.PAGE_RETIREMENT_PENDING: (
+        lambda fake: fake.set(gpu=GPU, retirement_pending=1),
+        lambda fake: fake.set(gpu=GPU, retirement_pending=0),
+    ),
+    FindingKind.NVLINK_DOWN: (
+        lambda fake: fake.link(7, gpu=GPU, active=False),
+        lambda fake: fake.link(7, gpu=GPU),
+    ),
+    FindingKind.FABRIC_FAILED: (
+        lambda fake: fake.set(gpu=GPU, fabric_status=999),
+        lambda fake: fake.set(gpu=GPU, fabric_status=0),
+    ),
+    FindingKind.FABRIC_DEGRADED: (
+        lambda fake: fake.set(gpu=GPU, fabric_mask=0xA9),
+        lambda fake: fake.set(gpu=GPU, fabric_mask=0xAA),
+    ),
+    FindingKind.PCIE_NARROW: (
+        lambda fake: fake.set(gpu=GPU, pcie_width=8, utilization=100),
+        lambda fake: fake.set(gpu=GPU, pcie_width=16),
+    ),
+    FindingKind.PCIE_SLOW: (
+        lambda fake: fake.set(gpu=GPU, pcie_generation=3, utilization=100),
+        lambda fake: fake.set(gpu=GPU, pcie_generation=5),
+    ),
+    FindingKind.HOT: (
+        lambda fake: fake.set(gpu=GPU, temperature=88),
+        lambda fake: fake.set(gpu=GPU, temperature=60),
+    ),
+    FindingKind.NVML_ERROR: (
+        lambda fake: fake.error("nvmlDeviceGetTemperature", 14, gpu=GPU),
+        lambda fake: fake.error("nvmlDeviceGetTemperature", 0, gpu=GPU),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_fault_of_one_gpu_is_found_and_is_over_when_it_has_gone(
+    fake: FakeNvml, start: Start, kind: FindingKind
+) -> None:
+    begin, end = FAULTS[kind]
+    bench = start(limits=AT_ONCE)
+    await bench.over(kind, gpu=GPU)  # the word at the start
+
+    begin(fake)
+    found = await bench.finding(kind)
+    end(fake)
+    over = await bench.over(kind, gpu=GPU)
+
+    assert found.device == DeviceLocator(uuid=GpuUuid(gpu_uuid(GPU)), pci=PciAddress.parse("0000:37:00.0"))
+    assert found.code == ("14" if kind is FindingKind.NVML_ERROR else "")
+    assert found.text
+    assert over.observed_at >= found.observed_at
+    assert bench.findings.empty()
+
+
+RATES: Mapping[FindingKind, Callable[[FakeNvml, int], None]] = {
+    FindingKind.ECC_CORRECTED_RATE: lambda fake, count: fake.ecc(gpu=GPU, corrected=200 * count),
+    FindingKind.NVLINK_ERRORS: lambda fake, count: fake.link(2, gpu=GPU, replays=40 * count),
+    FindingKind.PCIE_ERRORS: lambda fake, count: fake.set(gpu=GPU, pcie_replays=100 * count),
+}
+
+
+@pytest.mark.parametrize("kind", RATES)
+async def test_a_counter_is_judged_by_its_growth_alone(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
+    RATES[kind](fake, 1)  # what the board has counted before anybody looked
+    bench = start(limits=QUICK_WINDOWS)
+    await bench.over(kind, gpu=GPU)
+    before = bench.findings.empty()
+
+    RATES[kind](fake, 2)
+    found = await bench.finding(kind)
+    await bench.over(kind, gpu=GPU)
+
+    assert before
+    assert found.device.uuid == gpu_uuid(GPU)
+
+
+async def test_throttling_is_found_after_its_window(fake: FakeNvml, start: Start) -> None:
+    fake.set(gpu=GPU, clocks_event_reasons=0x80)
+    bench = start(limits=QUICK_WINDOWS)
+
+    found = await bench.finding(FindingKind.THROTTLED)
+    fake.set(gpu=GPU, clocks_event_reasons=0)
+    await bench.over(FindingKind.THROTTLED, gpu=GPU)
+
+    assert "100%" in found.text
+
+
+async def test_a_gpu_that_works_far_below_its_clocks_is_found(fake: FakeNvml, start: Start) -> None:
+    fake.busy(gpu=GPU)
+    fake.set(gpu=GPU, sm_clock=500)
+    bench = start(limits=QUICK_WINDOWS)
+
+    found = await bench.finding(FindingKind.SLOW_UNDER_LOAD)
+    fake.busy(gpu=GPU)
+    await bench.over(FindingKind.SLOW_UNDER_LOAD, gpu=GPU)
+
+    assert "500 of 1980 MHz" in found.text
+
+
+async def test_at_the_start_every_gpu_is_told_free_of_what_does_not_hold(start: Start) -> None:
+    bench = start(limits=QUICK_WINDOWS)
+    needs_load = {FindingKind.SLOW_UNDER_LOAD}
+    expected = {
+        (gpu_uuid(number), kind.value)
+        for number in range(8)
+        for kind in {*fold.RULES, FindingKind.DEVICE_LOST, FindingKind.RECOVERY_ACTION} - needs_load
+    }
+
+    told: list[tuple[str | None, str]] = []
+    while set(told) != expected:
+        over = await bench.overs.get()
+        told.append((over.device.uuid, over.code))
+
+    assert len(told) == len(expected)
+    assert bench.findings.empty()
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        pytest.param(events.GPU_UNAVAILABLE, FindingKind.GPU_UNAVAILABLE, id="unavailable"),
+        pytest.param(events.FATAL_POISON, FindingKind.MEMORY_POISONED, id="fatal-poison"),
+    ],
+)
+async def test_what_an_event_says_is_over_once_the_driver_wants_nothing(
+    fake: FakeNvml, start: Start, event: int, kind: FindingKind
+) -> None:
+    bench = start(limits=Limits(settle=1.0))
+    await bench.status(PartState.READY)
+    await bench.over(kind, gpu=GPU)
+
+    fake.recovery(RecoveryAction.GPU_RESET, gpu=GPU, event=False)
+    await bench.finding(FindingKind.RECOVERY_ACTION)
+    fake.event(event, gpu=GPU)
+    found = await bench.finding(kind)
+    fake.recovery(RecoveryAction.NONE, gpu=GPU)
+    await bench.finding(FindingKind.RECOVERY_ACTION)
+    over = await bench.over(kind, gpu=GPU)
+
+    assert found.device.uuid == gpu_uuid(GPU)
+    assert over.observed_at > found.observed_at
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(events.DOUBLE_BIT_ECC, id="double-bit-ecc"),
+        pytest.param(events.DRAM_RETIREMENT, id="retirement"),
+        pytest.param(events.DRAM_RETIREMENT_FAILURE, id="retirement-failure"),
+        pytest.param(events.NON_FATAL_POISON, id="non-fatal-poison"),
+        pytest.param(events.POWER_SOURCE, id="power-source"),
+    ],
+)
+async def test_an_event_without_a_kind_of_its_own_makes_a_poll_come_at_once(
+    fake: FakeNvml, start: Start, event: int
+) -> None:
+    bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
+    await bench.status(PartState.READY)
+    fake.remapped_rows(gpu=GPU, pending=True)
+
+    fake.event(event, gpu=GPU)
+
+    await bench.finding(FindingKind.ROW_REMAP_PENDING)
+
+
+async def test_an_event_makes_even_what_is_read_rarely_be_read(fake: FakeNvml, start: Start) -> None:
+    bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
+    await bench.status(PartState.READY)
+    fake.ecc(gpu=GPU, uncorrected=1)
+
+    fake.event(events.DOUBLE_BIT_ECC, gpu=GPU)
+
+    await bench.finding(FindingKind.ECC_UNCORRECTED)
+
+
+async def test_a_storm_of_events_delays_no_answer_and_hides_no_xid(fake: FakeNvml, start: Start) -> None:
+    bench = start()
+    await bench.status(PartState.READY)
+
+    for _ in range(20):
+        fake.event(events.DOUBLE_BIT_ECC, gpu=1, times=100)
+        answer = await bench.source.query([GpuUuid(gpu_uuid(GPU))], timeout=PATIENCE)
+        assert isinstance(answer, DevicesAnswer)
+    fake.xid(gpu=GPU, code=94)
+
+    assert (await bench.finding(FindingKind.XID)).device.uuid == gpu_uuid(GPU)
+
+
+async def test_after_a_reset_counters_start_anew_and_old_faults_end_by_their_evidence(
+    fake: FakeNvml, start: Start
+) -> None:
+    fake.set(gpu=GPU, pcie_replays=5)
+    fake.remapped_rows(gpu=GPU, pending=True)
+    bench = start(limits=QUICK_WINDOWS)
+    await bench.finding(FindingKind.ROW_REMAP_PENDING)
+    await bench.over(FindingKind.PCIE_ERRORS, gpu=GPU)
+
+    assert await bench.source.release(timeout=PATIENCE)
+    fake.after_reset(gpu=GPU)
+    fake.set(gpu=GPU, pcie_replays=900)  # more than before: links count while they are trained
+    bench.source.resume()
+    await bench.over(FindingKind.ROW_REMAP_PENDING, gpu=GPU)
+    fake.xid(gpu=GPU, code=13)
+
+    await bench.finding(FindingKind.XID)  # and nothing in between
+    assert bench.findings.empty()
+
+
+async def test_a_gpu_that_cannot_be_identified_and_names_a_fault_of_the_board_is_reported(
+    fake: FakeNvml, start: Start
+) -> None:
+    fake.error("nvmlDeviceGetUUID", 8, gpu=GPU)
+    bench = start()
+
+    found = await bench.finding(FindingKind.NVML_ERROR)
+    fake.error("nvmlDeviceGetUUID", 0, gpu=GPU)
+    over = await bench.over(FindingKind.NVML_ERROR)
+
+    assert (found.code, found.device) == ("8", DeviceLocator())
+    while over.device != DeviceLocator():
+        over = await bench.over(FindingKind.NVML_ERROR)
+
+
+# ---- peers' defects (each would fail with the naive way) ----
+
+
+async def test_every_mig_instance_of_a_gpu_has_its_own_xids(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 3: a map from GPU to one MIG device kept the last only; Xids of its siblings were dropped."""
+    fake.mig(*(MigSpec(gpu_instance=number) for number in (1, 2, 3)), gpu=GPU)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    for number in (1, 2, 3):
+        fake.xid(gpu=GPU, code=43, gpu_instance=number, compute_instance=0)
+    found = [await bench.finding(FindingKind.XID) for _ in range(3)]
+
+    assert [bench.source.inventory.allocatable_ids(finding.device) for finding in found] == [
+        {mig_uuid(GPU, slot)} for slot in range(3)
+    ]
+
+
+async def test_an_xid_of_a_whole_gpu_concerns_every_mig_instance(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 4: an Xid that names no instance was looked up as one, not found, and ignored."""
+    fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2), gpu=GPU)
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.xid(gpu=GPU, code=79)
+    found = await bench.finding(FindingKind.XID)
+
+    assert bench.source.inventory.allocatable_ids(found.device) == {gpu_uuid(GPU), mig_uuid(GPU, 0), mig_uuid(GPU, 1)}
+
+
+async def test_no_xid_of_a_burst_is_dropped(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 4: events that did not fit into a channel were dropped."""
+    bench = start()
+    await bench.status(PartState.READY)
+
+    for code in range(200):
+        fake.xid(gpu=GPU, code=code)
+
+    assert [(await bench.finding(FindingKind.XID)).code for _ in range(200)] == [str(code) for code in range(200)]
+
+
+async def test_a_field_that_is_not_supported_is_never_taken_for_the_drivers_word(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 9: the value of a field was used without its own nvmlReturn: unsupported read as NONE, healthy."""
+    fake.field(control.RECOVERY_ACTION_FIELD, gpu=GPU, value=0, result=3)
+    bench = start(limits=AT_ONCE)
+    await bench.status(PartState.READY)
+
+    fake.event(events.GPU_UNAVAILABLE, gpu=GPU)
+    await bench.finding(FindingKind.GPU_UNAVAILABLE)
+    fake.remapped_rows(gpu=GPU, pending=True)
+    await bench.finding(FindingKind.ROW_REMAP_PENDING)
+    fake.remapped_rows(gpu=GPU)
+    ended = list[str]()
+    while ended.count(FindingKind.ROW_REMAP_PENDING.value) < 2:  # at the start, and again now
+        over = await bench.overs.get()
+        ended += [over.code] if over.device.uuid == gpu_uuid(GPU) else []
+
+    assert FindingKind.GPU_UNAVAILABLE.value not in ended
+
+
+async def test_a_gpu_that_an_earlier_agent_saw_and_that_is_missing_now_is_lost(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 10: the list of GPUs was read at the start; one that was gone by then was never missed."""
+    gone = {GpuUuid(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
+    fake.remove(gpu=GPU)
+    bench = start(known_before=gone)
+
+    lost = await bench.finding(FindingKind.DEVICE_LOST)
+
+    assert lost.device == DeviceLocator(uuid=GpuUuid(gpu_uuid(GPU)), pci=gone[GpuUuid(gpu_uuid(GPU))])
+    assert lost.text.startswith("GPU at 0000:37:00.0")
+    assert bench.findings.empty()
+    assert bench.inventories.empty()  # the next agent needs no other list
+
+
+async def test_a_gpu_lost_later_is_counted_against_all_that_were_ever_seen(fake: FakeNvml, start: Start) -> None:
+    """Peers' defect 10: a GPU that was lost after the start never showed as a mismatch of the count."""
+    bench = start()
+    await bench.status(PartState.READY)
+
+    fake.remove(gpu=GPU)
+    lost = await bench.finding(FindingKind.DEVICE_LOST)
+
+    assert lost.device.uuid == gpu_uuid(GPU)
+    assert set(bench.inventories.get_nowait()) == {gpu_uuid(number) for number in range(8)}
+    assert bench.inventories.empty()
+
+
+async def test_a_missing_gpu_that_need_not_come_back_is_not_handed_on(fake: FakeNvml, start: Start) -> None:
+    bench = start(periods=Periods(poll_period=0.2, full_period=0.2, reinit_period=0.2))
+    await bench.status(PartState.READY)
+    assert gpu_uuid(GPU) in await bench.inventories.get()
+    fake.remove(gpu=GPU)
+    await bench.finding(FindingKind.DEVICE_LOST)
+
+    bench.source.forget(gpu_uuid(GPU))  # maybe before a new nvmlInit shows that it is not there at all
+
+    assert gpu_uuid(GPU) not in await bench.inventories.get()
+    assert len(bench.source.inventory.gpus) == 7
+
+
+async def test_a_gpu_that_took_the_place_of_an_earlier_one_is_handed_on_instead(fake: FakeNvml, start: Start) -> None:
+    place = PciAddress(domain=0, bus=0x10, device=0)
+    bench = start(known_before={GpuUuid("GPU-that-was-swapped-out"): place})
+    await bench.status(PartState.READY)
+
+    known = bench.inventories.get_nowait()
+    assert "GPU-that-was-swapped-out" not in known
+    assert known[GpuUuid(gpu_uuid(0))] == place
+    assert bench.findings.empty()
