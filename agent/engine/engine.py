@@ -96,10 +96,20 @@ class Engine:
 
     async def _take(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
         """Fold them all and say so; act when the verdicts are on disk."""
-        noted = [self._note(finding) for finding in batch if not (self._of_no_device(finding) or _is_of_old(finding))]
+        noted = [self._note(finding) for finding in batch if self._is_worth_noting(finding)]
         await self._ledger.save()
         for each in noted:
             self._act(each, tasks)
+
+    def _is_worth_noting(self, finding: Finding) -> bool:
+        return not (_is_of_old(finding) or self._is_no_news(finding) or self._of_no_device(finding))
+
+    def _is_no_news(self, finding: Finding) -> bool:
+        """Whether it is the end of what nobody holds against the device: at its start a source tells of many."""
+        if finding.kind is not FindingKind.FAULT_OVER:
+            return False
+        device = self._ledger.key(finding.device, inventory=self._devices.inventory)
+        return all(latch.kind.value != finding.code for latch in self._ledger.latches(device))
 
     def _of_no_device(self, finding: Finding) -> bool:
         """Whether it says nothing of any device, such as an OOM kill: counted and told, and no verdict changes."""
@@ -121,7 +131,7 @@ class Engine:
 
     def _act(self, noted: Noted, tasks: asyncio.TaskGroup) -> None:
         finding = noted.finding
-        if self._storms.is_one_of_many(noted):
+        if noted.again:
             self._metrics.findings_damped.labels(finding.kind.value).inc()
         elif finding.action is ActionClass.RESTART_APP:
             self._in_hand += 1
@@ -139,7 +149,9 @@ class Engine:
         verdict = self._ledger.verdict(device, inventory=inventory)
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
-        log.info(
+        again = self._storms.is_one_of_many(finding, device=device)
+        say = log.debug if again else log.info
+        say(
             "finding",
             source=finding.source.value,
             kind=finding.kind.value,
@@ -154,7 +166,7 @@ class Engine:
             text=finding.text,
         )
         self._publisher.verdict_changed(device=device, named=pod)
-        return Noted(finding=finding, device=device, process=process)
+        return Noted(finding=finding, device=device, process=process, again=again)
 
     async def _mend(self, noted: Noted) -> None:
         """See one app-class fault through, to the end of what it hit."""

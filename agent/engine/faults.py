@@ -46,11 +46,15 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A finding with the device it is about and what /proc said of its process when it came in."""
+    """A finding with the device it is about and what /proc said of its process when it came in.
+
+    ``again``: the same is being acted on already (``agent.engine.storms``).
+    """
 
     finding: Finding
     device: str
     process: ProcessFacts | None
+    again: bool = False
 
 
 class AppFaults:

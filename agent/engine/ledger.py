@@ -60,8 +60,7 @@ class HealthLedger:
 
     def apply(self, finding: Finding, *, inventory: Inventory, pod: str = "") -> str:
         """Fold one finding; return the key of the device it is about. ``pod`` is the UID of the one that it hit."""
-        self._align(inventory)
-        device = self.name(device_key(finding.device, inventory=inventory))
+        device = self.key(finding.device, inventory=inventory)
         self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog)
         self._history, repeated = recurrence.noted(
             self._history, finding, device=device, pod=pod, catalog=self._catalog
@@ -95,6 +94,11 @@ class HealthLedger:
     def latches(self, device: str) -> tuple[fold.Latch, ...]:
         """Return what is held against a device."""
         return self._state.latches(self.name(device))
+
+    def key(self, where: DeviceLocator, *, inventory: Inventory) -> str:
+        """Return the name under which the health of what is there is kept."""
+        self._align(inventory)
+        return self.name(device_key(where, inventory=inventory))
 
     def name(self, device: str) -> str:
         """Return the name under which a device's health is kept now: one that was known by its PCI address alone gets

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from agent.engine.faults import Noted
 from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from agent.model.findings import Finding, FindingKind
 
 CALM: Final = 1.0
 """Seconds within which the same fault of the same process on the same device is not acted on again."""
@@ -23,11 +22,10 @@ class Storms:
         self._clock = clock
         self._acted: dict[_Fault, float] = {}
 
-    def is_one_of_many(self, noted: Noted) -> bool:
+    def is_one_of_many(self, finding: Finding, *, device: str) -> bool:
         """Whether the same was acted on less than ``CALM`` seconds ago; if not, it is from now on."""
         now = self._clock()
-        finding = noted.finding
-        fault = (noted.device, finding.kind, finding.code, finding.pid, finding.action)
+        fault = (device, finding.kind, finding.code, finding.pid, finding.action)
         if now - self._acted.get(fault, float("-inf")) < CALM:
             return True
         if len(self._acted) >= _MOST_FAULTS:

@@ -258,6 +258,24 @@ async def test_an_unknown_code_and_a_silent_driver_are_unknown_and_restart_nobod
     await world.nothing_restarted()
 
 
+async def test_the_end_of_what_nobody_holds_is_no_news(world: World) -> None:
+    over = xid(0, ActionClass.NONE, kind=FindingKind.FAULT_OVER)
+    world.engine.submit(replace(over, code="Throttled"))
+    await world.nothing_restarted()
+    counted = [sample.labels["kind"] for metric in world.metrics.findings.collect() for sample in metric.samples]
+    assert "FaultOver" not in counted
+
+
+async def test_a_storm_restarts_once_and_is_counted(world: World) -> None:
+    for _ in range(1000):
+        world.engine.submit(xid(pid=4242))
+    await world.restarted()
+    async with asyncio.timeout(60):
+        while world.metrics.findings_damped.labels("Xid")._value.get() < 999:  # noqa: ASYNC110 - a counter
+            await asyncio.sleep(0)
+    assert world.restarts.requests.empty()
+
+
 async def test_kubelet_away_is_not_nobody_holds_it(world: World) -> None:
     world.holders.allocations = Allocations(known=False)
     world.engine.submit(xid(94, source=Source.NVML))
