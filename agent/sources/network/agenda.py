@@ -1,0 +1,43 @@
+"""When what is to be looked at next."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Mapping
+
+from agent.sources.network.reader import Task
+
+
+class Agenda:
+    """Each task comes up once in its period, in seconds, and whenever it is wanted. At first there is only the scan."""
+
+    def __init__(self, periods: Mapping[Task, float]) -> None:
+        self._periods = dict(periods)
+        self._next = {Task.SCAN: 0.0, Task.PORTS: math.inf, Task.DETAILS: math.inf}
+        self._wanted = asyncio.Event()
+
+    def want(self, *tasks: Task) -> None:
+        """Have these done at once."""
+        self._next.update(dict.fromkeys(tasks, 0.0))
+        self._wanted.set()
+
+    def rest(self, *tasks: Task) -> None:
+        """Do not do these until they are wanted."""
+        self._next.update(dict.fromkeys(tasks, math.inf))
+
+    def put_off(self, seconds: float) -> None:
+        """Do nothing for so long, whatever is due."""
+        self._next = dict.fromkeys(Task, asyncio.get_running_loop().time() + seconds)
+
+    async def next(self) -> frozenset[Task]:
+        """Wait until something is due, and return all that is."""
+        while True:
+            self._wanted.clear()
+            now = asyncio.get_running_loop().time()
+            due = frozenset(task for task, at in self._next.items() if at <= now)
+            if due:
+                self._next.update({task: now + self._periods[task] for task in due})
+                return due
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(self._next.values())):
+                    await self._wanted.wait()

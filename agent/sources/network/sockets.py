@@ -1,0 +1,78 @@
+"""Netlink sockets that only listen (netlink(7)). What the kernel could not queue for us is an error of its own."""
+
+import ctypes
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.sources import readiness
+
+KERNEL = 0
+"""The port of the kernel itself; other senders are not believed."""
+
+_SO_RCVBUFFORCE = 33
+_MESSAGE_MAX = 64 * 1024
+_BATCH = 64
+_CLONE_NEWNET = 0x4000_0000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OverflowedError(Exception):
+    """Messages were lost, nobody knows how many: what they told must be looked at anew."""
+
+
+class Listener:
+    """A netlink socket that is a member of multicast groups, read on the event loop."""
+
+    def __init__(self, protocol: int, *, groups: int, receive_buffer: int) -> None:
+        """Open the socket, with room for ``receive_buffer`` bytes of messages. Raises OSError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_NETLINK, kind, protocol)
+        try:
+            self._make_room(receive_buffer)
+            self._socket.bind((0, groups))
+        except OSError:
+            self.close()
+            raise
+
+    def _make_room(self, size: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
+        except PermissionError:  # without NET_ADMIN the kernel's limit for everybody holds
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+    async def wait(self) -> None:
+        """Wait until there is something to read."""
+        await readiness.readable(self._socket.fileno())
+
+    def read(self) -> Iterator[bytes]:
+        """Yield what the kernel has sent, at most a batch. Raises OverflowedError, and OSError if the socket breaks."""
+        for _ in range(_BATCH):
+            try:
+                message, sender = self._socket.recvfrom(_MESSAGE_MAX)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    raise OverflowedError from error
+                raise
+            if sender[0] == KERNEL:
+                yield message
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def enter_network_namespace(path: Path) -> None:
+    """Move this thread into a network namespace for good: sockets that it opens belong there. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(fd, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(fd)

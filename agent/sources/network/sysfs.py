@@ -1,0 +1,278 @@
+"""NICs as sysfs shows them. All of it blocks, and what asks the device may do so for long.
+
+Paths: ``bus/pci/devices`` for what is on the bus, ``net`` and ``infiniband`` below each function, and
+``class/infiniband/DEVICE/ports/N`` (the kernel's Documentation/ABI/stable/sysfs-class-infiniband).
+"""
+
+import errno
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import structlog
+
+from agent.health import rdma_errors
+from agent.model.devices import PciAddress
+from agent.model.nics import LinkLayer, Nic, PciPlace, RdmaPort
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_NETWORK_CLASS = "0x02"
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")
+_PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_STATE = re.compile(r"(?P<number>\d+): (?P<word>\w+)")
+_RATE = re.compile(r"(?P<gigabits>\d+(?:\.\d+)?) Gb/sec")
+_ACTIVE = "ACTIVE"
+_DISABLED = "Disabled"
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+LINK_DOWNED = "link_downed"
+_COUNTERS = rdma_errors.COUNTERS | {LINK_DOWNED}
+_PAUSE = 300.0
+"""Seconds for which a device is not asked again for what it refused to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is on the bus. ``drivers`` has every network function, with "" where no driver is bound to it.
+
+    A function with a driver that is no NIC may still be one whose netdev is in a pod's network namespace.
+    """
+
+    nics: tuple[Nic, ...] = ()
+    drivers: Mapping[PciAddress, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class PortState:
+    """How an RDMA port is. ``disabled``: its physical link was taken out of use. ``serial`` is its device's."""
+
+    word: str
+    disabled: bool
+    rate: int | None
+    serial: int
+
+    @property
+    def active(self) -> bool:
+        """Whether it carries traffic."""
+        return self.word == _ACTIVE
+
+
+class Sysfs:
+    """Reads below one root."""
+
+    def __init__(
+        self, root: Path, *, unasked: frozenset[str] = frozenset(), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prepare to read.
+
+        The NICs that ``unasked`` names (PCI address, netdev or RDMA device) are not asked for ports, speed and
+        counters: where the firmware forbids that, each read makes a line in the kernel log (``ACCESS_REG … failed``).
+        """
+        self._root = root
+        self._unasked = unasked
+        self._clock = clock
+        self._refused: dict[str, float] = {}
+        self._classes: dict[str, tuple[int, bool]] = {}
+        self.at: Path = root
+        """What is being read, or was read last: where a read hangs."""
+
+    def scan(self) -> Scan:
+        """List the NICs. Raises OSError where it cannot be told which there are."""
+        devices = self._root / "bus" / "pci" / "devices"
+        names = self._names(devices)
+        if not names:
+            raise OSError(errno.ENODATA, "it has no PCI devices at all", str(devices))
+        self._classes = {name: kept for name, kept in self._classes.items() if name in names}
+        nics: list[Nic] = []
+        drivers: dict[PciAddress, str] = {}
+        for name in sorted(names):
+            if not self._is_network_function(devices / name):
+                continue
+            pci = PciAddress.parse(name)
+            drivers[pci] = self._link_name(devices / name / "driver")
+            nic = self._nic(devices / name, pci=pci, driver=drivers[pci])
+            if nic.netdevs or nic.ports:
+                nics.append(nic)
+        return Scan(tuple(nics), MappingProxyType(drivers))
+
+    def has_device(self, netdev: str) -> bool:
+        """Whether a netdev belongs to a device of the machine, as virtual ones do not. Asks no device: never hangs."""
+        return (self._root / "class" / "net" / netdev / "device").exists()
+
+    def place(self, pci: PciAddress) -> PciPlace:
+        """Return where a PCI function sits, an empty place if it is not there. Asks no device: never hangs."""
+        device = self._root / "bus" / "pci" / "devices" / str(pci)
+        parts = Path(os.path.realpath(device)).parts
+        root = next((at for at, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), len(parts))
+        node = _number(self._text(device / "numa_node"))
+        return PciPlace(path=parts[root:], numa_node=node if node is not None and node >= 0 else None)
+
+    def ports(self, nics: Iterable[Nic]) -> Mapping[RdmaPort, PortState]:
+        """Return the state of each RDMA port; one that could not be read is missing."""
+        states = {port: self._asked(port.name, functools.partial(self._port, port)) for port in self._ports(nics)}
+        return {port: state for port, state in states.items() if state is not None}
+
+    def speeds(self, nics: Iterable[Nic], *, up: frozenset[str]) -> Mapping[str, int]:
+        """Return the speeds of those netdevs that are up, in Mb/s; one that could not be read is missing."""
+        names = [name for nic in self._askable(nics) for name in nic.netdevs if name in up]
+        speeds = {name: self._asked(name, functools.partial(self._speed, name)) for name in names}
+        return {name: speed for name, speed in speeds.items() if speed is not None and speed > 0}
+
+    def counters(
+        self, nics: Iterable[Nic], *, up: Mapping[RdmaPort, PortState]
+    ) -> Mapping[RdmaPort, Mapping[str, int]]:
+        """Return the error counters of the ports that are active; of one that could not be read they are missing."""
+        active = [port for port in self._ports(nics) if port in up and up[port].active]
+        read = {port: self._asked(f"{port.name} counters", functools.partial(self._counters, port)) for port in active}
+        return {port: values for port, values in read.items() if values is not None}
+
+    def _ports(self, nics: Iterable[Nic]) -> list[RdmaPort]:
+        return [port for nic in self._askable(nics) for port in nic.ports]
+
+    def _askable(self, nics: Iterable[Nic]) -> list[Nic]:
+        return [nic for nic in nics if not nic.names & self._unasked]
+
+    def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
+        """Ask a device for something; None where it does not tell.
+
+        What refuses is left alone for a while: it would refuse each time, with a line in the kernel log.
+        """
+        now = self._clock()
+        if now < self._refused.get(what, 0.0):
+            return None
+        try:
+            return ask()
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._refused[what] = now + _PAUSE
+                log.info("network.refused", what=what, path=str(self.at), error=error.strerror)
+            return None
+
+    def _is_network_function(self, device: Path) -> bool:
+        """Whether it is a network function and no virtual one. Remembered as long as the same directory is there."""
+        try:
+            inode = device.stat().st_ino
+            kept = self._classes.get(device.name)
+            if kept is None or kept[0] != inode:
+                is_network = self._read(device / "class").startswith(_NETWORK_CLASS)
+                kept = self._classes[device.name] = inode, is_network and not (device / "physfn").exists()
+        except OSError as error:
+            if error.errno in _GONE:  # it vanished between two looks
+                return False
+            raise
+        return kept[1]
+
+    def _nic(self, device: Path, *, pci: PciAddress, driver: str) -> Nic:
+        ids = [self._text(device / part) for part in ("vendor", "device", "subsystem_vendor", "subsystem_device")]
+        ports = [port for rdma in self._names(device / "infiniband") for port in self._rdma_ports(rdma)]
+        return Nic(
+            pci=pci,
+            netdevs=tuple(sorted(self._netdevs(device))),
+            ports=tuple(sorted(ports)),
+            driver=driver,
+            model=":".join((text or "").removeprefix("0x") for text in ids),
+            place=self.place(pci),
+            virtual_functions=tuple(sorted(self._virtual_functions(device))),
+        )
+
+    def _virtual_functions(self, device: Path) -> list[PciAddress]:
+        links = [device / name for name in self._names(device) if name.startswith("virtfn")]
+        return [PciAddress.parse(name) for name in map(self._link_name, links) if name]
+
+    def _netdevs(self, device: Path) -> list[str]:
+        """Return the netdevs of a function, also those of a virtio device on it, without the virtual functions' own."""
+        parents = [device, *(device / name for name in self._names(device) if name.startswith("virtio"))]
+        return [
+            name
+            for parent in parents
+            for name in self._names(parent / "net")
+            if not _REPRESENTOR.fullmatch(self._text(parent / "net" / name / "phys_port_name") or "")
+        ]
+
+    def _rdma_ports(self, device: str) -> list[RdmaPort]:
+        ports = self._root / "class" / "infiniband" / device / "ports"
+        return [
+            RdmaPort(device, int(number), _link_layer(self._text(ports / number / "link_layer")))
+            for number in self._names(ports)
+        ]
+
+    def _port(self, port: RdmaPort) -> PortState | None:
+        device = self._root / "class" / "infiniband" / port.device
+        directory = device / "ports" / str(port.number)
+        state = _STATE.match(self._read(directory / "state"))
+        if state is None:
+            return None
+        rate = _RATE.match(self._read(directory / "rate"))
+        physical = self._read(directory / "phys_state")
+        return PortState(
+            word=state["word"],
+            disabled=port.link_layer is LinkLayer.INFINIBAND and physical.endswith(_DISABLED),
+            rate=round(float(rate["gigabits"]) * 1000) if rate is not None else None,
+            serial=device.stat().st_ino,
+        )
+
+    def _speed(self, netdev: str) -> int | None:
+        return _number(self._read(self._root / "class" / "net" / netdev / "speed"))
+
+    def _counters(self, port: RdmaPort) -> Mapping[str, int]:
+        directory = self._root / "class" / "infiniband" / port.device / "ports" / str(port.number)
+        values = {
+            name: _number(self._read(directory / group / name))
+            for group in ("counters", "hw_counters")
+            for name in _COUNTERS & self._names(directory / group)
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _names(self, directory: Path) -> frozenset[str]:
+        """List a directory; one that is not there is empty. Raises OSError for any other reason."""
+        self.at = directory
+        try:
+            return frozenset(os.listdir(directory))  # noqa: PTH208 - names are what is wanted
+        except OSError as error:
+            if error.errno in _GONE:
+                return frozenset()
+            raise
+
+    def _read(self, path: Path) -> str:
+        """Read one value. Raises OSError."""
+        self.at = path
+        return path.read_text().strip()
+
+    def _text(self, path: Path) -> str | None:
+        """Read one value that no device is asked for; None where it is not there."""
+        try:
+            return self._read(path)
+        except OSError:
+            return None
+
+    def _link_name(self, path: Path) -> str:
+        """Return the name of what a link leads to, "" where there is none. Raises OSError for any other reason."""
+        self.at = path
+        try:
+            return path.readlink().name
+        except OSError as error:
+            if error.errno in _GONE:
+                return ""
+            raise
+
+
+def _link_layer(text: str | None) -> LinkLayer:
+    try:
+        return LinkLayer(text)
+    except ValueError:
+        return LinkLayer.UNSPECIFIED
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None

@@ -1,0 +1,163 @@
+"""A node with NICs: sysfs as files, links from a stand-in or from the kernel, and what a source on it tells."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from agent.health.links import LinkLimits
+from agent.health.nic_memory import NicMemory
+from agent.model.actions import ActionClass
+from agent.model.devices import PciAddress
+from agent.model.findings import Finding, FindingKind
+from agent.model.parts import PartState, PartStatus
+from agent.sources.network.reader import Reader
+from agent.sources.network.source import NetworkSource, Periods
+from tests.fakes.sysfs_tree import SysfsTree
+
+BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
+QUICK = LinkLimits(up_for=0.2, coming_up=0.3, roce_lag=0.1, quiet=0.4, slow_for=0.1)
+OFTEN = Periods(ports=0.05, details=0.05, scan=0.2, deadline=60.0, retry=0.05)
+ONE, TWO = "0000:18:00.0", "0000:19:00.0"
+
+
+class Links(Protocol):
+    """The links of a network namespace. What a method does has happened when it returns."""
+
+    netns: Path | None
+
+    def reader(self, *args: object, **kwargs: object) -> Reader:
+        """Make what reads them."""
+
+    def add(self, name: str, *, up: bool = True) -> None:
+        """Make a link that is enabled, with a carrier or without."""
+
+    def carrier(self, name: str, *, up: bool) -> None:
+        """Give or take its carrier."""
+
+    def admin(self, name: str, *, up: bool) -> None:
+        """Enable or disable it."""
+
+    def flap(self, name: str, times: int) -> None:
+        """Lose the carrier so often; in the end it is there."""
+
+    def remove(self, name: str) -> None:
+        """Take it out of the namespace."""
+
+    def leave_bridge(self, name: str) -> None:
+        """Have been a port of a bridge."""
+
+    def flood(self, name: str) -> None:
+        """Tell of a link more than fits into any small buffer, without a break."""
+
+
+@dataclass
+class Notes:
+    """Everything that the source said."""
+
+    findings: list[Finding] = field(default_factory=list)
+    statuses: list[PartStatus] = field(default_factory=list)
+    memory: NicMemory = field(default_factory=lambda: NicMemory(BOOT))
+    overflows: list[str] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def emit(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self.changed.set()
+
+    def report(self, status: PartStatus) -> None:
+        self.statuses.append(status)
+        self.changed.set()
+
+    def remember(self, memory: NicMemory) -> None:
+        self.memory = memory
+        self.changed.set()
+
+    def overflowed(self, channel: str) -> None:
+        self.overflows.append(channel)
+        self.changed.set()
+
+    @property
+    def state(self) -> PartState | None:
+        return self.statuses[-1].state if self.statuses else None
+
+    def held(self, pci: str) -> dict[FindingKind, str]:
+        """What holds now against a NIC, as the agent's fold keeps it."""
+        held: dict[FindingKind, str] = {}
+        for finding in self.findings:
+            if finding.device.pci != PciAddress.parse(pci):
+                continue
+            if finding.kind is FindingKind.FAULT_OVER:
+                held.pop(FindingKind(finding.code), None)
+            else:
+                held[finding.kind] = finding.text
+        return held
+
+    def over(self, pci: str, kind: FindingKind) -> bool:
+        """Whether the last word on a kind of fault is that it is over."""
+        said = [
+            finding.kind
+            for finding in self.findings
+            if finding.device.pci == PciAddress.parse(pci) and kind in (finding.kind, FindingKind(finding.code or kind))
+        ]
+        return said[-1:] == [FindingKind.FAULT_OVER]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was noted fulfils the condition."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class NicNode:
+    """The node. Two NICs are usual: the second one tells when the source has heard all that the first one did."""
+
+    tree: SysfsTree
+    links: Links
+
+    def nic(self, pci: str, netdev: str, *, up: bool = True) -> None:
+        """Plug in a NIC with one netdev."""
+        self.tree.function(pci)
+        self.tree.netdev(pci, netdev)
+        self.links.add(netdev, up=up)
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self,
+        notes: Notes,
+        *,
+        limits: LinkLimits = QUICK,
+        periods: Periods = OFTEN,
+        receive_buffer: int = 1 << 20,
+        ignored: frozenset[str] = frozenset(),
+        unasked: frozenset[str] = frozenset(),
+    ) -> AsyncIterator[NetworkSource]:
+        """Run a source as one life of the agent; a failure in it fails the test."""
+        source = NetworkSource(
+            emit=notes.emit,
+            classify=lambda _kind, _code: ActionClass.OBSERVE,
+            report=notes.report,
+            meter=notes,
+            known_before=notes.memory,
+            remember=notes.remember,
+            sysfs=self.tree.root,
+            netns=self.links.netns,
+            ignored=ignored,
+            unasked=unasked,
+            limits=limits,
+            periods=periods,
+            receive_buffer=receive_buffer,
+            make_reader=self.links.reader,
+        )
+        task = asyncio.create_task(source.run())
+        try:
+            yield source
+        finally:
+            if not task.done():
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,86 @@
+"""Short ways to say how a NIC is, and what the rules tell of it."""
+
+from collections.abc import Iterable, Mapping
+
+from agent.health import nics
+from agent.health.links import LinkLimits, LinkReading, LinkType
+from agent.health.nic_memory import NicMemory
+from agent.health.nics import NicChange, NicReading
+from agent.health.rdma_errors import CounterReading
+from agent.model.devices import PciAddress
+from agent.model.findings import FindingKind
+
+LIMITS = LinkLimits()
+PCI = PciAddress.parse("0000:18:00.0")
+
+
+def netdev(
+    *,
+    up: bool = True,
+    admin_up: bool = True,
+    drops: int | None = 0,
+    speed: int | None = None,
+    name: str = "eth1",
+    serial: int = 7,
+) -> LinkReading:
+    return LinkReading(
+        name=name, type=LinkType.NETDEV, up=up, admin_up=admin_up, drops=drops, speed=speed, serial=serial
+    )
+
+
+def port(state: str = "ACTIVE", *, name: str = "mlx5_0/1", speed: int | None = None, roce: bool = False) -> LinkReading:
+    kind = LinkType.ROCE if roce else LinkType.INFINIBAND
+    return LinkReading(name=name, type=kind, up=state == "ACTIVE", state=state, speed=speed)
+
+
+def nic(
+    *links: LinkReading,
+    pci: PciAddress = PCI,
+    scanned: bool = True,
+    driver: str | None = "mlx5_core",
+    names: Iterable[str] | None = None,
+    counters: Mapping[str, CounterReading] | None = None,
+) -> NicReading:
+    return NicReading(
+        pci=pci,
+        scanned=scanned,
+        driver=driver if scanned else None,
+        model="15b3:1021",
+        names=frozenset(names) if names is not None else frozenset(link.name for link in links),
+        links=links,
+        counters=counters or {},
+    )
+
+
+class Told:
+    """One life of an agent: what the rules made of the readings so far."""
+
+    def __init__(self, *, memory: NicMemory | None = None) -> None:
+        self.state = nics.begun(memory or NicMemory("boot-1"))
+        self.changes: list[NicChange] = []
+        self.now = 0.0
+
+    def at(self, now: float, *readings: NicReading) -> "Told":
+        assert now >= self.now
+        self.now = now
+        self.state, changes = nics.observe(self.state, readings, now=now, limits=LIMITS)
+        self.changes += changes
+        return self
+
+    @property
+    def held(self) -> dict[FindingKind, str]:
+        """What holds now of the NIC at ``PCI``, by what was told: the texts by kind."""
+        return self.held_of(PCI)
+
+    def held_of(self, pci: PciAddress) -> dict[FindingKind, str]:
+        """What holds now of a NIC."""
+        last = {change.kind: change.text for change in self.changes if change.pci == pci}
+        return {kind: text for kind, text in last.items() if text is not None}
+
+    def count(self, kind: FindingKind, *, over: bool = False) -> int:
+        """How often a kind was told of, or with ``over`` that it is over."""
+        return sum(change.kind is kind and (change.text is None) == over for change in self.changes)
+
+    @property
+    def memory(self) -> NicMemory:
+        return nics.known(self.state, boot_id="boot-1")
