@@ -175,6 +175,24 @@ class OwnerRef:
     name: str
 
 
+class ReportedHealth(enum.Enum):
+    """What a device's own plugin or DRA driver says of it (KEP-4680)."""
+
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHealth:
+    """One item of a container's ``allocatedResourcesStatus``: the ``id`` is in the words of the plugin or driver."""
+
+    resource: str
+    id: str
+    health: ReportedHealth
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PodView:
     """One pod as the API server last told it."""
@@ -191,6 +209,7 @@ class PodView:
     node_name: str = ""
     resource_version: str = ""
     conditions: tuple[Condition, ...] = ()  # ours alone (agent.model.conditions.PREFIX)
+    resource_health: tuple[ResourceHealth, ...] = ()  # of all its containers
 
     def container(self, name: str) -> ContainerSpec | None:
         """Return the container of that name, or None."""

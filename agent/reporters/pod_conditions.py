@@ -9,14 +9,15 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Self
 
 import structlog
 
-from agent.model import conditions
 from agent.model.conditions import Condition
 from agent.model.workloads import PodRef, PodUid, PodView
-from agent.reporters import condition_patch
+from agent.reporters import status_conditions
+from agent.reporters.status_conditions import StatusConditions
 from common import aio
 from common.kube import client, errors, paths
 
@@ -35,30 +36,21 @@ class Outcome(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class _Pod:
-    """One pod: what should be in the API, and what is there. ``known`` None means that nobody has looked yet."""
+    """One pod and its conditions. ``written_at`` is loop time."""
 
     ref: PodRef
-    desired: dict[str, Condition] = field(default_factory=dict)
-    known: dict[str, Condition] | None = None
-    version: int = 0  # the resource version that ``known`` is from
-    written_at: float = float("-inf")  # loop time
+    status: StatusConditions
+    written_at: float = float("-inf")
     active: bool = False
+
+    @classmethod
+    def of(cls, ref: PodRef) -> Self:
+        return cls(ref=ref, status=StatusConditions(paths.pod(ref.namespace, ref.name), uid=ref.uid))
 
     @property
     def unsaid(self) -> bool:
         """Whether the API lacks something."""
-        known = self.known or {}
-        return any(known.get(condition.type) != condition for condition in self.desired.values())
-
-    def learn(self, found: tuple[Condition, ...], *, version: str) -> None:
-        """Take over what is in the API, unless it is older than what we know.
-
-        Resource versions can be compared as numbers (KEP-5504; in fact since etcd).
-        """
-        number = int(version) if version.isdecimal() else self.version
-        if number >= self.version:
-            self.version = number
-            self.known = {condition.type: condition for condition in found}
+        return self.status.unsaid
 
 
 class PodConditionReporter:
@@ -98,9 +90,10 @@ class PodConditionReporter:
     def set(self, pod: PodRef, condition: Condition) -> None:
         """Say what should be in the API; the newest of a type counts. Does not block."""
         entry = self._pods.get(pod.uid) or self._adopt(pod)
-        if entry.desired.get(condition.type) == condition:
+        desired = entry.status.desired
+        if desired.get(condition.type) == condition:
             return
-        entry.desired[condition.type] = condition
+        desired[condition.type] = condition
         self._wake(entry)
 
     def observe(self, pod: PodView) -> None:
@@ -108,7 +101,7 @@ class PodConditionReporter:
         entry = self._pods.get(pod.ref.uid)
         if entry is None:
             return
-        entry.learn(pod.conditions, version=pod.resource_version)
+        entry.status.learn(pod.conditions, version=pod.resource_version)
         if entry.unsaid and not entry.active:
             loop = asyncio.get_running_loop()
             loop.call_at(max(loop.time(), entry.written_at + self._repair_after), self._wake, entry)
@@ -142,9 +135,9 @@ class PodConditionReporter:
     def _adopt(self, pod: PodRef) -> _Pod:
         if len(self._pods) >= self._max_pods:
             self._make_room()
-        entry = self._pods[pod.uid] = _Pod(pod)
+        entry = self._pods[pod.uid] = _Pod.of(pod)
         if (view := self._look_up(pod.uid)) is not None:
-            entry.learn(view.conditions, version=view.resource_version)
+            entry.status.learn(view.conditions, version=view.resource_version)
         return entry
 
     def _make_room(self) -> None:
@@ -188,50 +181,18 @@ class PodConditionReporter:
     async def _attempt(self, entry: _Pod) -> Outcome:
         try:
             async with self._slots:
-                return await self._write(entry)
+                wrote = await status_conditions.write(self._api, entry.status, now=self._clock())
         except errors.NotFoundError:
             return Outcome.POD_GONE
-        except (errors.ConflictError, errors.InvalidError) as error:
-            return await self._after_refusal(entry, error)
+        except errors.ConflictError:
+            return Outcome.FAILED
+        except errors.InvalidError as error:
+            log.warning("conditions.refused", pod=str(entry.ref), error=str(error))
+            return Outcome.REFUSED
         except errors.KubeError as error:
             log.warning("conditions.not_written", pod=str(entry.ref), error=str(error))
             return Outcome.FAILED
-
-    async def _after_refusal(self, entry: _Pod, error: errors.KubeError) -> Outcome:
-        """Find out why: a new pod of that name answers 422 (its UID is immutable), many writers at once 409."""
-        try:
-            if not await self._look(entry):
-                return Outcome.POD_GONE
-        except errors.NotFoundError:
-            return Outcome.POD_GONE
-        except errors.KubeError as later:
-            log.warning("conditions.not_written", pod=str(entry.ref), error=str(later))
-            return Outcome.FAILED
-        if isinstance(error, errors.ConflictError):
-            return Outcome.FAILED
-        log.warning("conditions.refused", pod=str(entry.ref), error=str(error))
-        entry.known = {**(entry.known or {}), **entry.desired}  # saying it again cannot help
-        return Outcome.REFUSED
-
-    async def _look(self, entry: _Pod) -> bool:
-        """Read what the API has; return whether it still is the same pod."""
-        found = await self._api.get(paths.pod(entry.ref.namespace, entry.ref.name))
-        metadata = found["metadata"]
-        if metadata["uid"] != entry.ref.uid:
-            return False
-        entry.version = 0
-        entry.learn(tuple(conditions.ours(found.get("status") or {})), version=metadata["resourceVersion"])
-        return True
-
-    async def _write(self, entry: _Pod) -> Outcome:
-        if entry.known is None and not await self._look(entry):
-            return Outcome.POD_GONE
-        desired, known = dict(entry.desired), entry.known or {}
-        patch = condition_patch.merge(desired=desired, known=known, uid=entry.ref.uid, now=self._clock())
-        if patch is not None:
-            written = await self._api.patch_status(paths.pod(entry.ref.namespace, entry.ref.name), patch)
-            entry.version = int(written["metadata"]["resourceVersion"])
-            entry.known = {**known, **desired}
+        if wrote:
             entry.written_at = asyncio.get_running_loop().time()
-            log.info("conditions.written", pod=str(entry.ref), types=sorted(desired))
+            log.info("conditions.written", pod=str(entry.ref), types=sorted(entry.status.desired))
         return Outcome.WRITTEN

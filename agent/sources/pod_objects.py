@@ -22,6 +22,7 @@ from agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
+from agent.sources import allocated_resources
 
 Object = Mapping[str, Any]
 
@@ -45,6 +46,7 @@ def pod_view(obj: Object) -> PodView:
         node_name=spec.get("nodeName", ""),
         resource_version=metadata.get("resourceVersion", ""),
         conditions=tuple(conditions.ours(status)),
+        resource_health=allocated_resources.read(status),
     )
 
 

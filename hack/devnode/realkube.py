@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,14 +35,23 @@ def missing(environ: Mapping[str, str] = os.environ) -> str:
 class RealKube:
     """etcd and kube-apiserver as processes; an ``ApiServer``. ``stop`` takes only the API server away.
 
-    ``assets`` holds the binaries, ``directory`` is for everything that they write. Raises processes.ProcessError when
-    one of them does not come up; its log says why.
+    ``assets`` holds the binaries, ``directory`` is for everything that they write; ``options`` are more flags for
+    kube-apiserver. Raises processes.ProcessError when one of them does not come up; its log says why.
     """
 
-    def __init__(self, directory: Path, *, assets: Path, kubeconfig: Path | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        assets: Path,
+        kubeconfig: Path | None = None,
+        port: int = 0,
+        options: Sequence[str] = (),
+    ) -> None:
         self._directory = directory
         self._assets = assets
         self._kubeconfig = kubeconfig or directory / "kubeconfig"
+        self._options = tuple(options)
         self._token = secrets.token_urlsafe(16)
         self._etcd: processes.Child | None = None
         self._server: processes.Child | None = None
@@ -164,6 +173,7 @@ class RealKube:
             "--disable-admission-plugins=ServiceAccount",
             "--allow-privileged=true",
             "--shutdown-delay-duration=0s",
+            *self._options,
         ]
 
     async def _ready(self) -> None:

@@ -18,6 +18,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "nodes": ("spec.unschedulable",),
     "jobs": ("status.successful",),
     "namespaces": ("status.phase",),
+    "resourceslices": ("spec.nodeName", "spec.driver"),
     "events": (
         "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
         "reason", "type", "source", "reportingComponent",

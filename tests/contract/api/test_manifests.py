@@ -35,7 +35,9 @@ FORBIDDEN = (
     Right("create", "pods", subresource="exec"),
     Right("get", "secrets"),
     Right("patch", "nodes"),
-    Right("patch", "nodes", subresource="status"),
+    Right("update", "nodes", subresource="status"),
+    Right("delete", "nodes"),
+    Right("delete", "events"),
 )
 """What nobody would want of an agent, though some of it would be handy."""
 

@@ -56,13 +56,14 @@ async def doctors_own() -> set[Right]:
     await kubernetes_api.server(api)
     await kubernetes_api.node(api, name="node-1")
     await api_rights.needed(api)
+    await api_rights.for_node(api)
     await api_rights.for_groups(api)
     return api.asked - EVERYBODY
 
 
 async def test_the_role_allows_exactly_what_is_needed() -> None:
     assert Right("get", "nodes") in await doctors_own()
-    assert allowed() == {*api_rights.NEEDED, api_rights.FOR_GROUPS} | await doctors_own()
+    assert allowed() == {*api_rights.NEEDED, *api_rights.FOR_NODE, api_rights.FOR_GROUPS} | await doctors_own()
 
 
 def test_the_role_is_bound_to_the_account_of_the_pods() -> None:

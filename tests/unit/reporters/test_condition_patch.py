@@ -50,6 +50,15 @@ def test_new_reason_keeps_the_transition_time() -> None:
     assert "lastTransitionTime" not in patch["status"]["conditions"][0]
 
 
+def test_heartbeat_is_sent_though_nothing_changed() -> None:
+    known = {"kubemend.io/A": healthy()}
+    patch = condition_patch.merge(desired=known, known=known, uid="u", now=60.0, heartbeat=True)
+    assert patch is not None
+    (sent,) = patch["status"]["conditions"]
+    assert sent["lastHeartbeatTime"] == "1970-01-01T00:01:00Z"
+    assert "lastTransitionTime" not in sent
+
+
 @given(desired=_by_type, known=_by_type)
 def test_patched_conditions_are_the_desired_ones_and_foreign_ones_stay(
     desired: dict[str, Condition], known: dict[str, Condition]

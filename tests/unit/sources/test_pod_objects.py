@@ -14,6 +14,7 @@ from agent.model.workloads import (
     OwnerRef,
     PodRef,
     PodUid,
+    ReportedHealth,
     RestartPolicy,
     RestartRule,
     RuleAction,
@@ -123,6 +124,14 @@ def test_only_our_conditions_are_kept() -> None:
         Condition("kubemend.io/DevicesHealthy", ConditionStatus.FALSE, "Xid79", "gone"),
         Condition("kubemend.io/Odd", ConditionStatus.UNKNOWN, ""),
     )
+
+
+def test_what_plugins_say_of_devices_is_kept() -> None:
+    pod = copy.deepcopy(POD)
+    resources = [{"resourceID": "GPU-a", "health": "Unhealthy"}]
+    pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"] = [{"name": "gpu", "resources": resources}]
+    (found,) = pod_objects.pod_view(pod).resource_health
+    assert (found.resource, found.id, found.health) == ("gpu", "GPU-a", ReportedHealth.UNHEALTHY)
 
 
 def test_deletion_is_seen() -> None:

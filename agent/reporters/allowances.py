@@ -1,0 +1,24 @@
+"""How many writes each of many objects may cost: a bucket of tokens for each, in one number. Pure; time is given."""
+
+from collections.abc import Hashable
+
+
+class Allowances:
+    """Each key may spend ``burst`` at once and one more every ``refill`` seconds.
+
+    Kept as the time at which a key's bucket is full again; one that is full needs no memory.
+    """
+
+    def __init__(self, *, burst: int, refill: float) -> None:
+        self._refill = refill
+        self._slack = (burst - 1) * refill
+        self._full_at: dict[Hashable, float] = {}
+
+    def next_at(self, key: Hashable) -> float:
+        """Return the time from which on the key may spend."""
+        return self._full_at.get(key, float("-inf")) - self._slack
+
+    def spend(self, key: Hashable, *, now: float) -> None:
+        """Spend one of the key's; only from ``next_at`` on."""
+        self._full_at = {known: at for known, at in self._full_at.items() if at > now}
+        self._full_at[key] = max(self._full_at.get(key, now), now) + self._refill

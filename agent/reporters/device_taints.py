@@ -1,0 +1,180 @@
+"""Keeps new ResourceClaims off devices that are unhealthy, by one DeviceTaintRule each, where the cluster has them.
+
+Desired state: the rules in the API are compared with the verdicts whenever those change, and every ``resync`` seconds
+while there is a rule or an unhealthy device. Rules that an earlier agent left are found by their label.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent.model.parts import PartState, PartStatus
+from agent.model.verdicts import Health, Verdict
+from agent.reporters import resource_slices, taint_rules
+from agent.reporters.taint_rules import Rule
+from common import aio
+from common.kube import client, errors, paths
+
+log = structlog.get_logger(__name__)
+
+GROUP = "resource.k8s.io"
+
+_NOT_SERVED = PartStatus(
+    PartState.IDLE,
+    f"the API server serves no DeviceTaintRules ({GROUP})",
+    "where they are wanted, enable their API version and the feature gate DRADeviceTaintRules in the control plane",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: ``resync`` while there is something to taint, ``served`` until an API that was not there is looked for
+    again.
+    """
+
+    resync: float = 60.0
+    served: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """Where the two kinds are, each in the version that the server prefers: they are not always in the same."""
+
+    rules: str
+    slices: str
+    api_version: str
+
+
+class DeviceTaintReporter:
+    """``set`` says how the devices are, ``run`` brings the rules about. Before the first ``set`` nothing is done."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        node_name: str,
+        report: Callable[[PartStatus], None],
+        pace: Pace | None = None,
+        backoff: aio.Backoff | None = None,
+    ) -> None:
+        self._api = api
+        self._node = node_name
+        self._report = report
+        self._pace = pace if pace is not None else Pace()
+        self._backoff = backoff if backoff is not None else aio.Backoff(first=0.5, limit=30.0)
+        self._verdicts: tuple[Verdict, ...] | None = None
+        self._served: _Served | None = None
+        self._has_rules = False
+        self._node_uid: str | None = None
+        self._news = asyncio.Event()
+
+    def set(self, verdicts: Sequence[Verdict]) -> None:
+        """Say how all devices of the node are. Does not block; what changes nothing of a rule costs nothing."""
+        before, self._verdicts = self._verdicts, tuple(verdicts)
+        if before is None or _matters(before) != _matters(verdicts):
+            self._news.set()
+
+    async def run(self) -> None:
+        """Converge for ever."""
+        self._report(PartStatus(PartState.IDLE, "nothing has been said of the devices yet"))
+        await self._news.wait()
+        while True:
+            self._news.clear()
+            try:
+                if self._served is None:
+                    self._served = await self._discover()
+                if self._served is not None:
+                    await self._converge(self._served)
+            except errors.KubeError as error:
+                if isinstance(error, errors.NotFoundError):
+                    self._served = None  # what was there may have been switched off
+                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+                await self._backoff.wait()
+                continue
+            self._backoff.reset()
+            self._report(_NOT_SERVED if self._served is None else PartStatus(PartState.READY))
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        if self._served is None:
+            await asyncio.sleep(self._pace.served)  # no verdict changes what the server has
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.resync if self._has_rules or self._unhealthy else None):
+                await self._news.wait()
+
+    @property
+    def _unhealthy(self) -> bool:
+        return any(verdict.health is Health.UNHEALTHY for verdict in self._verdicts or ())
+
+    async def _discover(self) -> _Served | None:
+        """Return where the API has what is needed; None when it has it not."""
+        try:
+            group = await self._api.get(f"/apis/{GROUP}")
+            by_version = {
+                item["version"]: await self._resources(item["version"]) for item in group.get("versions") or ()
+            }
+        except errors.NotFoundError:
+            return None
+        rules = next((version for version, found in by_version.items() if "devicetaintrules" in found), None)
+        slices = next((version for version, found in by_version.items() if "resourceslices" in found), None)
+        if rules is None or slices is None:
+            return None
+        return _Served(
+            rules=paths.collection("devicetaintrules", group=GROUP, version=rules),
+            slices=paths.collection("resourceslices", group=GROUP, version=slices),
+            api_version=f"{GROUP}/{rules}",
+        )
+
+    async def _resources(self, version: str) -> frozenset[str]:
+        found = await self._api.get(f"/apis/{GROUP}/{version}")
+        return frozenset(item["name"] for item in found.get("resources") or ())
+
+    async def _converge(self, served: _Served) -> None:
+        verdicts = self._verdicts or ()
+        rules = await self._rules(served)
+        self._has_rules = bool(rules)
+        if not rules and not self._unhealthy:
+            return
+        slices = await self._api.list(served.slices, params={"fieldSelector": f"spec.nodeName={self._node}"})
+        plan = taint_rules.plan(
+            verdicts=verdicts, published=resource_slices.published(slices.items), rules=rules, node=self._node
+        )
+        await self._carry_out(plan, served)
+        self._has_rules = len(rules) + len(plan.create) > len(plan.delete)
+
+    async def _rules(self, served: _Served) -> dict[str, Rule]:
+        listed = await self._api.list(served.rules, params={"labelSelector": taint_rules.selector(self._node)})
+        found = {}
+        for item in listed.items:
+            try:
+                found[item["metadata"]["name"]] = taint_rules.of_object(item)
+            except KeyError:
+                log.warning("device_taint.not_ours", rule=item["metadata"]["name"])
+        return found
+
+    async def _carry_out(self, plan: taint_rules.Plan, served: _Served) -> None:
+        for key in plan.delete:
+            with contextlib.suppress(errors.NotFoundError):
+                await self._api.delete(f"{served.rules}/{key}")
+            log.info("device_taint.removed", rule=key)
+        for key, rule in plan.create.items():
+            body = taint_rules.rule_object(rule, node=self._node, node_uid=await self._uid())
+            with contextlib.suppress(errors.ConflictError):  # it is there by now: ours, and the answer was lost
+                await self._api.create(served.rules, {"apiVersion": served.api_version, **body})
+            log.info("device_taint.added", rule=key, device=rule.known_as, reason=rule.reason)
+        for key, rule in plan.change.items():
+            await self._api.patch(f"{served.rules}/{key}", taint_rules.change(rule), content_type=client.Patch.MERGE)
+            log.info("device_taint.changed", rule=key, device=rule.known_as, reason=rule.reason)
+
+    async def _uid(self) -> str:
+        if self._node_uid is None:
+            self._node_uid = str((await self._api.get(f"{paths.NODES}/{self._node}"))["metadata"]["uid"])
+        return self._node_uid
+
+
+def _matters(verdicts: Sequence[Verdict]) -> set[tuple[str, Health, str]]:
+    return {(verdict.device, verdict.health, verdict.reason) for verdict in verdicts}

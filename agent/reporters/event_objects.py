@@ -1,0 +1,80 @@
+"""Announcements as Events of the core API. Pure.
+
+core/v1 and not events.k8s.io/v1, though both show the same objects: there an Event's text is fixed once it is written
+and only its count may grow (``ValidateEventUpdate``), and it has no ``lastTimestamp``, by which ``kubectl get events``
+is sorted and most tools that collect events go. Here the newest text stands beside the count, as in kubelet's own.
+"""
+
+import hashlib
+from typing import Any
+
+from agent.model.announcements import Announcement
+from common.kube import paths, timestamps
+
+Object = dict[str, Any]
+
+COMPONENT = "kubemend"
+MAX_MESSAGE = 1024
+"""Characters (``NoteLengthLimit`` of events.k8s.io, by which those that read Events there expect to be bound)."""
+
+_NODES_NAMESPACE = "default"  # where Events about objects without a namespace live (client-go's recorder)
+_MAX_PREFIX = 230  # of the object's name in the Event's, which may have 253 characters
+
+
+def collection(announcement: Announcement) -> str:
+    """Return the path under which the announcement's Event is created."""
+    return paths.collection("events", namespace=_namespace(announcement))
+
+
+def name(announcement: Announcement, *, node: str) -> str:
+    """Return the Event's name: the same for what is one story, also for the next agent, so that none is told twice."""
+    about = (announcement.about.uid, announcement.about.name) if announcement.about is not None else (node, node)
+    key = "\n".join((about[0], announcement.reason, announcement.subject))
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return f"{about[1][:_MAX_PREFIX].rstrip('-.')}.{digest}"
+
+
+def created(announcement: Announcement, *, node: str, count: int, first: float) -> Object:
+    """Return the Event as it is created; ``first`` is the Unix time of the first of ``count`` that it stands for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name(announcement, node=node), "namespace": _namespace(announcement)},
+        "involvedObject": _involved(announcement, node=node),
+        "reason": announcement.reason,
+        "type": announcement.level.value,
+        "firstTimestamp": timestamps.rfc3339(first),
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+        **continued(announcement, count=count),
+    }
+
+
+def continued(announcement: Announcement, *, count: int) -> Object:
+    """Return the patch of an Event that is there already: how often by now, when last, and in which words."""
+    return {"message": _cut(announcement.message), "count": count, "lastTimestamp": timestamps.rfc3339(announcement.at)}
+
+
+def told(event: Object) -> tuple[int, int]:
+    """Return how often an Event that is there has been told, and when last (Unix time; 0 where it does not say)."""
+    last = event.get("lastTimestamp")
+    return int(event.get("count") or 1), timestamps.unix(last) if last else 0
+
+
+def _namespace(announcement: Announcement) -> str:
+    return announcement.about.namespace if announcement.about is not None else _NODES_NAMESPACE
+
+
+def _involved(announcement: Announcement, *, node: str) -> Object:
+    pod = announcement.about
+    if pod is None:  # with its name for a UID, as kubelet does: ``kubectl describe node`` looks for that, too
+        return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    if announcement.container:
+        involved["fieldPath"] = f"spec.containers{{{announcement.container}}}"
+    return involved
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"

@@ -1,0 +1,136 @@
+"""DeviceTaintRules (KEP-5055): which there should be, and what they look like. Pure.
+
+A rule of ours takes one device out of scheduling while its verdict is Unhealthy. It goes only when the device is known
+to be usable again, or another one has its name: what cannot be told leaves a rule where it is.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.model import conditions
+from agent.model.verdicts import Health, Verdict
+from agent.model.workloads import ClaimDevice
+
+Object = dict[str, Any]
+
+TAINT_KEY: Final = conditions.PREFIX + "unhealthy"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "kubemend"
+NODE_LABEL: Final = conditions.PREFIX + "node"
+DEVICE_ANNOTATION: Final = conditions.PREFIX + "device"
+"""The name under which the device's health is kept: a device's name in its pool may be another's tomorrow."""
+
+_LABEL_LENGTH = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: ``known_as`` is the device's name in our verdicts, ``reason`` (a label value) why it is unhealthy."""
+
+    device: ClaimDevice
+    known_as: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What must be done to the rules, by name."""
+
+    create: Mapping[str, Rule]
+    change: Mapping[str, Rule]
+    delete: Sequence[str]
+
+
+def plan(
+    *,
+    verdicts: Sequence[Verdict],
+    published: Mapping[ClaimDevice, frozenset[str]],
+    rules: Mapping[str, Rule],
+    node: str,
+) -> Plan:
+    """Return how the node's rules become what they should be. ``published`` is ``resource_slices.published``."""
+    by_name = {verdict.device: verdict for verdict in verdicts}
+    wanted: dict[str, Rule] = {}
+    for device, names in published.items():
+        faulty = [by_name[known] for known in names if known in by_name and by_name[known].health is Health.UNHEALTHY]
+        if faulty:
+            worst = max(faulty, key=lambda verdict: (verdict.action.severity, verdict.device))
+            wanted[name(device, node=node)] = Rule(device, worst.device, _label(worst.reason))
+    return Plan(
+        create={key: rule for key, rule in wanted.items() if key not in rules},
+        change={key: rule for key, rule in wanted.items() if key in rules and rules[key] != rule},
+        delete=[
+            key
+            for key, rule in rules.items()
+            if key not in wanted and _is_over(rule, verdict=by_name.get(rule.known_as), published=published)
+        ],
+    )
+
+
+def _is_over(rule: Rule, *, verdict: Verdict | None, published: Mapping[ClaimDevice, frozenset[str]]) -> bool:
+    """Whether there is evidence that a rule that is not wanted any more has no ground left."""
+    names = published.get(rule.device)
+    if names is not None and rule.known_as not in names:
+        return True  # another device has its name
+    if verdict is not None:
+        return verdict.health in (Health.HEALTHY, Health.DEGRADED)
+    driver_is_there = any((other.driver, other.pool) == (rule.device.driver, rule.device.pool) for other in published)
+    return names is None and driver_is_there  # nobody knows of such a device any more
+
+
+def name(device: ClaimDevice, *, node: str) -> str:
+    """Return the name of the rule for a device: always the same, so that there is never a second one."""
+    key = "\n".join((node, device.driver, device.pool, device.device))
+    return f"kubemend-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+
+def selector(node: str) -> str:
+    """Return the label selector of the rules for one node's devices."""
+    return f"{MANAGED_BY}={MANAGER},{NODE_LABEL}={_label(node)}"
+
+
+def rule_object(rule: Rule, *, node: str, node_uid: str) -> Object:
+    """Return the rule as it is created (without its apiVersion). It goes when its node is deleted from the cluster."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
+    return {
+        "kind": "DeviceTaintRule",
+        "metadata": {
+            "name": name(rule.device, node=node),
+            "labels": {MANAGED_BY: MANAGER, NODE_LABEL: _label(node)},
+            "annotations": {DEVICE_ANNOTATION: rule.known_as},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "deviceSelector": {
+                "driver": rule.device.driver,
+                "pool": rule.device.pool,
+                "device": rule.device.device,
+            },
+            "taint": {"key": TAINT_KEY, "value": rule.reason, "effect": "NoSchedule"},
+        },
+    }
+
+
+def change(rule: Rule) -> Object:
+    """Return the merge patch that makes a rule of that device say what it should."""
+    return {
+        "metadata": {"annotations": {DEVICE_ANNOTATION: rule.known_as}},
+        "spec": {"taint": {"value": rule.reason}},
+    }
+
+
+def of_object(obj: Mapping[str, Any]) -> Rule:
+    """Return what a rule in the API says. Raises KeyError when it selects no single device: then it is not ours."""
+    selected, metadata = obj["spec"]["deviceSelector"], obj["metadata"]
+    return Rule(
+        device=ClaimDevice(driver=selected["driver"], pool=selected["pool"], device=selected["device"]),
+        known_as=(metadata.get("annotations") or {}).get(DEVICE_ANNOTATION, ""),
+        reason=obj["spec"]["taint"].get("value", ""),
+    )
+
+
+def _label(text: str) -> str:
+    """Return a text as a label value, which has a limit: node names may be longer."""
+    return text if len(text) <= _LABEL_LENGTH else hashlib.sha256(text.encode()).hexdigest()[:_LABEL_LENGTH]

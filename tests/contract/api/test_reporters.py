@@ -1,0 +1,223 @@
+"""The node's condition, events and device taints as the API takes them, on the stand-in and on a real server.
+
+Only what hangs on the server is looked at here; the reporters' own behaviour is in ``tests/unit/reporters``.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.model.actions import ActionClass
+from agent.model.announcements import Announcement
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.parts import PartState, PartStatus
+from agent.model.verdicts import Health, Verdict
+from agent.model.workloads import PodRef, PodUid
+from agent.reporters import events, node_condition
+from agent.reporters.device_taints import DeviceTaintReporter
+from agent.reporters.events import EventReporter
+from agent.reporters.node_condition import NodeConditionReporter
+from common import aio
+from common.kube import client, paths
+from hack.devnode import realkube
+from tests.contract.api import objects
+
+KIND = "kubemend.io/DevicesHealthy"
+
+
+class Attempts:
+    """What a reporter says of its attempts, to be waited for."""
+
+    def __init__(self) -> None:
+        self.outcomes: asyncio.Queue[Any] = asyncio.Queue()
+
+    def took(self, outcome: object, _announcements: int = 1) -> None:
+        self.outcomes.put_nowait(outcome)
+
+    def told(self, status: PartStatus) -> None:
+        self.outcomes.put_nowait(status.state)
+
+    async def until(self, outcome: object) -> None:
+        async with asyncio.timeout(60):
+            while await self.outcomes.get() is not outcome:
+                pass
+
+
+@contextlib.asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def stored(api: client.KubeClient, node: str) -> dict[str, dict[str, Any]]:
+    found = await api.get(f"{paths.NODES}/{node}")
+    return {item["type"]: item for item in found["status"].get("conditions", ())}
+
+
+async def test_nodes_condition_is_written_changed_and_survives_the_nodes_own(api: client.KubeClient, node: str) -> None:
+    await api.create(paths.NODES, {"metadata": {"name": node}})
+    attempts = Attempts()
+    now = [1_000.0]
+    reporter = NodeConditionReporter(
+        api=api,
+        node_name=node,
+        report=lambda _: None,
+        on_outcome=attempts.took,
+        clock=lambda: now[0],
+        pace=node_condition.Pace(changed=0.0, reworded=0.0),
+    )
+    async with running(reporter.run()):
+        reporter.set(Condition(KIND, ConditionStatus.TRUE, "Healthy", "8 of 8 devices healthy"))
+        await attempts.until(node_condition.Outcome.WRITTEN)
+        ready = {"status": {"conditions": [objects.condition("Ready", reason="KubeletReady")]}}  # as kubelet patches
+        await api.patch(paths.node_status(node), ready)
+        now[0] = 2_000.0
+        reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "lost"))
+        await attempts.until(node_condition.Outcome.WRITTEN)
+        now[0] = 3_000.0
+        reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid48", "worse"))
+        await attempts.until(node_condition.Outcome.WRITTEN)
+    found = await stored(api, node)
+    assert found["Ready"]["reason"] == "KubeletReady"
+    assert found[KIND] == {
+        "type": KIND,
+        "status": "False",
+        "reason": "Xid48",
+        "message": "worse",
+        "lastTransitionTime": "1970-01-01T00:33:20Z",
+        "lastHeartbeatTime": "1970-01-01T00:50:00Z",
+    }
+
+
+async def test_node_that_comes_late_and_one_that_is_made_anew_get_the_condition(
+    api: client.KubeClient, node: str
+) -> None:
+    attempts = Attempts()
+    reporter = NodeConditionReporter(
+        api=api,
+        node_name=node,
+        report=lambda _: None,
+        on_outcome=attempts.took,
+        pace=node_condition.Pace(changed=0.0, reworded=0.0),
+        backoff=aio.Backoff(first=0.01, limit=0.1),
+    )
+    async with running(reporter.run()):
+        reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "one"))
+        await attempts.until(node_condition.Outcome.NODE_GONE)
+        await api.create(paths.NODES, {"metadata": {"name": node}})
+        await attempts.until(node_condition.Outcome.WRITTEN)
+        await api.delete(f"{paths.NODES}/{node}")
+        await api.create(paths.NODES, {"metadata": {"name": node}})
+        reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "two"))
+        await attempts.until(node_condition.Outcome.WRITTEN)
+        assert (await stored(api, node))[KIND]["message"] == "two"
+
+
+async def test_events_of_a_pod_and_of_the_node_are_found_as_describe_looks_for_them(
+    api: client.KubeClient, namespace: str, node: str
+) -> None:
+    created = await api.create(objects.pods(namespace), objects.pod("trainer-0", node=node))
+    pod = PodRef(namespace, "trainer-0", PodUid(created["metadata"]["uid"]))
+    attempts = Attempts()
+    limits = events.Limits(spacing=0.0)
+    reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took, limits=limits)
+    async with running(reporter.run()):
+        for message, at in (("once", 1_000.0), ("twice", 2_000.0)):
+            reporter.tell(Announcement(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
+            await attempts.until(events.Outcome.TOLD)
+        reporter.tell(Announcement(None, "DeviceUnhealthy", "on the node", 1_000.0, subject="GPU-a"))
+        await attempts.until(events.Outcome.TOLD)
+    selector = f"involvedObject.kind=Pod,involvedObject.name=trainer-0,involvedObject.uid={pod.uid}"
+    in_namespace = paths.collection("events", namespace=namespace)
+    (of_pod,) = (await api.list(in_namespace, params={"fieldSelector": selector})).items
+    assert (of_pod["count"], of_pod["message"], of_pod["type"]) == (2, "twice", "Warning")
+    assert (of_pod["firstTimestamp"], of_pod["lastTimestamp"]) == ("1970-01-01T00:16:40Z", "1970-01-01T00:33:20Z")
+    selector = f"involvedObject.kind=Node,involvedObject.name={node},involvedObject.uid={node}"
+    (of_node,) = (await api.list(paths.collection("events"), params={"fieldSelector": selector})).items
+    assert (of_node["metadata"]["namespace"], of_node["message"]) == ("default", "on the node")
+
+
+async def test_next_agent_finds_what_was_told(api: client.KubeClient, node: str) -> None:
+    outcomes = []
+    for _ in range(2):
+        attempts = Attempts()
+        reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
+        async with running(reporter.run()), asyncio.timeout(60):
+            reporter.tell(Announcement(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
+            outcomes.append(await attempts.outcomes.get())
+    assert outcomes == [events.Outcome.TOLD, events.Outcome.KNOWN]
+
+
+async def test_pod_whose_namespace_does_not_exist_costs_one_refusal(api: client.KubeClient, node: str) -> None:
+    attempts = Attempts()
+    reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
+    async with running(reporter.run()):
+        reporter.tell(Announcement(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
+        await attempts.until(events.Outcome.REFUSED)
+
+
+async def test_server_without_taint_rules_leaves_the_part_idle(api: client.KubeClient, node: str) -> None:
+    attempts = Attempts()
+    reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
+    async with running(reporter.run()):
+        await attempts.until(PartState.IDLE)
+        reporter.set([])
+        await attempts.until(PartState.IDLE)
+
+
+@pytest.mark.skipif(bool(realkube.missing()), reason=realkube.missing())
+@pytest.mark.parametrize("version", ["v1beta2", "v1alpha3"])
+async def test_device_is_tainted_and_freed_on_a_real_server(version: str, node: str, tmp_path: Path) -> None:
+    """The real server alone: it checks the rules' fields, which the stand-in would take whatever they are."""
+    assets = Path(os.environ["KUBEBUILDER_ASSETS"])
+    options = (f"--runtime-config=resource.k8s.io/{version}=true", "--feature-gates=DRADeviceTaintRules=true")
+    rules = paths.collection("devicetaintrules", group="resource.k8s.io", version=version)
+    async with (
+        realkube.RealKube(tmp_path / "kube", assets=assets, options=options) as server,
+        client.connect(kubeconfig=server.kubeconfig) as api,
+    ):
+        created = await api.create(paths.NODES, {"metadata": {"name": node}})
+        await api.create(paths.collection("resourceslices", group="resource.k8s.io"), _slice(node))
+        attempts = Attempts()
+        reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
+        async with running(reporter.run()):
+            lost = Verdict("GPU-a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "")
+            reporter.set([lost])
+            await attempts.until(PartState.READY)
+            (rule,) = (await api.list(rules)).items
+            assert rule["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
+            assert rule["spec"]["taint"].pop("timeAdded")
+            assert rule["spec"]["taint"] == {"key": "kubemend.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}
+            assert rule["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
+            reporter.set([replace(lost, reason="Xid48")])
+            await attempts.until(PartState.READY)
+            assert [item["spec"]["taint"]["value"] for item in (await api.list(rules)).items] == ["Xid48"]
+            reporter.set([replace(lost, health=Health.HEALTHY)])
+            await attempts.until(PartState.READY)
+            assert (await api.list(rules)).items == []
+
+
+def _slice(node: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{node}-gpus"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "nodeName": node,
+            "devices": [
+                {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-a"}}},
+                {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-b"}}},
+            ],
+        },
+    }

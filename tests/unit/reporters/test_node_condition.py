@@ -1,0 +1,279 @@
+"""The node's condition, against the API stand-in."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.parts import PartState, PartStatus
+from agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
+from common import aio
+from common.kube import client, paths
+from hack.devnode.api import standin
+
+KIND = "kubemend.io/DevicesHealthy"
+NODE = "node-1"
+FAST = Pace(changed=0.0, reworded=0.0, burst=1000)
+
+
+def condition(
+    message: str = "", *, status: ConditionStatus = ConditionStatus.FALSE, reason: str = "Xid79"
+) -> Condition:
+    return Condition(KIND, status, reason, message)
+
+
+class Bench:
+    """A reporter that runs, what became of its attempts, and a client of the same server."""
+
+    def __init__(self, server: standin.StandIn, api: client.KubeClient, *, pace: Pace) -> None:
+        self.server = server
+        self.api = api
+        self.now = 1.0
+        self.outcomes: list[Outcome] = []
+        self.attempts: asyncio.Queue[Outcome] = asyncio.Queue()
+        self.reports: list[PartStatus] = []
+        self.reporter = NodeConditionReporter(
+            api=api,
+            node_name=NODE,
+            report=self._told,
+            on_outcome=self._took,
+            clock=lambda: self.now,
+            pace=pace,
+            backoff=aio.Backoff(first=0.01, limit=0.05),
+        )
+
+    def _took(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.attempts.put_nowait(outcome)
+
+    def _told(self, status: PartStatus) -> None:
+        if not self.reports or self.reports[-1] != status:  # as agent.app.parts does
+            self.reports.append(status)
+
+    async def node(self) -> None:
+        ready = {"type": "Ready", "status": "True"}
+        await self.api.create(paths.NODES, {"metadata": {"name": NODE}, "status": {"conditions": [ready]}})
+
+    async def stored(self) -> dict[str, dict[str, Any]]:
+        """Return the node's conditions as the API has them."""
+        found = await self.api.get(f"{paths.NODES}/{NODE}")
+        return {item["type"]: item for item in found["status"].get("conditions", ())}
+
+    async def version(self) -> str:
+        found = await self.api.get(f"{paths.NODES}/{NODE}")
+        return str(found["metadata"]["resourceVersion"])
+
+    async def until(self, outcome: Outcome) -> None:
+        """Wait for an attempt that ends like this."""
+        while await self.attempts.get() is not outcome:
+            pass
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
+    async with (
+        asyncio.timeout(60),
+        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
+        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
+    ):
+        bench = Bench(server, api, pace=pace)
+        if with_node:
+            await bench.node()
+        task = asyncio.create_task(bench.reporter.run())
+        try:
+            yield bench
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with running(tmp_path) as made:
+        yield made
+
+
+async def test_what_is_set_is_in_the_api_and_others_conditions_stay(bench: Bench) -> None:
+    bench.reporter.set(condition("GPU lost"))
+    await bench.until(Outcome.WRITTEN)
+    stored = await bench.stored()
+    assert stored[KIND] == {
+        "type": KIND,
+        "status": "False",
+        "reason": "Xid79",
+        "message": "GPU lost",
+        "lastHeartbeatTime": "1970-01-01T00:00:01Z",
+        "lastTransitionTime": "1970-01-01T00:00:01Z",
+    }
+    assert stored["Ready"]["status"] == "True"
+    assert bench.reports[-1].state is PartState.READY
+
+
+async def test_nothing_is_written_before_something_has_been_said(bench: Bench) -> None:
+    bench.reporter.set(condition("the first word"))
+    await bench.until(Outcome.WRITTEN)
+    assert bench.reports[0].state is PartState.IDLE
+    assert bench.outcomes == [Outcome.WRITTEN]
+
+
+async def test_transition_time_moves_only_with_the_status(bench: Bench) -> None:
+    """Peers let two reasons that alternate reset it, so that no repair ever began."""
+    times = []
+    for now, said in (
+        (1.0, condition(reason="Xid79")),
+        (2.0, condition(reason="Xid48")),
+        (3.0, condition(reason="Xid79", message="again")),
+        (4.0, condition(status=ConditionStatus.TRUE)),
+    ):
+        bench.now = now
+        bench.reporter.set(said)
+        await bench.until(Outcome.WRITTEN)
+        times.append((await bench.stored())[KIND]["lastTransitionTime"][-3:])
+    assert times == ["01Z", "01Z", "01Z", "04Z"]
+
+
+async def test_same_condition_again_is_not_written(bench: Bench) -> None:
+    bench.reporter.set(condition("one"))
+    await bench.until(Outcome.WRITTEN)
+    written = await bench.version()
+    bench.reporter.set(condition("one"))
+    for _ in range(5):  # more turns than a write takes
+        assert await bench.version() == written
+    assert bench.outcomes == [Outcome.WRITTEN]
+
+
+async def test_ten_thousand_changes_are_a_few_writes_and_the_last_one_stands(tmp_path: Path) -> None:
+    async with running(tmp_path, pace=Pace(changed=0.1, reworded=0.1)) as bench:
+        for number in range(10_000):
+            bench.reporter.set(condition(f"message {number}", reason=f"Xid{number}"))
+            if number % 1000 == 0:
+                await asyncio.sleep(0)
+        await bench.until(Outcome.WRITTEN)
+        while (await bench.stored())[KIND]["message"] != "message 9999":
+            await bench.until(Outcome.WRITTEN)
+        assert len(bench.outcomes) <= 3
+
+
+async def test_change_of_wording_alone_waits_longer_than_a_change_of_status(tmp_path: Path) -> None:
+    async with running(tmp_path, pace=Pace(changed=0.0, reworded=3600.0)) as bench:
+        bench.reporter.set(condition("61 degrees"))
+        await bench.until(Outcome.WRITTEN)
+        bench.reporter.set(condition("62 degrees"))
+        for _ in range(5):  # more turns than a write takes
+            assert (await bench.stored())[KIND]["message"] == "61 degrees"
+        bench.reporter.set(condition("63 degrees", status=ConditionStatus.TRUE))
+        await bench.until(Outcome.WRITTEN)
+        bench.reporter.set(condition("64 degrees", reason="Xid48", status=ConditionStatus.TRUE))
+        await bench.until(Outcome.WRITTEN)
+        assert (await bench.stored())[KIND]["message"] == "64 degrees"
+
+
+async def test_device_that_changes_all_the_time_does_not_write_for_ever(tmp_path: Path) -> None:
+    async with running(tmp_path, pace=Pace(changed=0.0, burst=3, refill=3600.0)) as bench:
+        for number in range(3):
+            bench.reporter.set(condition(reason=f"Xid{number}"))
+            await bench.until(Outcome.WRITTEN)
+        bench.reporter.set(condition(reason="Xid99"))
+        for _ in range(5):  # more turns than a write takes
+            assert (await bench.stored())[KIND]["reason"] == "Xid2"
+        assert bench.outcomes == [Outcome.WRITTEN] * 3
+
+
+async def test_heartbeat_shows_that_it_still_holds(tmp_path: Path) -> None:
+    async with running(tmp_path, pace=Pace(heartbeat=0.05)) as bench:
+        bench.reporter.set(condition("one"))
+        await bench.until(Outcome.WRITTEN)
+        bench.now = 30.0
+        await bench.until(Outcome.WRITTEN)
+        await bench.until(Outcome.WRITTEN)
+        found = (await bench.stored())[KIND]
+        assert (found["lastHeartbeatTime"][-3:], found["lastTransitionTime"][-3:]) == ("30Z", "01Z")
+
+
+async def test_heartbeat_sets_right_what_another_writer_changed(tmp_path: Path) -> None:
+    async with running(tmp_path, pace=Pace(heartbeat=0.05)) as bench:
+        bench.reporter.set(condition("ours"))
+        await bench.until(Outcome.WRITTEN)
+        gone = {"status": {"conditions": [{"$patch": "delete", "type": KIND}]}}
+        await bench.api.patch_status(f"{paths.NODES}/{NODE}", gone)
+        await bench.until(Outcome.WRITTEN)
+        await bench.until(Outcome.WRITTEN)
+        found = (await bench.stored())[KIND]
+        assert found["message"] == "ours"
+        assert "lastTransitionTime" in found
+
+
+async def test_condition_of_an_earlier_agent_keeps_its_transition_time(bench: Bench) -> None:
+    old = {"type": KIND, "status": "False", "reason": "Xid79", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    await bench.api.patch_status(f"{paths.NODES}/{NODE}", {"status": {"conditions": [old]}})
+    bench.reporter.set(condition("still"))
+    await bench.until(Outcome.WRITTEN)
+    found = (await bench.stored())[KIND]
+    assert (found["message"], found["lastTransitionTime"]) == ("still", "2020-01-01T00:00:00Z")
+
+
+async def test_outage_delays_and_delivers_only_the_newest(bench: Bench) -> None:
+    await bench.server.stop()
+    bench.reporter.set(condition("old"))
+    await bench.until(Outcome.FAILED)
+    assert [status.state for status in bench.reports] == [PartState.IDLE, PartState.DEGRADED]
+    bench.reporter.set(condition("new", reason="Xid48"))
+    await bench.server.start()
+    await bench.until(Outcome.WRITTEN)
+    assert (await bench.stored())[KIND]["message"] == "new"
+    assert bench.outcomes.count(Outcome.WRITTEN) == 1
+    assert bench.reports[-1].state is PartState.READY
+
+
+async def test_node_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    async with running(tmp_path, with_node=False) as bench:
+        bench.reporter.set(condition("waits"))
+        await bench.until(Outcome.NODE_GONE)
+        assert bench.reports[-1].message == f"the API server has no node {NODE}"
+        assert "NODE_NAME" in bench.reports[-1].mend
+        await bench.node()
+        await bench.until(Outcome.WRITTEN)
+        assert (await bench.stored())[KIND]["message"] == "waits"
+
+
+async def test_node_that_was_made_anew_gets_the_condition_whole(bench: Bench) -> None:
+    bench.reporter.set(condition("one"))
+    await bench.until(Outcome.WRITTEN)
+    await bench.api.delete(f"{paths.NODES}/{NODE}")
+    await bench.node()
+    bench.now = 5.0
+    bench.reporter.set(condition("two"))
+    await bench.until(Outcome.WRITTEN)
+    found = (await bench.stored())[KIND]
+    assert (found["message"], found["lastTransitionTime"][-3:]) == ("two", "05Z")
+
+
+async def test_lacking_permission_is_said_once_with_the_rule_that_is_needed(bench: Bench) -> None:
+    bench.server.handler.faults.fail_next(4, status=403, method="PATCH")
+    bench.reporter.set(condition("x"))
+    await bench.until(Outcome.WRITTEN)
+    assert bench.outcomes == [Outcome.FAILED] * 4 + [Outcome.WRITTEN]
+    (degraded,) = [status for status in bench.reports if status.state is PartState.DEGRADED]
+    assert 'allow verb "patch" on resource "nodes/status"' in degraded.mend
+
+
+async def test_conflict_is_looked_at_and_tried_again(bench: Bench) -> None:
+    bench.server.handler.faults.fail_next(1, status=409, method="PATCH")
+    bench.reporter.set(condition("x"))
+    await bench.until(Outcome.WRITTEN)
+    assert bench.outcomes == [Outcome.FAILED, Outcome.WRITTEN]
+
+
+async def test_refused_condition_is_not_repeated(bench: Bench) -> None:
+    bench.server.handler.faults.fail_next(1, status=422, method="PATCH")
+    bench.reporter.set(condition("x"))
+    await bench.until(Outcome.REFUSED)
+    assert bench.reports[-1].state is PartState.DEGRADED
+    bench.reporter.set(condition("y"))
+    await bench.until(Outcome.WRITTEN)
+    assert bench.outcomes == [Outcome.REFUSED, Outcome.WRITTEN]

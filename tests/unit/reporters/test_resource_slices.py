@@ -1,0 +1,60 @@
+from typing import Any
+
+from agent.model.workloads import ClaimDevice
+from agent.reporters import resource_slices
+
+DRIVER = "gpu.nvidia.com"
+
+
+def piece(*devices: dict[str, Any], pool: str = "node-1", generation: int = 1) -> dict[str, Any]:
+    return {"spec": {"driver": DRIVER, "pool": {"name": pool, "generation": generation}, "devices": list(devices)}}
+
+
+def device(name: str, **attributes: str) -> dict[str, Any]:
+    return {"name": name, "attributes": {key: {"string": value} for key, value in attributes.items()}}
+
+
+def named(name: str) -> ClaimDevice:
+    return ClaimDevice(driver=DRIVER, pool="node-1", device=name)
+
+
+def test_gpu_is_known_by_its_uuid_and_a_mig_device_by_its_gpus_too() -> None:
+    found = resource_slices.published(
+        [piece(device("gpu-0", uuid="GPU-a"), device("gpu-1-mig-9", uuid="MIG-b", parentUUID="GPU-b"))]
+    )
+    assert found == {named("gpu-0"): frozenset({"GPU-a"}), named("gpu-1-mig-9"): frozenset({"MIG-b", "GPU-b"})}
+
+
+def test_pci_address_is_read_in_any_spelling_and_under_a_domain() -> None:
+    attributes = {
+        "resource.kubernetes.io/pciBusID": {"string": "00000000:3B:00.1"},
+        "example.com/pciAddress": {"string": "not one"},
+        "numaNode": {"int": 1},
+    }
+    found = resource_slices.published([piece({"name": "nic-0", "attributes": attributes})])
+    assert found == {named("nic-0"): frozenset({"0000:3b:00.1"})}
+
+
+def test_devices_of_v1beta1_have_their_attributes_one_level_down() -> None:
+    found = resource_slices.published(
+        [piece({"name": "gpu-0", "basic": {"attributes": {"uuid": {"string": "GPU-a"}}}})]
+    )
+    assert found == {named("gpu-0"): frozenset({"GPU-a"})}
+
+
+def test_only_the_newest_generation_of_a_pool_counts() -> None:
+    found = resource_slices.published(
+        [
+            piece(device("gpu-0", uuid="GPU-old"), generation=1),
+            piece(device("gpu-0", uuid="GPU-new"), generation=2),
+            piece(device("gpu-1", uuid="GPU-b"), generation=2),
+            piece(device("gpu-0", uuid="GPU-c"), pool="other", generation=1),
+        ]
+    )
+    assert found[named("gpu-0")] == frozenset({"GPU-new"})
+    assert len(found) == 3
+
+
+def test_device_without_attributes_is_published_under_no_name_of_ours() -> None:
+    assert resource_slices.published([piece({"name": "x"})]) == {named("x"): frozenset()}
+    assert resource_slices.published([{"spec": {"driver": DRIVER, "pool": {"name": "empty"}}}]) == {}

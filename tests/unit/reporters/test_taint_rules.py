@@ -1,0 +1,122 @@
+import re
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.actions import ActionClass
+from agent.model.verdicts import Health, Verdict
+from agent.model.workloads import ClaimDevice
+from agent.reporters import taint_rules
+from agent.reporters.taint_rules import Plan, Rule
+
+NODE = "node-1"
+GPU_0 = ClaimDevice("gpu.nvidia.com", NODE, "gpu-0")
+GPU_1 = ClaimDevice("gpu.nvidia.com", NODE, "gpu-1")
+PUBLISHED = {GPU_0: frozenset({"GPU-a"}), GPU_1: frozenset({"GPU-b"})}
+
+
+def verdict(device: str, health: Health, *, reason: str = "Xid79") -> Verdict:
+    return Verdict(device, health, ActionClass.REBOOT_NODE, reason, "")
+
+
+def plan(
+    *verdicts: Verdict,
+    published: Mapping[ClaimDevice, frozenset[str]] = PUBLISHED,
+    rules: Mapping[str, Rule] | None = None,
+) -> Plan:
+    return taint_rules.plan(verdicts=verdicts, published=published, rules=rules or {}, node=NODE)
+
+
+def rule_of(device: ClaimDevice, *, known_as: str = "GPU-a", reason: str = "Xid79") -> dict[str, Rule]:
+    return {taint_rules.name(device, node=NODE): Rule(device, known_as, reason)}
+
+
+def test_unhealthy_device_gets_a_rule_and_no_other_one_does() -> None:
+    found = plan(verdict("GPU-a", Health.UNHEALTHY), verdict("GPU-b", Health.DEGRADED))
+    assert found == Plan(create=rule_of(GPU_0), change={}, delete=[])
+
+
+def test_rule_that_is_as_it_should_be_is_left_alone() -> None:
+    assert plan(verdict("GPU-a", Health.UNHEALTHY), rules=rule_of(GPU_0)) == Plan({}, {}, [])
+
+
+def test_rule_follows_the_reason() -> None:
+    found = plan(verdict("GPU-a", Health.UNHEALTHY, reason="Xid48"), rules=rule_of(GPU_0))
+    assert found == Plan({}, rule_of(GPU_0, reason="Xid48"), [])
+
+
+def test_rule_goes_when_the_device_is_usable_again() -> None:
+    for health in (Health.HEALTHY, Health.DEGRADED):
+        assert plan(verdict("GPU-a", health), rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
+
+
+def test_what_cannot_be_told_leaves_the_rule() -> None:
+    assert plan(verdict("GPU-a", Health.UNKNOWN), rules=rule_of(GPU_0)).delete == []
+    assert plan(rules=rule_of(GPU_0)).delete == []
+
+
+def test_driver_that_publishes_nothing_leaves_the_rule() -> None:
+    assert plan(verdict("GPU-a", Health.UNHEALTHY), published={}, rules=rule_of(GPU_0)) == Plan({}, {}, [])
+    assert plan(published={}, rules=rule_of(GPU_0)) == Plan({}, {}, [])
+
+
+def test_rule_goes_when_another_device_has_the_name() -> None:
+    swapped = {GPU_0: frozenset({"GPU-new"})}
+    assert plan(verdict("GPU-a", Health.UNKNOWN), published=swapped, rules=rule_of(GPU_0)).delete == list(
+        rule_of(GPU_0)
+    )
+
+
+def test_rule_for_a_device_that_nobody_knows_any_more_goes() -> None:
+    assert plan(published={GPU_1: frozenset({"GPU-b"})}, rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
+
+
+def test_whole_gpu_fault_concerns_all_of_its_mig_devices() -> None:
+    published = {GPU_0: frozenset({"MIG-1", "GPU-a"}), GPU_1: frozenset({"MIG-2", "GPU-a"})}
+    assert plan(verdict("GPU-a", Health.UNHEALTHY), published=published).create == rule_of(GPU_0) | rule_of(GPU_1)
+
+
+_rules = st.dictionaries(
+    st.sampled_from([GPU_0, GPU_1]), st.sampled_from(["GPU-a", "GPU-b", "GPU-c", ""]), max_size=2
+).map(
+    lambda found: {
+        taint_rules.name(device, node=NODE): Rule(device, known_as, "R") for device, known_as in found.items()
+    }
+)
+_verdicts = st.lists(
+    st.builds(verdict, st.sampled_from(["GPU-a", "GPU-b", "GPU-c"]), st.sampled_from(Health)),
+    unique_by=lambda found: found.device,
+)
+_published = st.dictionaries(
+    st.sampled_from([GPU_0, GPU_1]), st.sampled_from([frozenset({"GPU-a"}), frozenset({"GPU-b"}), frozenset()])
+)
+
+
+@given(verdicts=_verdicts, published=_published, rules=_rules)
+def test_one_step_is_enough_and_every_published_unhealthy_device_then_has_its_rule(
+    verdicts: Sequence[Verdict], published: dict[ClaimDevice, frozenset[str]], rules: dict[str, Rule]
+) -> None:
+    found = plan(*verdicts, published=published, rules=rules)
+    after = {key: rule for key, rule in {**rules, **found.create, **found.change}.items() if key not in found.delete}
+    assert plan(*verdicts, published=published, rules=after) == Plan({}, {}, [])
+    unhealthy = {each.device for each in verdicts if each.health is Health.UNHEALTHY}
+    for device, names in published.items():
+        rule = after.get(taint_rules.name(device, node=NODE))
+        assert not (names & unhealthy) or (rule is not None and rule.known_as in unhealthy)
+
+
+def test_rule_says_what_it_said() -> None:
+    (key, rule), *_ = rule_of(GPU_0).items()
+    obj = taint_rules.rule_object(rule, node=NODE, node_uid="n")
+    assert obj["metadata"]["name"] == key
+    assert taint_rules.of_object(obj) == rule
+
+
+def test_long_names_make_good_labels() -> None:
+    selector = taint_rules.selector("n" * 253)
+    assert re.fullmatch(r"app.kubernetes.io/managed-by=kubemend,kubemend.io/node=\w{1,63}", selector)
+    found = plan(verdict("GPU-a", Health.UNHEALTHY, reason="R" * 100))
+    (rule,) = found.create.values()
+    assert len(rule.reason) <= 63
+    assert plan(verdict("GPU-a", Health.UNHEALTHY, reason="R" * 100), rules=found.create) == Plan({}, {}, [])
