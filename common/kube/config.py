@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
-from kubernetes.aio import client as aio_client
-from kubernetes.aio import config as loaders
 
 from common.kube import errors
+from common.kube.lightly import client as aio_client
+from common.kube.lightly import config as loaders
 
 LOAD_TIMEOUT = 15.0
 """Seconds that reading the configuration may take, a credential plugin included."""
