@@ -11,6 +11,7 @@ import click
 from agent import settings as settings_module
 from agent.cli import devices
 from agent.cli.restart import restart
+from agent.cli.scan import scan
 from agent.settings import Settings
 
 EXIT_UNKNOWN_CODE = 1
@@ -24,6 +25,7 @@ def main() -> None:
 
 
 main.add_command(restart)
+main.add_command(scan)
 main.add_command(devices.clear)
 main.add_command(devices.release_devices)
 

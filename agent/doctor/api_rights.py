@@ -10,8 +10,10 @@ from agent.doctor.checks import Check, Result
 from common.kube import errors, paths
 
 RIGHTS = "api-rights"
+NODE = "api-rights-node"
 GROUPS = "api-rights-groups"
 
+_BIND = "bind the agent's ClusterRole, as it is now, to the service account that it runs as"
 _REVIEWS = paths.collection("selfsubjectaccessreviews", group="authorization.k8s.io")
 _GROUPS_API = "leaderworkerset.x-k8s.io"
 
@@ -46,6 +48,15 @@ NEEDED = (
 )
 """What agent.sources.pods, agent.sources.owners and agent.reporters do."""
 
+FOR_NODE = (
+    Right("get", "nodes"),
+    Right("patch", "nodes", subresource="status"),
+    Right("create", "events"),
+    Right("get", "events"),
+    Right("patch", "events"),
+)
+"""What agent.reporters.node_condition and agent.reporters.events do."""
+
 FOR_GROUPS = Right("get", "leaderworkersets", group=_GROUPS_API)
 """What agent.sources.owners does for pods of a LeaderWorkerSet, and for no others."""
 
@@ -59,7 +70,19 @@ async def needed(api: Api) -> Sequence[Check]:
     if not refused:
         return (Check(RIGHTS, Result.OK, f"allowed: {', '.join(map(str, NEEDED))}"),)
     what = f"not allowed: {', '.join(map(str, refused))}"
-    return (Check(RIGHTS, Result.FAIL, what, "bind the agent's ClusterRole to the service account that it runs as"),)
+    return (Check(RIGHTS, Result.FAIL, what, _BIND),)
+
+
+async def for_node(api: Api) -> Sequence[Check]:
+    """Say whether the node's condition and events can be written."""
+    try:
+        refused = await _refused(api, FOR_NODE)
+    except errors.KubeError as error:
+        return (kubernetes_api.not_asked(NODE, error),)
+    if not refused:
+        return (Check(NODE, Result.OK, f"allowed: {', '.join(map(str, FOR_NODE))}"),)
+    what = f"not allowed: {', '.join(map(str, refused))}; the node's condition or events are not told in full"
+    return (Check(NODE, Result.WARN, what, _BIND),)
 
 
 async def for_groups(api: Api) -> Sequence[Check]:
@@ -78,7 +101,7 @@ async def for_groups(api: Api) -> Sequence[Check]:
             GROUPS,
             Result.WARN,
             f"not allowed: {FOR_GROUPS}; pods of LeaderWorkerSets are not restarted",
-            "bind the agent's ClusterRole, with that rule, to the service account that it runs as",
+            _BIND,
         ),
     )
 

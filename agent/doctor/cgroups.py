@@ -1,7 +1,8 @@
 """Control groups: which version, and can a container be frozen.
 
-A coordinated restart holds each successor frozen until all of the old are dead; that takes ``cgroup.freeze`` of
-cgroup v2 (Linux 5.2 or newer). Restarts of single pods need neither.
+A successor on standby is held until its frozen predecessor is dead (``standby``); to freeze takes ``cgroup.freeze`` of
+a version 2 hierarchy (Linux 5.2 or newer), which a hybrid node has at ``unified``. Only restarts of pods that an exit
+could end, and in which nothing else runs, need it.
 """
 
 import enum
@@ -14,15 +15,15 @@ from agent.doctor.checks import Check, Result
 
 NAME = "cgroups"
 
-_LIMIT = "a coordinated restart cannot hold its successors frozen; restarts of single pods do not need that"
+_LIMIT = "containers cannot be frozen, so pods in which nothing else runs and that an exit could end are not restarted"
 
 
 class Version(enum.Enum):
-    """``HYBRID``: v1, and a v2 hierarchy without controllers beside it, in which containers are not managed."""
+    """``HYBRID``: v1, and a v2 hierarchy without controllers beside it, which is enough to freeze containers."""
 
     V1 = "v1"
     V2 = "v2"
-    HYBRID = "v1 with a v2 hierarchy beside it (hybrid)"
+    HYBRID = "v1 with a v2 hierarchy beside it"
 
 
 async def freezer(sysfs: Path) -> Sequence[Check]:
@@ -47,24 +48,24 @@ def _look(root: Path) -> Check:
     if found is None:
         mend = "mount the host's /sys/fs/cgroup into the agent's container"
         return Check(NAME, Result.UNKNOWN, f"no cgroup file system at {root}", mend)
-    if found is not Version.V2:
-        mend = "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1)"
-        return Check(NAME, Result.WARN, f"cgroup {found.value}: {_LIMIT}", mend)
-    return _freezer(root)
+    if found is Version.V1:
+        mend = "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount a v2 hierarchy at unified"
+        return Check(NAME, Result.WARN, f"cgroup v1: {_LIMIT}", mend)
+    return _freezer(root / "unified" if found is Version.HYBRID else root, found=found)
 
 
-def _freezer(root: Path) -> Check:
+def _freezer(root: Path, *, found: Version) -> Check:
     file = next(_freeze_files(root), None)
     if file is None and (root / "cgroup.freeze").exists():  # every cgroup has it but the node's root
         mend = "run the agent privileged, or mount the host's /sys/fs/cgroup into its container"
         what = f"{root} shows the agent's own cgroup only: {_LIMIT}, and moved cpusets are not followed"
         return Check(NAME, Result.WARN, what, mend)
     if file is None:
-        return Check(NAME, Result.WARN, f"cgroup v2 without a freezer: {_LIMIT}", "use Linux 5.2 or newer")
+        return Check(NAME, Result.WARN, f"cgroup {found.value} without a freezer: {_LIMIT}", "use Linux 5.2 or newer")
     if not os.access(file, os.W_OK):
         mend = "run the agent privileged, with the host's /sys/fs/cgroup mounted writable"
-        return Check(NAME, Result.WARN, f"cgroup v2, but {file} cannot be written: {_LIMIT}", mend)
-    return Check(NAME, Result.OK, "cgroup v2, and containers can be frozen")
+        return Check(NAME, Result.WARN, f"cgroup {found.value}, but {file} cannot be written: {_LIMIT}", mend)
+    return Check(NAME, Result.OK, f"cgroup {found.value}, and containers can be frozen")
 
 
 def _freeze_files(root: Path) -> Iterator[Path]:

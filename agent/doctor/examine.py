@@ -14,6 +14,7 @@ from agent.doctor import (
     nvml,
     pod_resources,
     running_agent,
+    standby,
 )
 from agent.doctor.checks import Check, Report, Result
 from agent.settings import Settings
@@ -62,6 +63,7 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
         look(kubernetes_api.API, work=lambda: kubernetes_api.server(api), if_silent=server),
         look(*kubernetes_api.NODE, work=lambda: kubernetes_api.node(api, name=settings.node_name), if_silent=server),
         look(api_rights.RIGHTS, work=lambda: api_rights.needed(api), if_silent=server),
+        look(api_rights.NODE, work=lambda: api_rights.for_node(api), if_silent=server),
         look(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), if_silent=server),
         look(
             pod_resources.NAME,
@@ -80,6 +82,7 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
             times=_NVML_PATIENCE,
         ),
         look(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), if_silent=disk),
+        look(standby.NAME, work=lambda: standby.available(settings), if_silent=runtime),
         look(directories.STATE, work=lambda: directories.state(settings.state_dir), if_silent=disk),
         look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), if_silent=disk),
         look(

@@ -38,6 +38,7 @@ class Prober:
         self._on_change = on_change
         self._results = _Results()
         self._tasks: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        self._told: dict[str, asyncio.Event] = {}
 
     @property
     def results(self) -> rules.ProbeResults:
@@ -45,7 +46,9 @@ class Prober:
         return rules.ProbeResults(**self._results.by_kind)
 
     def watch(self, pod: Pod) -> None:
-        """Start the probes of a pod; those that run already are left alone."""
+        """Start the probes of a pod whose status has been reported; those that wait for their container look again."""
+        if (told := self._told.pop(pod.uid, None)) is not None:
+            told.set()
         for container in pod.containers():
             for kind, key in KINDS.items():
                 probe, name = container.probe(key), (pod.uid, container.name, kind)
@@ -60,6 +63,7 @@ class Prober:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._told.pop(uid, None)
 
     async def close(self) -> None:
         """Stop all probes."""
@@ -69,6 +73,10 @@ class Prober:
     def reported(self, pod: Pod) -> Json:
         """Return the pod's last reported status."""
         return self._reported(pod.uid) or pod.status
+
+    async def reported_again(self, pod: Pod) -> None:
+        """Wait until another status of the pod has been reported."""
+        await self._told.setdefault(pod.uid, asyncio.Event()).wait()
 
     def result(self, kind: str, container_id: str) -> bool | None:
         """Return the latest result for a container id."""
@@ -114,7 +122,10 @@ class _Worker:
         period = self.probe.get("periodSeconds", 10)
         while self.prober.reported(self.pod).get("phase") not in phase.TERMINAL:
             await self._once()
-            await asyncio.sleep(1 if not self.container_id else period)
+            if self.container_id:
+                await asyncio.sleep(period)  # as its spec says
+            else:
+                await self.prober.reported_again(self.pod)
 
     async def _once(self) -> None:
         status = podstatus.by_name(self.prober.reported(self.pod)).get(self.container.name) or {}

@@ -23,7 +23,12 @@ MOUNT = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
 
 async def test_init_then_sidecar_then_main_run_in_order(cluster: Cluster) -> None:
     pod = await cluster.running(
-        container("main", f"echo main >> /d/order; {LOOP}", **MOUNT),
+        container(
+            "main",
+            f"echo main >> /d/order; {LOOP}",
+            readinessProbe={"exec": {"command": ["grep", "main", "/d/order"]}, "periodSeconds": 1},
+            **MOUNT,
+        ),
         inits=[
             container("init", "echo init >> /d/order", **MOUNT),
             container(

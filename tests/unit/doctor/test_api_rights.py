@@ -56,7 +56,7 @@ async def test_a_subresource_is_asked_for_as_one() -> None:
     assert {"verb": "patch", "group": "", "resource": "pods", "subresource": "status"} in reviewer.asked
 
 
-@pytest.mark.parametrize("question", [api_rights.needed, api_rights.for_groups])
+@pytest.mark.parametrize("question", [api_rights.needed, api_rights.for_node, api_rights.for_groups])
 @pytest.mark.parametrize("status", [403, 401])
 async def test_a_server_that_does_not_review_leaves_it_unknown(
     server: standin.StandIn, api: kube.KubeClient, question: Any, status: int
@@ -67,6 +67,19 @@ async def test_a_server_that_does_not_review_leaves_it_unknown(
 
     assert check.result is Result.UNKNOWN
     assert check.mend
+
+
+async def test_a_node_that_may_not_be_told_of_is_a_warning_only() -> None:
+    (check,) = await api_rights.for_node(Reviewer(("patch", "nodes"), ("create", "events")))
+
+    assert check.result is Result.WARN
+    assert check.what.startswith("not allowed: patch nodes/status, create events; ")
+
+
+async def test_a_node_that_may_be_told_of_is_well() -> None:
+    (check,) = await api_rights.for_node(Reviewer())
+
+    assert check.result is Result.OK
 
 
 async def test_leader_worker_sets_that_may_not_be_read_are_a_warning_only() -> None:

@@ -76,7 +76,12 @@ def group(root: Path, *files: str) -> Path:
         (("cgroup.controllers", "cgroup.freeze"), Result.WARN, "own cgroup only"),
         (("cgroup.controllers", "kubepods.slice/cgroup.procs"), Result.WARN, "without a freezer"),
         (("freezer/cgroup.procs", "memory/cgroup.procs"), Result.WARN, "cgroup v1:"),
-        (("freezer/cgroup.procs", "unified/cgroup.controllers"), Result.WARN, "hybrid"),
+        (("freezer/cgroup.procs", "unified/cgroup.controllers"), Result.WARN, "beside it without a freezer"),
+        (
+            ("freezer/cgroup.procs", "unified/cgroup.controllers", "unified/kubepods/cgroup.freeze"),
+            Result.OK,
+            "v1 with",
+        ),
         ((), Result.UNKNOWN, "no cgroup file system"),
     ],
 )

@@ -1,0 +1,117 @@
+"""``kubemend scan``."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent import settings as settings_module
+from agent.restart import options
+
+if TYPE_CHECKING:
+    from agent.scan.report import Report
+
+EXIT_UNKNOWN = 3
+
+
+class _CannotTell(click.ClickException):
+    """Nothing can be told."""
+
+    exit_code = EXIT_UNKNOWN
+
+
+class _Command(click.Command):
+    """When it is used wrongly nobody may believe that a device is unhealthy, as click's own exit code 2 would say."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments. Raises _CannotTell."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _CannotTell(error.format_message()) from error
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    try:
+        seconds = options.seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not seconds:
+        raise click.BadParameter("must be more than 0")
+    return seconds
+
+
+@click.command(cls=_Command)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--agent", "of_agent", is_flag=True, help="Print what this node's agent holds; look at nothing.")
+@click.option(
+    "--timeout",
+    default="15s",
+    show_default=True,
+    callback=_seconds,
+    help="How long everything may take. Without persistence mode NVML needs seconds for each GPU: give it 60s.",
+)
+@settings_module.some_options("kernel_log", "proc", "sysfs", "catalog", "state_dir")
+def scan(
+    *,
+    as_json: bool,
+    of_agent: bool,
+    timeout: float,
+    kernel_log: Path,
+    proc: Path,
+    sysfs: Path,
+    catalog: Path | None,
+    state_dir: Path,
+) -> None:
+    """Look once at every GPU and NIC of this machine, and tell which are well; run it as root.
+
+    It needs neither Kubernetes nor an agent, and changes nothing. What only shows over time (errors that grow, a
+    link that was lost, heat) it cannot see: that takes the agent, and --agent prints what that has seen.
+
+    Exit code, as of monitoring plugins: 0: all are healthy, or there is no device; 1: one is degraded; 2: one is
+    unhealthy; 3: nothing bad was seen, but something could not be told.
+    """
+    from agent.scan import rendering
+    from common import logs
+
+    logs.configure(level="error", log_format="console")
+    if of_agent:
+        report = _held_by_agent(state_dir)
+    else:
+        report = _looked(kernel_log=kernel_log, proc=proc, sysfs=sysfs, overrides=catalog, timeout=timeout)
+    if as_json:
+        click.echo(json.dumps(rendering.as_json(report), indent=2))
+    else:
+        click.echo(rendering.text(report, colour=sys.stdout.isatty()))
+    sys.exit(report.exit_code)
+
+
+def _looked(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":
+    from agent.health import catalog_file
+    from agent.scan import judging, looking
+
+    catalog = catalog_file.builtin()
+    try:
+        if overrides is not None:
+            catalog = catalog_file.merged(catalog, overrides.read_text())
+    except (catalog_file.CatalogError, OSError) as error:
+        raise _CannotTell(str(error)) from error
+    machine = looking.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
+    found = asyncio.run(looking.look(machine, catalog=catalog, timeout=timeout))
+    return judging.judge(found, catalog=catalog, now=time.time())
+
+
+def _held_by_agent(state_dir: Path) -> "Report":
+    from agent.control import client, devices, messages
+    from agent.scan import judging
+
+    try:
+        return judging.of_agent(asyncio.run(devices.listed(socket=state_dir / messages.SOCKET)))
+    except (client.NotReachableError, client.NotAcceptedError, client.LostError) as error:
+        raise _CannotTell(str(error)) from error
+    except ValueError as error:
+        raise _CannotTell(f"the agent is of another version: {error}") from error

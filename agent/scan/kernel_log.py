@@ -1,0 +1,83 @@
+"""The kernel log of this boot, from what is left of its start to its end."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.health import evidence, kernel_lines, kmsg_record
+from agent.health.catalog import Catalog
+from agent.health.line_findings import Seen
+from agent.model.findings import Finding
+from agent.scan.found import LogFound
+from agent.scan.report import Unseen
+from agent.sources import kmsg_readers, pci_tree
+from agent.sources.kernel_log import wall_offset
+from common.own_thread import OwnThread
+
+PART = "kernel-log"
+
+_LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
+
+
+async def look(path: Path, *, sysfs: Path, catalog: Catalog, timeout: float) -> LogFound:
+    """Read it once. It takes ``timeout`` seconds at most."""
+    thread = OwnThread("kernel-log")
+    try:
+        return await thread.call(lambda: _read(path, sysfs=sysfs, catalog=catalog), timeout=timeout)
+    except TimeoutError:
+        what, mend = f"{path} could not be read to its end within {timeout:g} s", "give more time by --timeout"
+    except kmsg_readers.LogReplacedError:
+        what, mend = f"{path} became another file while it was read", "scan again"
+    except OSError as error:
+        what, mend = f"{path} cannot be read: {error.strerror or error}; Xids are not seen there", _mend(error)
+    finally:
+        thread.close()
+    return LogFound(unseen=(Unseen(PART, what, mend),))
+
+
+def _read(path: Path, *, sysfs: Path, catalog: Catalog) -> LogFound:
+    """Read to the end. Raises OSError and LogReplacedError."""
+    lines = kernel_lines.LineReader(catalog, below=pci_tree.PciTree(sysfs).below)
+    findings: list[Finding] = []
+    first: tuple[int, int] | None = None
+    reader = kmsg_readers.open_log(path)
+    try:
+        at_end = False
+        while not at_end:
+            batch = reader.read()
+            at_end = batch.at_end
+            if first is None:
+                first = next(filter(None, map(kmsg_record.position, batch.records)), None)
+            findings += _findings(batch.records, lines=lines)
+    finally:
+        reader.close()
+    return LogFound(findings=tuple(findings), notes=_forgotten(*first) if first is not None else ())
+
+
+def _findings(records: list[bytes], *, lines: kernel_lines.LineReader) -> Iterator[Finding]:
+    offset = wall_offset()
+    for raw in filter(kernel_lines.may_matter, records):
+        record = kmsg_record.parse(raw)
+        if isinstance(record, kmsg_record.Malformed) or record.facility != kmsg_record.KERNEL_FACILITY:
+            continue  # any process of root may write the others
+        boot_seconds = record.usec / 1e6
+        seen = Seen(
+            observed_at=offset + boot_seconds,
+            boot_seconds=boot_seconds,
+            key=f"kmsg:{record.seq}:{record.usec}",
+            evidence=_LOOK_BACK,
+        )
+        yield from lines.read(record.text, seen=seen)
+
+
+def _forgotten(seq: int, usec: int) -> tuple[str, ...]:
+    if seq == 0:
+        return ()
+    hours = usec / 3.6e9
+    return (f"the kernel log begins {hours:.1f} h after the boot: what it said before that has been overwritten",)
+
+
+def _mend(error: OSError) -> str:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "run it as root, in a container with the capability SYSLOG and /dev/kmsg among its devices"
+    return "name /dev/kmsg, or a regular file of records in its format, by --kernel-log"
