@@ -53,6 +53,21 @@ class Settings:
     dry_run: bool = _setting("Decide and report, but restart nothing.", default=False)
     metrics_address: str = _setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9464")
     nvml_poll_period: float = _setting("Seconds between two polls of all GPUs.", default=5.0)
+    ignored_nics: tuple[str, ...] = _setting(
+        "NIC that does not matter: PCI address, netdev or RDMA device; may be repeated.", default=()
+    )
+    unasked_nics: tuple[str, ...] = _setting(
+        "NIC that is not asked for RDMA ports, speed and counters (some firmware floods the kernel log then); may be "
+        "repeated.",
+        default=(),
+    )
+    network_namespace: Path | None = _setting(
+        "Network namespace whose links are watched, such as /proc/1/ns/net; without it the agent's own.", default=None
+    )
+    device_taints: bool = _setting(
+        "Keep new DRA claims off unhealthy devices by DeviceTaintRules (needs the control plane's feature gate).",
+        default=False,
+    )
     device_wait: float = _setting(
         "Seconds that a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
     )

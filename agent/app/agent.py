@@ -13,35 +13,39 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from agent.app.control import ControlServer
-from agent.app.cursor import StoredCursor, watched_since
 from agent.app.device_routes import DeviceRoutes
 from agent.app.holders import GpuHolders
 from agent.app.parts import Parts
+from agent.app.reporting import Reporting
 from agent.app.runtime import RuntimePart
+from agent.app.watching import Outlets, Watching
 from agent.app.web import WebServer
 from agent.control import messages
+from agent.engine import announcements
 from agent.engine.engine import Engine
 from agent.engine.fading import Fading
 from agent.engine.faults import AppFaults
 from agent.engine.hangs import Hangs
 from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
+from agent.engine.node_health import NodeHealth
 from agent.engine.operators import Operators
 from agent.engine.publishing import Publisher
 from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
-from agent.health import catalog_file
+from agent.health import catalog_file, evidence
 from agent.health.catalog import Catalog, FaultKey
 from agent.history.store import Store
 from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from agent.model.findings import Finding, FindingKind
+from agent.model.parts import PartState, PartStatus
+from agent.model.workloads import PodUid
 from agent.podresources.client import AllocationCache, PodResourcesClient
+from agent.reporters.events import EventReporter
 from agent.reporters.pod_conditions import PodConditionReporter
 from agent.settings import Settings
-from agent.sources.kernel_log import KernelLogSource
-from agent.sources.nvml.driver import Driver
-from agent.sources.nvml.source import NvmlSource, Periods
 from agent.sources.owners import OwnerLookup
+from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
 from common import aio
@@ -52,20 +56,6 @@ log = structlog.get_logger(__name__)
 
 class _Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
     """Ends the agent's TaskGroup."""
-
-
-class _KernelLogMeter:
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def read(self, count: int) -> None:
-        self._metrics.kernel_log_read.inc(count)
-
-    def lost(self, count: int) -> None:
-        self._metrics.kernel_log_lost.inc(count)
-
-    def malformed(self, count: int) -> None:
-        self._metrics.kernel_log_malformed.inc(count)
 
 
 async def run(settings: Settings) -> None:
@@ -113,27 +103,67 @@ async def _run_parts(
 ) -> None:
     boot_id = _boot_id(settings.proc)
     processes = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
-    ledger = HealthLedger(store=store, metrics=metrics, boot_id=boot_id, catalog=catalog)
+    watching: Watching
+    ledger = HealthLedger(
+        store=store,
+        metrics=metrics,
+        boot_id=boot_id,
+        catalog=catalog,
+        is_there=lambda device: watching.nearby.is_there(device),
+    )
     await ledger.load()
 
     def classify(kind: FindingKind, code: str) -> ActionClass:
         return catalog.action(FaultKey(kind, code))
 
-    pods = PodWatch(api=api, node_name=settings.node_name, report=parts.reporter("kubernetes-api"))
-    reporter = PodConditionReporter(
-        api=api,
-        look_up=pods.pods().get,
-        on_outcome=lambda outcome: metrics.condition_patches.labels(outcome.value).inc(),
+    def devices_changed() -> None:
+        plugins.look()
+        publisher.holders_changed()
+
+    watching = await Watching.of(
+        settings,
+        boot_id=boot_id,
+        catalog=catalog,
+        store=store,
+        metrics=metrics,
+        parts=parts,
+        outlets=Outlets(
+            emit=lambda finding: engine.submit(finding),
+            idle=lambda: engine.idle,
+            devices_changed=devices_changed,
+            kernel_log_is=lambda status: fading.kernel_log_is(status),
+        ),
     )
-    nvml = NvmlSource(
-        emit=lambda finding: engine.submit(finding),  # noqa: PLW0108 - the engine needs the driver: made after it
+    driver = watching.driver
+    plugins = PluginReports(
+        emit=lambda finding: engine.submit(finding),
         classify=classify,
-        report=parts.reporter("nvml", also=lambda _: publisher.holders_changed()),
-        periods=Periods(poll_period=settings.nvml_poll_period),
+        locate=lambda uuid: driver.inventory.by_uuid(uuid),
+        held=lambda: ledger.held(FindingKind.REPORTED_UNHEALTHY),
     )
-    driver = Driver(nvml)
+    pods = PodWatch(
+        api=api,
+        node_name=settings.node_name,
+        report=parts.reporter("kubernetes-api", also=lambda status: _listed(status, plugins)),
+    )
+    reporting = Reporting.of(settings, api=api, pods=pods, metrics=metrics, parts=parts)
     holders = GpuHolders(cache=allocations, driver=driver)
-    publisher = Publisher(ledger=ledger, pods=pods, devices=driver, holders=holders, reporter=reporter)
+    publisher = Publisher(
+        ledger=ledger,
+        pods=pods,
+        devices=driver,
+        holders=holders,
+        reporter=reporting.pods,
+        nics=watching.nearby,
+        node=NodeHealth(
+            ledger=ledger,
+            devices=driver,
+            condition=reporting.node,
+            events=reporting.events,
+            taints=reporting.taints,
+            nics=lambda: [str(nic.pci) for nic in watching.network.inventory.nics],
+        ),
+    )
     faults = AppFaults(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
     engine = Engine(
         ledger=ledger,
@@ -143,20 +173,9 @@ async def _run_parts(
         processes=processes,
         metrics=metrics,
         classify=classify,
+        on_aside=lambda finding: _tell_of_oom_kill(finding, pods=pods, events=reporting.events),
     )
     fading = Fading(ledger=ledger, catalog=catalog, submit=engine.submit)
-    cursor = StoredCursor(store=store, may_forget=lambda: engine.idle)
-    kernel_log = KernelLogSource(
-        settings.kernel_log,
-        boot_id=boot_id,
-        watched_since=await watched_since(store, boot_id=boot_id),
-        catalog=catalog,
-        emit=engine.submit,
-        report=parts.reporter("kernel-log", also=fading.kernel_log_is),
-        sysfs=settings.sysfs,
-        cursors=cursor,
-        meter=_KernelLogMeter(metrics),
-    )
     requests = Requests(
         ledger=ledger,
         pods=pods,
@@ -164,7 +183,9 @@ async def _run_parts(
         holders=holders,
         lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
     )
-    operators = Operators(ledger=ledger, devices=driver, handles=nvml, submit=engine.submit, forget=lambda _: None)
+    operators = Operators(
+        ledger=ledger, devices=driver, handles=watching.nvml, submit=engine.submit, forget=watching.forget
+    )
     suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
     runtime = RuntimePart(
         settings=settings,
@@ -173,11 +194,12 @@ async def _run_parts(
         faults=faults,
         requests=requests,
         suspects=suspects,
-        hangs=Hangs(ledger=ledger, devices=driver, holders=holders, reporter=reporter, metrics=metrics),
+        hangs=Hangs(ledger=ledger, devices=driver, holders=holders, reporter=reporting.pods, metrics=metrics),
         pods=pods,
         driver=driver,
         owners=OwnerLookup(api),
-        reporter=reporter,
+        reporter=reporting.pods,
+        announcements=reporting.events,
         processes=processes,
         now=time.time,
         report=parts.reporter("container-runtime"),
@@ -186,12 +208,13 @@ async def _run_parts(
 
     def on_pod(change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:
-            reporter.forget(change.pod.ref.uid)
+            reporting.pods.forget(change.pod.ref.uid)
         else:
-            reporter.observe(change.pod)
+            reporting.pods.observe(change.pod)
         publisher.holders_changed()
 
     pods.subscribe(on_pod)
+    pods.subscribe(plugins.take)
     async with (  # only now: whoever asks what is ready must hear of every part
         WebServer(address=settings.listen(), parts=parts, registry=registry),
         ControlServer(
@@ -201,14 +224,12 @@ async def _run_parts(
     ):
         eternal = {
             "pod-watch": pods.run(),
-            "pod-conditions": reporter.run(),
+            **reporting.works(),
             "publisher": publisher.run(),
             "engine": engine.run(),
             "suspects": suspects.run(),
             "fading": fading.run(),
-            "nvml": nvml.run(),
-            "kernel-log": kernel_log.run(),
-            "cursor": cursor.run(),
+            **watching.works(),
             "container-runtime": runtime.run(),
             "control": control.run(),
         }
@@ -217,20 +238,34 @@ async def _run_parts(
         log.info("agent.started", node=settings.node_name, catalog=catalog.version, boot_id=boot_id)
         await stop.wait()
         control.close()
-        await _wind_down(runtime, reporter=reporter, cursor=cursor, grace=settings.stop_grace)
+        await _wind_down(runtime, reporter=reporting.pods, watching=watching, grace=settings.stop_grace)
         raise _Stop
 
 
-async def _wind_down(
-    runtime: RuntimePart, *, reporter: PodConditionReporter, cursor: StoredCursor, grace: float
-) -> None:
+async def _wind_down(runtime: RuntimePart, *, reporter: PodConditionReporter, watching: Watching, grace: float) -> None:
     """Let what is being done be done, say what is to be said, and remember where we were."""
     log.info("agent.stopping")
     with contextlib.suppress(TimeoutError):  # the journal finishes it at the next start
         async with asyncio.timeout(grace):
             await runtime.drained()
     await reporter.flush(timeout=2.0)
-    await cursor.write()
+    await watching.remember()
+
+
+def _listed(status: PartStatus, plugins: PluginReports) -> None:
+    if status.state is PartState.READY:
+        plugins.listed()
+
+
+def _tell_of_oom_kill(finding: Finding, *, pods: PodWatch, events: EventReporter) -> None:
+    pod = pods.pods().get(PodUid(finding.evidence.get(evidence.POD_UID, "")))
+    if pod is None:
+        return
+    killed = finding.evidence.get(evidence.CONTAINER_ID)
+    container = next((spec.name for spec in pod.containers if killed and spec.container_id == killed), "")
+    told = announcements.of_oom_kill(finding, pod=pod.ref, container=container)
+    if told is not None:
+        events.tell(told)
 
 
 def _stop_signal() -> asyncio.Event:

@@ -37,7 +37,8 @@ class NearbyNics:
             pci = PciAddress.parse(plugin_id)
         except ValueError:
             return None
-        return str(pci) if self._nics().by_pci(pci) is not None else None
+        nic = self._nics().by_pci(pci)  # of a virtual function, too: its health is that of the NIC
+        return str(nic.pci) if nic is not None else None
 
     def is_there(self, device: str) -> bool | None:
         """Return whether a NIC of that name is there; None for what is no NIC, or was never seen."""

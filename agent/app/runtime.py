@@ -57,6 +57,7 @@ class RuntimePart:
         driver: Driver,
         owners: OwnerLookup,
         reporter: PodConditionReporter,
+        announcements: ports.Announcements,
         processes: ProcFs,
         now: Callable[[], float],
         report: Callable[[PartStatus], None],
@@ -73,6 +74,7 @@ class RuntimePart:
         self._driver = driver
         self._owners = owners
         self._reporter = reporter
+        self._announcements = announcements
         self._processes = processes
         self._now = now
         self._report = report
@@ -134,6 +136,7 @@ class RuntimePart:
             devices=self._driver,
             owners=self._owners,
             reporter=self._reporter,
+            announcements=self._announcements,
             processes=self._processes,
             actuators=ports.Actuators.of(
                 Tools(runtime=cri, events=watch, files=files, standbys=standbys, broom=broom, gates=gates),

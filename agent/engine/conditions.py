@@ -6,19 +6,27 @@ from agent.actuator.outcomes import Outcome
 from agent.model import conditions
 from agent.model.actions import ActionClass
 from agent.model.conditions import Condition, ConditionStatus
+from agent.model.findings import FindingKind
 from agent.model.verdicts import Health, Verdict
 from agent.restart import admission, intents, verification
 
 _RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
+_LINKS = (FindingKind.LINK_DOWN.value, FindingKind.RDMA_PORT_DOWN.value)
 _MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
 
-def for_devices(verdicts: Sequence[Verdict], *, near: Sequence[Verdict] = ()) -> tuple[Condition, Condition]:
+LINK_PATIENCE = 60.0
+"""Seconds for which a link must be down before a pod is failed for it: most come back by themselves."""
+
+
+def for_devices(
+    verdicts: Sequence[Verdict], *, now: float, near: Sequence[Verdict] = ()
+) -> tuple[Condition, Condition]:
     """Return ``DevicesHealthy`` and ``DeviceFailure`` of a pod that holds these devices (at least one).
 
     ``near`` are NICs beside its GPUs, which it may use or not: their faults are told, but they never fail the pod, and
     what cannot be told of them says nothing. ``DeviceFailure`` is True only when no restart on this node can help:
-    usable in a Job's podFailurePolicy.
+    usable in a Job's podFailurePolicy. ``now`` is Unix time.
     """
     own = max(verdicts, key=_gravity)
     faulty = [verdict for verdict in near if verdict.health in (Health.DEGRADED, Health.UNHEALTHY)]
@@ -30,7 +38,7 @@ def for_devices(verdicts: Sequence[Verdict], *, near: Sequence[Verdict] = ()) ->
         Health.UNHEALTHY: ConditionStatus.FALSE,
     }[worst.health]
     message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
-    moves = own.action in _MUST_MOVE
+    moves = own.action in _MUST_MOVE and not (own.reason in _LINKS and now - own.since < LINK_PATIENCE)
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
         Condition(

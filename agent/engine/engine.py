@@ -198,9 +198,13 @@ class Engine:
             FindingKind.RECOVERY_ACTION, where=noted.finding.device, text=f"asked after {noted.finding.title}"
         )
         self.submit(replace(word, source=Source.NVML, code=str(code), action=action))
-        if action is ActionClass.NONE:
-            # The driver's None is the licence to start a new process on the device: now it is an app-class fault.
-            self.submit(replace(noted.finding, action=ActionClass.RESTART_APP))
+        if action is not ActionClass.NONE:
+            return
+        # The driver's None is the licence to start a new process on the device: now it is an app-class fault.
+        self.submit(replace(noted.finding, action=ActionClass.RESTART_APP))
+        if evidence.LOOK_BACK in noted.finding.evidence:  # nobody is restarted for it, and its process may be long gone
+            await self._faults.replaced(noted.device, since=noted.finding.observed_at)
+            self._app_gone(noted.finding, text="every holder is newer than the fault")
 
     def _app_gone(self, finding: Finding, *, text: str) -> None:
         self.submit(self._evidence(FindingKind.APP_GONE, where=finding.device, text=text))

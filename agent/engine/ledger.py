@@ -11,7 +11,7 @@ from agent.history import codec
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory
-from agent.model.findings import Finding
+from agent.model.findings import Finding, FindingKind
 from agent.model.verdicts import Health, Verdict
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class HealthLedger:
         self._align(inventory)
         device = self.name(device)
         known = {gpu.uuid for gpu in inventory.gpus}
-        answers = device in known if inventory.complete else None
+        answers = (device in known and device not in inventory.silent) if inventory.complete else None
         if device not in known and (is_there := self._is_there(device)) is not None:
             answers = is_there
         result = fold.verdict(self._state, device, answers=answers)
@@ -90,6 +90,10 @@ class HealthLedger:
     def devices(self) -> frozenset[str]:
         """Return the devices against which something is held."""
         return frozenset(self._state.devices)
+
+    def held(self, kind: FindingKind) -> list[GpuUuid]:
+        """Return the GPUs against which something of a kind is held."""
+        return [GpuUuid(device) for device in self.devices() if any(x.kind is kind for x in self.latches(device))]
 
     def latches(self, device: str) -> tuple[fold.Latch, ...]:
         """Return what is held against a device."""

@@ -65,6 +65,12 @@ class Metrics:
         self.kernel_log_malformed = Counter(
             "kubemend_kernel_log_records_malformed", "Kernel log records that could not be parsed.", registry=registry
         )
+        self.netlink_overflows = Counter(
+            "kubemend_netlink_overflows",
+            "Times the kernel dropped netlink messages before they were read; all is listed again then.",
+            ["channel"],
+            registry=registry,
+        )
         self.findings_lost = Counter(
             "kubemend_findings_lost", "Findings dropped because the engine could not keep up.", registry=registry
         )
@@ -76,6 +82,18 @@ class Metrics:
         )
         self.condition_patches = Counter(
             "kubemend_condition_patches", "Patches of pod conditions, by result.", ["result"], registry=registry
+        )
+        self.node_condition_patches = Counter(
+            "kubemend_node_condition_patches",
+            "Patches of the node's condition, by result.",
+            ["result"],
+            registry=registry,
+        )
+        self.announcements = Counter(
+            "kubemend_announcements",
+            "What was to be told in Kubernetes Events, by what became of it.",
+            ["result"],
+            registry=registry,
         )
 
     def watch(self, collector: Collector) -> None:

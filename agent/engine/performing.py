@@ -11,7 +11,7 @@ import structlog
 from agent.actuator import progress
 from agent.actuator.gates import Visit
 from agent.actuator.outcomes import Outcome, Result
-from agent.engine import aftermath, conditions, ports
+from agent.engine import aftermath, announcements, conditions, ports
 from agent.engine.acts import Act
 from agent.engine.budgets import Counted
 from agent.engine.metrics import Metrics
@@ -188,6 +188,8 @@ class Performer:
             settled=settled,
         )
         self._outside.reporter.set(act.target.pod, condition)
+        if settled:
+            self._outside.announcements.tell(announcements.of_restart(act.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=act.id,

@@ -14,6 +14,7 @@ from agent.actuator.rules import RulesActuator
 from agent.actuator.swap import SwapActuator
 from agent.actuator.sweep import Broom
 from agent.cri.events import ContainerEvent
+from agent.model.announcements import Announcement
 from agent.model.conditions import Condition
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
 from agent.model.workloads import (
@@ -114,6 +115,20 @@ class Actuators:
         )
 
 
+class Announcements(Protocol):
+    """Tells people what has happened (``agent.reporters.events``)."""
+
+    def tell(self, announcement: Announcement) -> None: ...
+
+
+class _Nobody:
+    def tell(self, announcement: Announcement) -> None: ...
+
+
+NOBODY: Final[Announcements] = _Nobody()
+"""Where nobody wants to be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """Everything outside that restarts need."""
@@ -126,6 +141,7 @@ class Outside:
     reporter: Conditions
     processes: ProcFs
     actuators: Actuators
+    announcements: Announcements = NOBODY
 
 
 class Nics(Protocol):

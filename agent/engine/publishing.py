@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
 from agent.engine import conditions, ports
 from agent.engine.ledger import HealthLedger, gpu_keys
@@ -13,6 +15,12 @@ from agent.model.workloads import Allocations, ContainerRef, PodRef
 
 _ANY_AGE = 3600.0
 _FRESH = 0.5
+
+
+class Node(Protocol):
+    """Says it of the node (``agent.engine.node_health``)."""
+
+    def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None: ...
 
 
 class Publisher:
@@ -27,15 +35,19 @@ class Publisher:
         holders: ports.Holders,
         reporter: ports.Conditions,
         nics: ports.Nics = ports.NO_NICS,
+        node: Node | None = None,
         period: float = 10.0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._nics = nics
+        self._node = node
         self._ledger = ledger
         self._pods = pods
         self._devices = devices
         self._holders = holders
         self._reporter = reporter
         self._period = period
+        self._now = now
         self._wake = asyncio.Event()
         self._wake.set()  # what an earlier agent knew is said again at once
         self._holders_changed = True
@@ -72,9 +84,11 @@ class Publisher:
         concerned = self._concerned(allocations)
         for pod, names in concerned.items():
             near = self._nics.near(names) - names
-            for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near)):
+            for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
                 self._reporter.set(pod, condition)
         self._named = {(pod, device) for pod, device in self._named if self._ledger.latches(device)}
+        if self._node is not None:
+            self._node.publish(_by_device(concerned) if allocations.known else None)
 
     def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
         """Return the devices of each pod: those that it holds, and those that its processes were found on."""
@@ -93,6 +107,14 @@ class Publisher:
     def _verdicts(self, names: Iterable[str]) -> list[Verdict]:
         inventory = self._devices.inventory
         return [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
+
+
+def _by_device(concerned: Mapping[PodRef, Collection[str]]) -> dict[str, set[PodRef]]:
+    holders: defaultdict[str, set[PodRef]] = defaultdict(set)
+    for pod, names in concerned.items():
+        for name in names:
+            holders[name].add(pod)
+    return holders
 
 
 def held_devices(allocations: Allocations, *, pods: ports.Pods) -> dict[ContainerRef, frozenset[GpuUuid]]:

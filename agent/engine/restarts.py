@@ -11,7 +11,7 @@ import structlog
 
 from agent.actuator import progress
 from agent.cri.errors import CriError
-from agent.engine import conditions, ports, preparing, targets
+from agent.engine import announcements, conditions, ports, preparing, targets
 from agent.engine.budgets import BudgetGauges, Budgets, Counted
 from agent.engine.followers import Followers
 from agent.engine.metrics import Metrics
@@ -300,6 +300,9 @@ class Restarts:
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)
+            told = announcements.of_decision(request.target, decision, condition, now=self._now())
+            if told is not None:
+                self._outside.announcements.tell(told)
         if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

@@ -84,10 +84,14 @@ class DeviceLocator:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The GPUs of the node. ``complete`` is False while NVML cannot be asked: absence then proves nothing."""
+    """The GPUs of the node. ``complete`` is False while NVML cannot be asked: absence then proves nothing.
+
+    ``silent`` are those that did not answer when they were asked last: nothing is known of how they are now.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     complete: bool = False
+    silent: frozenset[GpuUuid] = frozenset()
     _by_pci: dict[PciAddress, Gpu] = field(init=False, repr=False, compare=False)
     _by_uuid: dict[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
 

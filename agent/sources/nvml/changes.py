@@ -26,13 +26,14 @@ NO_INDEX = -1
 class GpuState:
     """A GPU that NVML has shown on this boot, as it was last known.
 
-    ``listed`` is whether NVML lists it now; ``answered`` is False while this agent has not had an answer from it.
-    ``recovery_action`` is the driver's word
-    (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it could not be had.
+    ``listed`` is whether NVML lists it now; ``answers`` whether it did at the last poll, if only that it needs a reset;
+    ``answered`` is False while this agent has not had an answer from it. ``recovery_action`` is the driver's word (NVML
+    field 230; GPU reset where every call answers RESET_REQUIRED), None while it could not be had.
     """
 
     gpu: Gpu
     listed: bool = False
+    answers: bool = False
     answered: bool = False
     lost: bool = False
     recovery_action: int | None = None
@@ -155,11 +156,12 @@ def _without_replaced(known: Mapping[GpuUuid, GpuState], present: Iterable[Slot]
 def _next_state(before: GpuState | None, slot: Slot | None, *, provable: bool) -> GpuState:
     if slot is None or slot.gpu is None:
         assert before is not None
-        return replace(before, listed=False, lost=before.lost or provable)
+        return replace(before, listed=False, answers=False, lost=before.lost or provable)
     state = before if before is not None else GpuState(gpu=slot.gpu)
     return GpuState(
         gpu=slot.gpu,
         listed=True,
+        answers=slot.condition in (Condition.ANSWERS, Condition.RESET_REQUIRED),
         answered=state.answered or slot.condition is Condition.ANSWERS,
         lost=_lost(state, slot),
         recovery_action=_recovery_action(state, slot),

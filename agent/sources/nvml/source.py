@@ -101,8 +101,12 @@ class NvmlSource:
     @property
     def inventory(self) -> Inventory:
         """Every GPU that NVML has shown on this boot; complete only while NVML answers for all of them."""
-        gpus = tuple(state.gpu for state in self._teller.view.gpus.values())
-        now = Inventory(gpus=gpus, complete=self._ready and self._teller.view.complete)
+        view = self._teller.view
+        now = Inventory(
+            gpus=tuple(state.gpu for state in view.gpus.values()),
+            complete=self._ready and view.complete,
+            silent=frozenset(uuid for uuid, state in view.gpus.items() if not state.answers),
+        )
         if now != self._inventory:
             self._inventory = now
         return self._inventory  # the same object while nothing changes: others keep what they made of it

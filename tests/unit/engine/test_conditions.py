@@ -36,11 +36,17 @@ TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 def test_conditions_of_a_pod(
     held: list[Verdict], near: list[Verdict], healthy: tuple[object, str], failure: tuple[object, str]
 ) -> None:
-    devices, fails = conditions.for_devices(held, near=near)
+    devices, fails = conditions.for_devices(held, near=near, now=1000.0)
     assert ((devices.status, devices.reason), (fails.status, fails.reason)) == (healthy, failure)
 
 
 def test_the_message_names_the_device_that_decides() -> None:
-    devices, fails = conditions.for_devices([LOST], near=[DOWN])
+    devices, fails = conditions.for_devices([LOST], near=[DOWN], now=1000.0)
     assert devices.message.startswith("0000:18:00.0: mlx5_0 has no carrier")
     assert fails.message.startswith("GPU-2: Xid 79")
+
+
+def test_a_link_may_come_back_before_the_pod_is_failed_for_it() -> None:
+    for seconds, status in ((conditions.LINK_PATIENCE - 1, FALSE), (conditions.LINK_PATIENCE, TRUE)):
+        devices, fails = conditions.for_devices([DOWN], now=DOWN.since + seconds)
+        assert (devices.status, fails.status) == (FALSE, status)

@@ -245,6 +245,17 @@ async def test_an_unknown_code_asks_the_driver_and_its_none_licences_the_restart
     assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
 
 
+async def test_an_old_fault_that_the_driver_takes_lightly_ends_with_those_who_held_the_device(world: World) -> None:
+    world.devices.recovery = 0
+    world.holders.hold(TRAINER)
+    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, evidence={evidence.LOOK_BACK: "true"}))
+    await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
+    world.events.stop(old)
+    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    assert world.restarts.requests.empty()
+
+
 async def test_an_unknown_code_and_a_driver_that_says_reset_restart_nobody(world: World) -> None:
     world.devices.recovery = 1
     world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))

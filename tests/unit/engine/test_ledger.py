@@ -1,5 +1,6 @@
 """The ledger: one device has one verdict, by whatever name it is told of."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -49,3 +50,8 @@ async def test_a_fault_on_a_gpu_that_the_driver_has_lost_counts_for_its_uuid(led
     assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
     ledger.apply(OFF_THE_BUS, inventory=LOST)
     assert ledger.verdict(UUID, inventory=LOST).action is ActionClass.REBOOT_NODE
+
+
+async def test_a_gpu_that_does_not_answer_now_is_not_said_to_be_healthy(ledger: HealthLedger) -> None:
+    assert ledger.verdict(UUID, inventory=dataclasses.replace(KNOWN, silent=frozenset({UUID}))).health is Health.UNKNOWN
+    assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
