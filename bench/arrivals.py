@@ -26,14 +26,14 @@ class Arrivals:
                 if found == status:
                     return at
 
-    async def toggled(self, *, times: int, toggle: Callable[[bool], object]) -> list[float]:
-        """Break and mend in turns; return the seconds from each to its arrival."""
+    async def toggled(self, *, times: int, toggle: Callable[[bool], object], mended: str = "True") -> list[float]:
+        """Break and mend in turns; return the seconds from each to its arrival. ``mended`` is the status then."""
         took = []
         for number in range(times):
             broken = number % 2 == 0
             began = time.perf_counter()
             toggle(broken)
-            took.append(await self.until("False" if broken else "True") - began)
+            took.append(await self.until("False" if broken else mended) - began)
         return took
 
 

@@ -1,11 +1,12 @@
 """How soon is a device's trouble in the API, and what does watching for it cost?
 
 A whole agent runs on a node with 8 GPUs. The driver's verdict is toggled by kernel log lines (Xid 154), then by NVML
-events (recovery action); the time from each to the pod condition in the API is taken by a watch. Then the kernel log
-is flooded, then nothing happens for a while: what the agent and its NVML worker use at rest. Last, how long one poll
-of all GPUs takes, in a process of its own on the same library.
+events (recovery action), then by lines again while every call into the driver hangs; the time from each to the pod
+condition in the API is taken by a watch. Then the kernel log is flooded, then nothing happens for a while: what the
+agent and its NVML worker use at rest. Last, how long one poll of all GPUs takes, in a process of its own on the same
+library.
 
-Prints JSON. Reach: both p99 below 250 ms, nothing lost, at rest at most 0.5 % of a core and 90 MB.
+Prints JSON. Reach: each p99 below 250 ms, nothing lost, at rest at most 0.5 % of a core and 90 MB.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
     """Run everything and return the figures."""
     async with node.DevNode.named("bench-health") as dev:
         async with dev.agent() as agent:
-            by_line, by_event = await _toggles(dev, counts)
+            times = await _toggles(dev, counts)
             flood = await _flood(dev, agent, records=counts.records)
             await asyncio.sleep(_SETTLING)
             before = footprint.of(agent.child.pid)
@@ -57,15 +58,25 @@ async def measure(counts: Counts) -> dict[str, Any]:
         kinds = dev.kinds
     return {
         "node": kinds,
-        "log_line_to_condition_ms": figures.milliseconds(by_line),
-        "nvml_event_to_condition_ms": figures.milliseconds(by_event),
+        "log_line_to_condition_ms": figures.milliseconds(times.by_line),
+        "nvml_event_to_condition_ms": figures.milliseconds(times.by_event),
+        "log_line_to_condition_while_nvml_hangs_ms": figures.milliseconds(times.while_hung),
         "kernel_log": flood,
         "at_rest": rest,
         "poll_of_8_gpus_ms": poll,
     }
 
 
-async def _toggles(dev: node.DevNode, counts: Counts) -> tuple[list[float], list[float]]:
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds from a fault, or its end, to the condition in the API."""
+
+    by_line: list[float]
+    by_event: list[float]
+    while_hung: list[float]
+
+
+async def _toggles(dev: node.DevNode, counts: Counts) -> Times:
     """Toggle the driver's verdict on a GPU that a pod holds, by the kernel log and by NVML."""
     async with Observer.of(dev.layout) as observer, kube.connect(kubeconfig=dev.kubeconfig) as api:
         await observer.create(trainer.manifest("watched", node=dev.name, gpus=1))
@@ -78,15 +89,22 @@ async def _toggles(dev: node.DevNode, counts: Counts) -> tuple[list[float], list
         (held,) = await observer.devices("watched", socket=str(dev.kubelet.pod_resources_socket))
         gpu = dev.gpu_uuids.index(held)
         pci = nvml_control.kernel_address(gpu)
+
+        def by_line(broken: bool) -> None:  # noqa: FBT001 - it is toggled
+            dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
+
         async with arrivals.of(api, uid=seen.uid) as conditions:
-            by_line = await conditions.toggled(
-                times=counts.lines,
-                toggle=lambda broken: dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci),
-            )
-            by_event = await conditions.toggled(
+            lines = await conditions.toggled(times=counts.lines, toggle=by_line)
+            events = await conditions.toggled(
                 times=counts.events, toggle=lambda broken: dev.nvml.recovery(int(broken), gpu=gpu)
             )
-    return by_line, by_event
+            dev.nvml.hang()
+            try:
+                await conditions.until("Unknown")  # what cannot be asked is not healthy
+                hung = await conditions.toggled(times=counts.lines, toggle=by_line, mended="Unknown")
+            finally:
+                dev.nvml.resume()
+    return Times(by_line=lines, by_event=events, while_hung=hung)
 
 
 async def _flood(dev: node.DevNode, agent: node.Agent, *, records: int) -> dict[str, Any]:

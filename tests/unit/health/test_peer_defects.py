@@ -2,13 +2,28 @@
 
 import pytest
 
-from agent.health import catalog_file, kernel_lines, kmsg_record
+from agent.health import catalog_file, fold, kernel_lines, kmsg_record, node_summary
 from agent.health.catalog import FaultKey
 from agent.health.line_findings import Seen
 from agent.model.actions import ActionClass
+from agent.model.conditions import ConditionStatus
 from agent.model.findings import FindingKind
+from agent.model.verdicts import Health, Verdict
 from hack import kmsg
 from tests.unit.health.reading import read
+
+
+@pytest.mark.parametrize("later", ["45", "13"])
+def test_defect_1_what_follows_a_double_bit_error_does_not_make_the_gpu_usable_again(later: str) -> None:
+    """A peer keeps the last event only: a 48 and its usual 45 or 13 made the GPU schedulable."""
+    catalog = catalog_file.builtin()
+    lines = [f"NVRM: Xid (PCI:0000:41:00): {code}, pid=9, name=a, x" for code in ("48", later)]
+    for order in (lines, lines[::-1]):
+        state = fold.HealthState()
+        for finding in (found for line in order for found in read(line)):
+            state = fold.fold(state, finding, device="GPU-1", catalog=catalog)
+        verdict = fold.verdict(state, "GPU-1", answers=True)
+        assert (verdict.reason, verdict.action.leaves_device_usable) == ("Xid48", False)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +73,20 @@ def test_defect_6_a_malformed_record_neither_ends_the_reading_nor_hides_the_next
 )
 def test_defect_7_codes_are_classed_by_what_they_mean(code: int, action: ActionClass) -> None:
     assert catalog_file.builtin().action(FaultKey(FindingKind.XID, str(code))) is action
+
+
+def test_defect_8_a_nodes_condition_becomes_true_again_and_its_message_does_not_grow() -> None:
+    """A peer's only ever went False, heartbeats kept the stale word alive, and each fault was joined to the last."""
+    bad = [
+        Verdict(f"GPU-{number}", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "x" * 500, since=1.0)
+        for number in range(16)
+    ]
+    good = [Verdict(each.device, Health.HEALTHY, ActionClass.NONE, "Healthy", "answers") for each in bad]
+    one, many, after = (node_summary.of_node(verdicts) for verdicts in (bad[:1] + good[1:], bad, good))
+    assert (one.status, many.status, after.status) == (
+        ConditionStatus.FALSE,
+        ConditionStatus.FALSE,
+        ConditionStatus.TRUE,
+    )
+    assert len(many.message) < 4 * len(one.message)
+    assert "Xid79" not in after.message

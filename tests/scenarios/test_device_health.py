@@ -1,0 +1,226 @@
+"""What the agent says of devices, seen from outside: on pods, on the node, in events, over its own death."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.kube import client as kube
+from common.kube import paths
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from hack.fakenvml import control
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+CONDITION = "kubemend.io/DevicesHealthy"
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+async def api(dev: node.DevNode) -> AsyncIterator[kube.KubeClient]:
+    async with kube.connect(kubeconfig=dev.kubeconfig) as connected:
+        yield connected
+
+
+@contextlib.asynccontextmanager
+async def agent_of(dev: node.DevNode, state: Path) -> AsyncIterator[node.Agent]:
+    async with dev.agent(f"--state-dir={state}") as agent:
+        await training.until_ready(agent)
+        yield agent
+
+
+async def node_condition(api: kube.KubeClient, dev: node.DevNode, holds: Callable[[Json], bool], *, what: str) -> Json:
+    """Wait until the node's condition is as it should be."""
+    path = f"{paths.NODES}/{dev.name}"
+    async with asyncio.timeout(training.DEADLINE):
+        while True:
+            conditions = (await api.get(path)).get("status", {}).get("conditions", [])
+            found: Json = next((each for each in conditions if each["type"] == CONDITION), {})
+            if found and holds(found):
+                return found
+            await asyncio.sleep(0.05)
+    raise AssertionError(what)
+
+
+async def event(api: kube.KubeClient, reason: str, *, about: str) -> Json:
+    """Wait for an Event of that reason on an object of that name."""
+    async with asyncio.timeout(training.DEADLINE):
+        while True:
+            events = (await api.list("/api/v1/events")).items
+            found = [each for each in events if (each["reason"], each["involvedObject"]["name"]) == (reason, about)]
+            if found:
+                return found[0]
+            await asyncio.sleep(0.05)
+
+
+async def command(*arguments: str, state: Path) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "agent.cli", *arguments, f"--state-dir={state}"]
+    return await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_a_lost_gpu_is_told_on_the_pod_the_node_and_in_events_until_it_is_back(
+    dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
+) -> None:
+    async with agent_of(dev, state), training.pod(dev, observer, "loses-one"):
+        gpu = await training.first_gpu(dev, observer, "loses-one")
+        await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
+        dev.nvml.lost(gpu=gpu)
+        try:
+            await observer.until(
+                "loses-one",
+                lambda s: s.condition("DeviceFailure").get("reason") == "DeviceLost",
+                timeout=training.DEADLINE,
+                what="DeviceFailure",
+            )
+            told = await node_condition(api, dev, lambda c: c["status"] == "False", what="a faulty node")
+            assert told["reason"] == "DeviceLost"
+            assert dev.gpu_uuids[gpu] in told["message"]
+            on_pod = await event(api, "DeviceUnhealthy", about="loses-one")
+            assert (on_pod["type"], dev.gpu_uuids[gpu] in on_pod["message"]) == ("Warning", True)
+            await event(api, "DeviceUnhealthy", about=dev.name)
+        finally:
+            dev.nvml.healthy(gpu=gpu)
+        # Only another nvmlInit shows a lost GPU again; who resets a GPU asks for it.
+        done = await command("release-devices", "true", state=state)
+        assert done.returncode == 0, done
+        await observer.until(
+            "loses-one",
+            lambda s: s.condition("DevicesHealthy").get("status") == "True",
+            timeout=training.DEADLINE,
+            what="healthy again",
+        )
+        await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node again")
+        await event(api, "DeviceHealthy", about="loses-one")
+
+
+async def test_degradation_is_told_restarts_go_on_and_it_ends_by_evidence_not_by_a_word(
+    dev: node.DevNode, observer: Observer, state: Path
+) -> None:
+    async with agent_of(dev, state), training.pod(dev, observer, "remaps") as before:
+        gpu = await training.first_gpu(dev, observer, "remaps")
+        dev.nvml.remapped_rows(gpu=gpu, pending=True)
+        dev.nvml.event(control.EVENT_RECOVERY_ACTION, gpu=gpu)  # any event brings the poll forward
+        try:
+            told = await observer.until(
+                "remaps",
+                lambda s: s.condition("DevicesHealthy").get("reason") == "RowRemapPending",
+                timeout=training.DEADLINE,
+                what="the degradation",
+            )
+            assert told.condition("DeviceFailure")["status"] == "False"
+            await training.xid(dev, observer, "remaps", 31)
+            await training.restarted(observer, "remaps", before)
+            done = await command("clear", dev.gpu_uuids[gpu], state=state)
+            assert done.returncode == 1
+            assert "still seen, and held: RowRemapPending" in done.stdout
+        finally:
+            dev.nvml.after_reset(gpu=gpu)
+            dev.nvml.remapped_rows(gpu=gpu, pending=False)
+        dev.nvml.event(control.EVENT_RECOVERY_ACTION, gpu=gpu)
+        await observer.until(
+            "remaps",
+            lambda s: s.condition("DevicesHealthy").get("status") == "True",
+            timeout=training.DEADLINE,
+            what="healthy after the reset",
+        )
+
+
+async def test_a_killed_agent_takes_no_verdict_with_it_and_an_operator_ends_it(
+    dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
+) -> None:
+    async with training.pod(dev, observer, "outlives"):
+        async with agent_of(dev, state) as agent:
+            await training.xid(dev, observer, "outlives", 64)
+            await observer.until(
+                "outlives",
+                lambda s: s.condition("DeviceFailure").get("reason") == "Xid64",
+                timeout=training.DEADLINE,
+                what="DeviceFailure",
+            )
+            agent.child.signal(signal.SIGKILL)
+            await agent.child.wait(timeout=training.DEADLINE)
+        dev.kernel_log.clear()  # so that nobody can read it again
+        async with agent_of(dev, state):
+            listed = await command("scan", "--agent", "--json", state=state)
+            assert "Xid64" in listed.stdout
+            assert listed.returncode == 2
+            gpu = await training.first_gpu(dev, observer, "outlives")
+            done = await command("clear", dev.gpu_uuids[gpu], state=state)
+            assert (done.returncode, done.stdout) == (0, f"{dev.gpu_uuids[gpu]}: cleared Xid 64\n")
+            await observer.until(
+                "outlives",
+                lambda s: s.condition("DevicesHealthy").get("status") == "True",
+                timeout=training.DEADLINE,
+                what="healthy by the operator's word",
+            )
+            await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
+
+
+async def test_a_gpu_that_is_lost_while_no_agent_runs_is_missed_by_the_next(
+    dev: node.DevNode, observer: Observer, state: Path
+) -> None:
+    async with training.pod(dev, observer, "missed"):
+        gpu = await training.first_gpu(dev, observer, "missed")
+        async with agent_of(dev, state):
+            await observer.until(
+                "missed",
+                lambda s: s.condition("DevicesHealthy").get("status") == "True",
+                timeout=training.DEADLINE,
+                what="healthy",
+            )
+        dev.nvml.remove(gpu=gpu)
+        try:
+            async with agent_of(dev, state):
+                await observer.until(
+                    "missed",
+                    lambda s: s.condition("DeviceFailure").get("reason") == "DeviceLost",
+                    timeout=training.DEADLINE,
+                    what="DeviceLost",
+                )
+        finally:
+            dev.nvml.add(gpu=gpu)
+
+
+async def test_a_driver_that_hangs_for_ever_hides_no_line_of_the_kernel_log(
+    dev: node.DevNode, observer: Observer, state: Path
+) -> None:
+    async with agent_of(dev, state), training.pod(dev, observer, "hung"):
+        dev.nvml.hang()
+        try:
+            await training.xid(dev, observer, "hung", 79)
+            await observer.until(
+                "hung",
+                lambda s: s.condition("DeviceFailure").get("reason") == "Xid79",
+                timeout=training.DEADLINE,
+                what="the Xid",
+            )
+        finally:
+            dev.nvml.resume()
+
+
+async def test_an_oom_kill_is_told_on_its_pod(
+    dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
+) -> None:
+    async with agent_of(dev, state), training.pod(dev, observer, "hungry") as seen:
+        cgroup = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{seen.uid.replace('-', '_')}.slice"
+        scope = f"cri-containerd-{seen.running['trainer'][0]}.scope"
+        dev.kernel_log.write(
+            f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset={scope},mems_allowed=0,"
+            f"oom_memcg={cgroup}/{scope},task_memcg={cgroup}/{scope},task=python3,pid=4242,uid=0"
+        )
+        told = await event(api, "OOMKilled", about="hungry")
+        assert "python3 (pid 4242)" in told["message"]
+        assert told["involvedObject"].get("fieldPath") == "spec.containers{trainer}"
