@@ -131,8 +131,8 @@ class NodeConditionReporter:
             self._status.uid = self._status.known = None
             self._report(_no_such_node(self._node_name))
             return Outcome.NODE_GONE
-        except errors.ConflictError:
-            return Outcome.FAILED
+        except (errors.ConflictError, errors.ApiUnavailableError):
+            return Outcome.FAILED  # that the API server is away is told by who watches it
         except errors.InvalidError as error:
             self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
             return Outcome.REFUSED

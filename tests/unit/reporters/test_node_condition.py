@@ -221,7 +221,7 @@ async def test_outage_delays_and_delivers_only_the_newest(bench: Bench) -> None:
     await bench.server.stop()
     bench.reporter.set(condition("old"))
     await bench.until(Outcome.FAILED)
-    assert [status.state for status in bench.reports] == [PartState.IDLE, PartState.DEGRADED]
+    assert [status.state for status in bench.reports] == [PartState.IDLE]  # the API server has a part of its own
     bench.reporter.set(condition("new", reason="Xid48"))
     await bench.server.start()
     await bench.until(Outcome.WRITTEN)
