@@ -135,6 +135,10 @@ async def _run_parts(
         ),
     )
     driver = watching.driver
+
+    def nics() -> list[str]:
+        return [str(nic.pci) for nic in watching.network.inventory.nics]
+
     plugins = PluginReports(
         emit=lambda finding: engine.submit(finding),
         classify=classify,
@@ -161,7 +165,7 @@ async def _run_parts(
             condition=reporting.node,
             events=reporting.events,
             taints=reporting.taints,
-            nics=lambda: [str(nic.pci) for nic in watching.network.inventory.nics],
+            nics=nics,
         ),
     )
     faults = AppFaults(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
@@ -184,7 +188,12 @@ async def _run_parts(
         lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
     )
     operators = Operators(
-        ledger=ledger, devices=driver, handles=watching.nvml, submit=engine.submit, forget=watching.forget
+        ledger=ledger,
+        devices=driver,
+        handles=watching.nvml,
+        submit=engine.submit,
+        forget=watching.forget,
+        nics=nics,
     )
     suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
     runtime = RuntimePart(

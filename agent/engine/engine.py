@@ -12,6 +12,7 @@ from dataclasses import replace
 import structlog
 
 from agent.engine import ports
+from agent.engine.driver_questions import DriverQuestions
 from agent.engine.faults import AppFaults, Noted
 from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
@@ -26,7 +27,6 @@ from agent.sources.processes import ProcFs
 
 log = structlog.get_logger(__name__)
 
-_DRIVER_SECONDS = 2.0
 _LARGEST_BATCH = 256
 
 
@@ -54,10 +54,12 @@ class Engine:
         self._devices = devices
         self._processes = processes
         self._metrics = metrics
-        self._classify = classify
         self._now = now
         self._on_aside = on_aside
         self._storms = Storms()
+        self._questions = DriverQuestions(
+            ledger=ledger, devices=devices, classify=classify, submit=self.submit, now=now
+        )
         self._queue: asyncio.Queue[Finding] = asyncio.Queue(maxsize=capacity)
         self._in_hand = 0
 
@@ -79,6 +81,8 @@ class Engine:
         async with asyncio.TaskGroup() as tasks:
             for device in self._ledger.devices():
                 tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
+                for noted in self._questions.unanswered(device):
+                    tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
             while True:
                 batch = await self._next_batch()
                 self._in_hand += len(batch)
@@ -138,6 +142,8 @@ class Engine:
             tasks.create_task(self._mend(noted), name=f"mend {finding.title} on {noted.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
             tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {noted.device}")
+        elif finding.kind is FindingKind.APP_GONE:
+            self._storms.over(noted.device)
 
     def _note(self, finding: Finding) -> Noted:
         """Fold it, and look up what must be looked up before the process is gone."""
@@ -180,25 +186,23 @@ class Engine:
 
     async def _earlier_fault(self, device: str) -> None:
         """An app-class fault that an earlier agent left: over when no holder is older than the fault."""
-        latches = [latch for latch in self._ledger.latches(device) if latch.action is ActionClass.RESTART_APP]
-        if latches:
-            await self._faults.replaced(device, since=max(latch.last_seen for latch in latches))
+        since: float | None = None
+        while (latest := self._latest_app_fault(device)) is not None and latest != since:
+            since = latest  # another one may come while this is waited for
+            await self._faults.replaced(device, since=since)
+        if latest is not None:
             where = ports.locator(device)
             self.submit(self._evidence(FindingKind.APP_GONE, where=where, text="every holder is newer than the fault"))
 
+    def _latest_app_fault(self, device: str) -> float | None:
+        """Return when an app-class fault was seen last on a device (Unix seconds), None where none is held."""
+        return max(
+            (x.last_seen for x in self._ledger.latches(device) if x.action is ActionClass.RESTART_APP), default=None
+        )
+
     async def _ask_driver(self, noted: Noted) -> None:
         """The table leaves it to the driver: ask it now rather than at the next poll."""
-        gpu = self._devices.inventory.locate(noted.finding.device)
-        code = await self._devices.recovery_action(gpu.uuid, timeout=_DRIVER_SECONDS) if gpu is not None else None
-        if code is None:
-            log.info("driver.no_verdict", device=noted.device, finding=noted.finding.title)
-            return
-        action = self._classify(FindingKind.RECOVERY_ACTION, str(code))
-        word = self._evidence(
-            FindingKind.RECOVERY_ACTION, where=noted.finding.device, text=f"asked after {noted.finding.title}"
-        )
-        self.submit(replace(word, source=Source.NVML, code=str(code), action=action))
-        if action is not ActionClass.NONE:
+        if not await self._questions.licensed(noted):
             return
         # The driver's None is the licence to start a new process on the device: now it is an app-class fault.
         self.submit(replace(noted.finding, action=ActionClass.RESTART_APP))

@@ -14,7 +14,7 @@ from agent.engine.publishing import held_devices
 from agent.engine.restarts import Request, Restarts
 from agent.health import attribution
 from agent.health.attribution import Attribution, How, ProcessLookup
-from agent.model.devices import GpuUuid
+from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import ContainerRef
 from agent.podresources import answers
@@ -178,21 +178,27 @@ class AppFaults:
     async def _attribute(self, noted: Noted) -> Attribution:
         """Attribute as soon as kubelet and the runtime say what it hangs on."""
         deadline = asyncio.get_running_loop().time() + self._patience.holders
-        ids = self._devices.inventory.allocatable_ids(noted.finding.device)
         looked_again = False
         while True:
             process = self.named_container(noted.finding, noted.process)
             if process is ProcessLookup.NOT_LISTED and looked_again:
                 process = ProcessLookup.OUTSIDE_PODS  # some other container, not one of kubelet's
-            holders = await self._all_holders(ids)
+            holders = await self._all_holders(noted.finding.device)
             found = attribution.attribute(noted.finding, process=process, holders=holders)
             if found.how is not How.HOLDERS_UNKNOWN or asyncio.get_running_loop().time() >= deadline:
                 return found
             looked_again = True
             await asyncio.sleep(self._patience.ask_again)
 
-    async def _all_holders(self, ids: frozenset[GpuUuid]) -> list[ContainerRef] | None:
-        """Return the containers that hold any of the ids; None when kubelet or the API server leaves it open."""
+    async def _all_holders(self, where: DeviceLocator) -> list[ContainerRef] | None:
+        """Return the containers that hold what is there; None when kubelet, the API server or the driver leaves it
+        open. That a container holds an instance of the GPU, only the driver can tell.
+        """
+        inventory = self._devices.inventory
+        gpu = inventory.locate(where)
+        if not inventory.complete and (gpu is None or gpu.remembered):
+            return None
+        ids = inventory.allocatable_ids(where)
         allocations = await self._holders.current(max_age=1.0)
         held = held_devices(allocations, pods=self._pods)
         holders = [ref for ref, devices in held.items() if devices & ids]
@@ -200,7 +206,7 @@ class AppFaults:
         return holders if allocations.known and not unidentified else None
 
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:
-        return await self._all_holders(self._devices.inventory.allocatable_ids(ports.locator(device)))
+        return await self._all_holders(ports.locator(device))
 
     async def _request(self, noted: Noted, target: ContainerRef) -> Request:
         held = answers.held_by(target, await self._holders.current(max_age=1.0))

@@ -1,5 +1,6 @@
 """Every device's verdict, kept over restarts of the agent."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -30,12 +31,14 @@ class HealthLedger:
         boot_id: str,
         catalog: Catalog = EMPTY,
         is_there: Callable[[str], bool | None] = lambda _: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """``is_there`` says of a device that is no GPU whether it is there; None: it is not known of any."""
         self._store = store
         self._metrics = metrics
         self._catalog = catalog
         self._is_there = is_there
+        self._now = now
         self._state = fold.HealthState(boot_id=boot_id)
         self._boot_id = boot_id
         self._history = recurrence.History()
@@ -60,13 +63,13 @@ class HealthLedger:
 
     def apply(self, finding: Finding, *, inventory: Inventory, pod: str = "") -> str:
         """Fold one finding; return the key of the device it is about. ``pod`` is the UID of the one that it hit."""
-        device = self.key(finding.device, inventory=inventory)
-        self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog)
+        device, now = self.key(finding.device, inventory=inventory), self._now()
+        self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog, now=now)
         self._history, repeated = recurrence.noted(
             self._history, finding, device=device, pod=pod, catalog=self._catalog
         )
         if repeated is not None:
-            self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog)
+            self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog, now=now)
         return device
 
     def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
@@ -112,9 +115,11 @@ class HealthLedger:
     def _align(self, inventory: Inventory) -> None:
         if inventory is self._inventory:
             return
-        self._inventory = inventory
+        before, self._inventory = self._inventory, inventory
         self._names |= {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
         self._state = fold.renamed(self._state, self._names)
+        there = {gpu.uuid for gpu in inventory.gpus} | self.devices()
+        self._metrics.forget({*self._names, *(gpu.uuid for gpu in before.gpus)} - there)
 
     async def save(self) -> None:
         """Write what changed. A disk that refuses is logged: verdicts in memory still hold."""

@@ -1,7 +1,11 @@
 """The agent's metrics, in one registry that the app serves. Names are part of the API (docs/operations.md)."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
+
+from agent.model.verdicts import Health
 
 _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -95,6 +99,12 @@ class Metrics:
             ["result"],
             registry=registry,
         )
+
+    def forget(self, devices: Iterable[str]) -> None:
+        """Show no verdict any more of devices that are gone, or have another name."""
+        for device in devices:
+            for health in Health:
+                self.device_verdict.remove(device, health.value)
 
     def watch(self, collector: Collector) -> None:
         """Serve what another part works out when it is asked for."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,14 +56,16 @@ class Operators:
         handles: Handles,
         submit: Callable[[Finding], None],
         forget: Callable[[str], None],
+        nics: Callable[[], Iterable[str]] = tuple,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``forget`` is told which device need not come back where it is missing."""
+        """``forget`` is told which device need not come back where it is missing; ``nics`` names those there are."""
         self._ledger = ledger
         self._devices = devices
         self._handles = handles
         self._submit = submit
         self._forget = forget
+        self._nics = nics
         self._now = now
         self._resume_at: asyncio.TimerHandle | None = None
 
@@ -96,12 +98,17 @@ class Operators:
     async def release(self, *, seconds: float, timeout: float, who: str) -> None:
         """Let go of every NVML handle for so long, or until ``resume``.
 
-        Raises StillHeldError when the driver hangs; it is taken up again then.
+        Raises StillHeldError when the driver hangs; it is taken up again then, and when who asked goes away meanwhile.
         """
         log.info("driver.released", seconds=seconds, who=who)
         self._cancel()
-        if not await self._handles.release(timeout=timeout):
-            self._handles.resume()
+        released = False
+        try:
+            released = await self._handles.release(timeout=timeout)
+        finally:
+            if not released:
+                self._handles.resume()
+        if not released:
             raise StillHeldError(
                 f"the NVML worker has not ended within {timeout:g} s: a call into the driver hangs; reboot the node"
             )
@@ -120,7 +127,7 @@ class Operators:
 
     def _names(self) -> set[str]:
         gpus: set[str] = {gpu.uuid for gpu in self._devices.inventory.gpus}
-        return gpus | set(self._ledger.devices())
+        return gpus | {*self._nics()} | self._ledger.devices()
 
     def _device(self, name: str) -> str:
         """Return the device that a person means: by UUID, by PCI address in any spelling, or by NVML index."""

@@ -32,3 +32,7 @@ class Storms:
             self._acted = {fault: at for fault, at in self._acted.items() if now - at < CALM}
         self._acted[fault] = now
         return False
+
+    def over(self, device: str) -> None:
+        """What was acted on has ended on a device: what comes now has to be acted on by itself."""
+        self._acted = {fault: at for fault, at in self._acted.items() if fault[0] != device}

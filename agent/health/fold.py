@@ -8,6 +8,7 @@ process ended, the driver said so, the device was reset, the node rebooted. Neve
 milder happened later (peers let an Xid 45 overwrite the 48 that caused it).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -68,9 +69,16 @@ class HealthState:
         return replace(self, devices=MappingProxyType(devices))
 
 
-def fold(state: HealthState, finding: Finding, *, device: str, catalog: Catalog = EMPTY) -> HealthState:
-    """Return the state after one finding about one device. The catalog tells what brings about what."""
-    held = tuple(kept for latch in state.latches(device) if (kept := _after_evidence(latch, finding)) is not None)
+def fold(
+    state: HealthState, finding: Finding, *, device: str, catalog: Catalog = EMPTY, now: float = math.inf
+) -> HealthState:
+    """Return the state after one finding about one device. The catalog tells what brings about what.
+
+    ``now`` is Unix time: what was seen after it was stamped by a clock that has been set back since.
+    """
+    held = tuple(
+        kept for latch in state.latches(device) if (kept := _after_evidence(latch, finding, now=now)) is not None
+    )
     cancelled = catalog.cancels(FaultKey(finding.kind, finding.code))
     held = tuple(latch for latch in held if latch.key not in cancelled)
     if _raises(finding) and not any(_is_effect(finding, of=latch, catalog=catalog) for latch in held):
@@ -155,6 +163,7 @@ SUSPICIONS = frozenset({FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN}
 STANDING = frozenset(
     {
         FindingKind.RECOVERY_ACTION,
+        FindingKind.NVML_ERROR,
         FindingKind.ECC_UNCORRECTED,
         FindingKind.ECC_SRAM_THRESHOLD,
         FindingKind.ECC_CORRECTED_RATE,
@@ -176,6 +185,7 @@ STANDING = frozenset(
         FindingKind.LINK_SLOW,
         FindingKind.RDMA_PORT_DOWN,
         FindingKind.RDMA_ERRORS,
+        FindingKind.REPORTED_UNHEALTHY,
     }
 )
 """What a source looks at all the time. It tells of a beginning and of an end, and once each: nobody's word ends it."""
@@ -244,9 +254,16 @@ def _worse(one: ActionClass, other: ActionClass) -> ActionClass:
     return max(one, other, key=lambda action: action.severity)
 
 
-def _after_evidence(latch: Latch, finding: Finding) -> Latch | None:
-    """Return what is left of a latch after a finding that may be the evidence against it."""
-    if finding.observed_at < latch.last_seen:
+def _after_evidence(latch: Latch, finding: Finding, *, now: float) -> Latch | None:
+    """Return what is left of a latch after a finding that may be the evidence against it.
+
+    Evidence that is older than the fault is none: sources overtake each other. But an end is told once, so a clock
+    that was set back must not make it old. What is ``STANDING`` has one source, whose last word is the newest; only of
+    the recovery action the kernel log tells, too.
+    """
+    told_by_one = latch.kind in STANDING and latch.kind is not FindingKind.RECOVERY_ACTION
+    of_its_source = finding.kind is FindingKind.FAULT_OVER and told_by_one
+    if finding.observed_at < latch.last_seen <= now and not of_its_source:
         return latch
     if finding.kind is FindingKind.APP_GONE:
         return None if latch.action is ActionClass.RESTART_APP else latch

@@ -1,17 +1,19 @@
 """Which faults have come again and again on a device. Pure: what is remembered and a finding in, the same out.
 
 A fault that ends with its process leaves nothing behind in the verdict. Here its times are kept for as long as the
-catalog's rule for it looks back, over reboots too: bad hardware does not mend itself by one. One workload counts once:
-a program with a bug meets its fault after each restart, on whatever device.
+catalog's rule for it looks back, over reboots too: bad hardware does not mend itself by one. Where a program can bring
+the fault about, one workload counts once: a program with a bug meets its fault after each restart, on whatever device.
+Those whose workload is not known count as one, too. NVML tells of the kernel log's Xids a second time, without process
+and place: its word does not count.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from agent.health.catalog import Catalog, FaultKey
+from agent.health.catalog import AppCaused, Catalog, FaultKey
 from agent.model.actions import ActionClass
-from agent.model.findings import Finding, FindingKind
+from agent.model.findings import Finding, FindingKind, Source
 
 MOST_TIMES = 64
 """Times that are kept of one fault: lines of one event count once (``repeats.BURST_SECONDS``), rules ask for few."""
@@ -57,11 +59,12 @@ def noted(
     key = FaultKey(finding.kind, finding.code)
     entry = catalog.find(key)
     rule = entry.repeats if entry is not None else None
-    if rule is None:
+    if entry is None or rule is None or (finding.kind is FindingKind.XID and finding.source is Source.NVML):
         return history, None
+    each_counts = entry.app_caused is AppCaused.NO
     fault = Fault(device, key, tuple(finding.evidence.get(name, "") for name in rule.same))
     since = finding.observed_at - rule.within
-    before = (each for each in history.faults.get(fault, ()) if each.at >= since and (each.pod != pod or not pod))
+    before = (each for each in history.faults.get(fault, ()) if each.at >= since and (each_counts or each.pod != pod))
     occurrences = (*before, Occurrence(finding.observed_at, pod))[-MOST_TIMES:]
     kept = _young(history, now=finding.observed_at, catalog=catalog)
     after = History(MappingProxyType({**kept, fault: occurrences}))

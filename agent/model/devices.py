@@ -63,6 +63,11 @@ class Gpu:
     name: str = ""
     mig: tuple[MigInstance, ...] = ()
 
+    @property
+    def remembered(self) -> bool:
+        """Whether only an earlier agent has seen it: then its instances are not known. It has no index."""
+        return self.index < 0
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLocator:

@@ -69,7 +69,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class NicInventory:
-    """The NICs of the node. ``complete`` is False while sysfs could not be read: absence then proves nothing."""
+    """The NICs of the node. ``complete`` is False while sysfs or netlink could not be asked: nothing is proven then."""
 
     nics: tuple[Nic, ...] = ()
     complete: bool = False

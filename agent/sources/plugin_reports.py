@@ -92,7 +92,8 @@ class PluginReports:
             if self._raised.get(device) != text:
                 self._raised[device] = text
                 self._say(device, FindingKind.REPORTED_UNHEALTHY, text=text)
-        for device in self._raised.keys() - unhealthy.keys() - unsure:
+        over = self._raised.keys() - unhealthy.keys() - unsure if not self._of_some_gpu(reports) else ()
+        for device in over:
             del self._raised[device]
             self._say(device, FindingKind.FAULT_OVER, text="no plugin says any more that it is unhealthy")
         self._name_foreign(reports)
@@ -120,6 +121,13 @@ class PluginReports:
             self._gpu_of.setdefault(uuid, uuid)
         if uuid in self._gpu_of:
             yield self._gpu_of[uuid]
+
+    def _of_some_gpu(self, reports: Iterable[ResourceHealth]) -> bool:
+        """Whether one that is not healthy is of a GPU that cannot be told yet: it may be any of them."""
+        return any(
+            report.health is not ReportedHealth.HEALTHY and _uuid(report) is not None and not any(self._device(report))
+            for report in reports
+        )
 
     def _name_foreign(self, reports: Iterable[ResourceHealth]) -> None:
         """Log what is unhealthy and none of ours, once."""

@@ -30,7 +30,10 @@ _CONFIGURATION_FAULTS = {  # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION
 
 
 def _link_down(look: Look) -> Judgement | None:
-    """A link that was up on this boot is down. Under MIG no traffic takes NVLink (MIG user guide: no P2P)."""
+    """A link that was up on this boot is down. Under MIG no traffic takes NVLink (MIG user guide: no P2P).
+
+    What an earlier agent told may be of any link; what this one did, is of links that it has seen up.
+    """
     if look.get(Vital.MIG_MODE):
         return None
     active = look.vitals.by_link(Vital.NVLINK_ACTIVE)
@@ -40,7 +43,7 @@ def _link_down(look: Look) -> Judgement | None:
         return Judgement(holds=True, text=text, after=look.limits.link_down, mark=tuple(down))
     unread = any(vital is Vital.NVLINK_ACTIVE for vital, _ in look.vitals.errors)
     known = bool(active) and not unread and look.record.links_seen_up <= active.keys()
-    return look.settled if known and all(active.values()) else None
+    return look.settled if known and (look.held or all(active.values())) else None
 
 
 def _link_errors(look: Look) -> Judgement | None:

@@ -123,7 +123,7 @@ class NetworkSource:
 
     @property
     def inventory(self) -> NicInventory:
-        """Every NIC seen since the agent started, lost ones too; complete only while sysfs can be read."""
+        """Every NIC seen since the agent started, lost ones too; complete only while sysfs and netlink tell of them."""
         return self._view.inventory
 
     def place(self, pci: PciAddress) -> PciPlace:
@@ -181,7 +181,7 @@ class NetworkSource:
     def _deaf(self, name: ChannelName, error: OSError | ListingError) -> None:
         self._statuses.netlink_away(name.value, error)
         if name is ChannelName.LINKS:
-            self._view.take_links(())
+            self._view.lose_links()
             self._fold(self._view.readings())
 
     async def _look_again(self) -> None:

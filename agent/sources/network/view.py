@@ -24,14 +24,16 @@ class View:
         self._nics: dict[PciAddress, Nic] = {}
         self._scan: Scan | None = None
         self._links: dict[int, Link] = {}
+        self._links_told = False
         self._ports: Mapping[RdmaPort, PortState] = {}
         self._speeds: Mapping[str, int] = {}
         self._counters: Mapping[RdmaPort, CounterReading] = {}
 
     @property
     def inventory(self) -> NicInventory:
-        """Every NIC that sysfs has shown since the agent started."""
-        return NicInventory(tuple(self._nics[pci] for pci in sorted(self._nics)), complete=self._scan is not None)
+        """Every NIC that sysfs has shown since the agent started; complete only while their links are told of, too."""
+        told = self._scan is not None and (self._links_told or self.empty)
+        return NicInventory(tuple(self._nics[pci] for pci in sorted(self._nics)), complete=told)
 
     @property
     def nics(self) -> tuple[Nic, ...]:
@@ -70,6 +72,11 @@ class View:
     def take_links(self, links: Iterable[Link]) -> None:
         """Take in the whole list of links."""
         self._links = {link.index: link for link in links}
+        self._links_told = True
+
+    def lose_links(self) -> None:
+        """Forget the links: nobody tells of them now."""
+        self._links, self._links_told = {}, False
 
     def take_link(self, link: Link) -> bool:
         """Take in a change of one link. Return whether there are other links than before, or other names."""

@@ -102,7 +102,7 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
         unreadable=tuple(_unreadable(snapshot)),
     )
     changes = [change for uuid, state in gpus.items() for change in _changes(before.get(uuid), state, slots.get(uuid))]
-    strange = (*_stranger_changes(view.strangers, strangers), *_strange_fault_changes(view, after))
+    strange = (*_stranger_changes(view, after), *_strange_fault_changes(view, after))
     return after, (*changes, *strange)
 
 
@@ -229,14 +229,16 @@ def _remap_evidence(state: GpuState) -> Mapping[str, str]:
     return MappingProxyType({name: str(fact).lower() for name, fact in facts.items() if fact is not None})
 
 
-def _stranger_changes(before: int, after: int) -> Iterator[Change]:
+def _stranger_changes(before: View, after: View) -> Iterator[Change]:
     """A GPU that was off the bus before anybody saw it well has no name; that one is lost is still a fact."""
-    if after > before:
-        text = f"{after} GPU(s) listed by NVML were lost before they could be identified"
+    if after.strangers > before.strangers:
+        text = f"{after.strangers} GPU(s) listed by NVML were lost before they could be identified"
         yield Change(kind=FindingKind.DEVICE_LOST, code="", device=DeviceLocator(), text=text)
-    if before > 0 and after == 0:
+    if before.strangers > 0 and after.strangers == 0:
         text = "every GPU listed by NVML can be identified"
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=DeviceLocator(), text=text)
+    elif after.complete and not before.complete:
+        yield _over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # an agent before this one may have raised it
 
 
 def _strange_faults(nameless: Iterable[Slot]) -> frozenset[int]:
@@ -248,7 +250,7 @@ def _strange_fault_changes(before: View, after: View) -> Iterator[Change]:
     for code in sorted(after.strange_faults - before.strange_faults):
         text = f"a GPU that NVML cannot identify answers with NVML error {code}"
         yield Change(kind=FindingKind.NVML_ERROR, code=str(code), device=DeviceLocator(), text=text)
-    if before.strange_faults and not after.strange_faults:
+    if (before.strange_faults or not before.complete) and after.complete:
         yield _over(FindingKind.NVML_ERROR, where=DeviceLocator())
 
 

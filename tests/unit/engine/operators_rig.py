@@ -23,9 +23,10 @@ NIC = PciAddress.parse("0000:c1:00.0")
 
 @dataclass
 class Handles:
-    """The driver's handles; ``hangs`` is a call that never comes back."""
+    """The driver's handles; ``hangs`` is a call that never comes back, ``slow`` one that does not come back soon."""
 
     hangs: bool = False
+    slow: bool = False
     held: bool = True
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
     on_release: Callable[[], object] = lambda: None
@@ -33,6 +34,8 @@ class Handles:
     async def release(self, *, timeout: float) -> bool:
         self.held = self.hangs
         self.on_release()
+        if self.slow:
+            await asyncio.Event().wait()
         return not self.hangs
 
     def resume(self) -> None:
@@ -46,6 +49,7 @@ class Node:
     operators: Operators
     handles: Handles
     forgotten: list[str]
+    nics: list[str]
 
     def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
         finding = Finding(Source.KERNEL_LOG, kind, code, device, action, observed_at=10.0)
@@ -63,7 +67,7 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
     """A node whose state is in that directory."""
     store = await Store.open(directory / "state.db")
     ledger = HealthLedger(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
-    handles, forgotten = Handles(), list[str]()
+    handles, forgotten, nics = Handles(), list[str](), list[str]()
     devices = outside.Devices()
     operators = Operators(
         ledger=ledger,
@@ -71,9 +75,10 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
         handles=handles,
         submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
         forget=forgotten.append,
+        nics=lambda: nics,
         now=lambda: 20.0,
     )
-    yield Node(ledger, operators, handles, forgotten)
+    yield Node(ledger, operators, handles, forgotten, nics)
     await store.close()
 
 

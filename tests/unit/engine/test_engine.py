@@ -20,7 +20,7 @@ from agent.history.store import Store
 from agent.model import conditions
 from agent.model.actions import ActionClass
 from agent.model.conditions import ConditionStatus
-from agent.model.devices import DeviceLocator
+from agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.workloads import Allocations, ContainerId, ContainerRef, PodUid
 from tests.fakes import outside
@@ -71,8 +71,8 @@ class World:
     store: Store
     metrics: Metrics
 
-    async def restarted(self) -> Request:
-        async with asyncio.timeout(5):
+    async def restarted(self, *, within: float = 5) -> Request:
+        async with asyncio.timeout(within):
             return await self.restarts.requests.get()
 
     async def nothing_restarted(self) -> None:
@@ -82,8 +82,8 @@ class World:
                 await asyncio.sleep(0.01)
         assert self.restarts.requests.empty()
 
-    async def condition(self, kind: str, reason: str) -> conditions.Condition:
-        async with asyncio.timeout(5):
+    async def condition(self, kind: str, reason: str, *, within: float = 5) -> conditions.Condition:
+        async with asyncio.timeout(within):
             return await self.said.wait_for(builders.POD, kind, reason)
 
 
@@ -269,6 +269,66 @@ async def test_an_unknown_code_and_a_silent_driver_are_unknown_and_restart_nobod
     await world.nothing_restarted()
 
 
+async def test_a_driver_that_is_not_up_yet_is_asked_again(world: World) -> None:
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
+    world.devices.recovery = 0
+    assert (await world.restarted(within=60)).cause().action is ActionClass.RESTART_APP
+
+
+async def test_what_was_left_to_a_driver_that_wanted_a_reset_is_over_after_it(world: World) -> None:
+    world.devices.recovery = 1
+    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # which a reset does not leave alive
+    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    world.devices.recovery = 0
+    await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+
+
+async def test_what_an_earlier_agent_left_to_the_driver_is_asked_by_the_next(stopped_world: World) -> None:
+    world = stopped_world
+    async with running(world):
+        world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+        await world.nothing_restarted()
+    second = make(world.store, Metrics(CollectorRegistry()))
+    second.holders.hold(TRAINER)
+    old = second.events.run(TRAINER, name="trainer-0", created_at=1)
+    second.devices.recovery = 0
+    await second.ledger.load()
+    async with running(second):
+        failing = await second.condition(conditions.DEVICES_HEALTHY, "Xid999")
+        assert failing.status is not ConditionStatus.TRUE
+        second.events.stop(old)
+        await second.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+    assert second.restarts.requests.empty()
+
+
+async def test_a_line_that_comes_after_the_end_of_its_fault_is_no_lasting_fault(world: World) -> None:
+    ends = world.metrics.findings.labels("cri", "AppGone", "")
+    for ended in (1, 2, 3):
+        world.engine.submit(xid(pid=99))  # which is gone
+        async with asyncio.timeout(60):
+            while ends._value.get() < ended:  # noqa: ASYNC110 - a counter
+                await asyncio.sleep(0)
+    assert world.ledger.latches(outside.GPU.uuid) == ()
+
+
+async def test_who_holds_an_instance_is_not_known_before_the_driver_is_up(stopped_world: World) -> None:
+    world, instance = stopped_world, MigInstance(uuid=GpuUuid("MIG-1"), gpu_instance=1, compute_instance=0)
+    world.ledger.apply(xid(), inventory=world.devices.inventory)
+    world.holders.hold(TRAINER, device=instance.uuid)
+    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
+    up = replace(world.devices.inventory, gpus=(replace(outside.GPU, mig=(instance,)),))
+    world.devices.inventory = Inventory(gpus=(replace(outside.GPU, index=-1),))
+    async with running(world):
+        await asyncio.sleep(0.1)
+        assert world.ledger.latches(outside.GPU.uuid)
+        world.devices.inventory = up
+        world.publisher.holders_changed()
+        await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
+        world.events.stop(old)
+        await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+
+
 async def test_the_end_of_what_nobody_holds_is_no_news(world: World) -> None:
     over = xid(0, ActionClass.NONE, kind=FindingKind.FAULT_OVER)
     world.engine.submit(replace(over, code="Throttled"))
@@ -333,6 +393,25 @@ async def test_verdicts_survive_the_agent_and_end_when_every_holder_is_newer(sto
         await second.condition(conditions.DEVICES_HEALTHY, "Xid31")
         second.events.stop(old)
         await second.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_the_end_of_an_earlier_agents_fault_is_not_that_of_a_newer_one(stopped_world: World) -> None:
+    world = stopped_world
+    world.holders.hold(TRAINER, MONITOR)
+    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
+    world.ledger.apply(xid(94), inventory=world.devices.inventory)
+    async with running(world):
+        await world.condition(conditions.DEVICES_HEALTHY, "Xid94")
+        newer = world.events.run(MONITOR, name="exporter-0", created_at=1)
+        world.processes.add(77, container=newer)
+        world.engine.submit(xid(31, pid=77, observed_at=150.0))
+        await world.restarted()
+        world.events.stop(old)
+        await world.nothing_restarted()
+        await asyncio.sleep(0.1)
+        assert {latch.code for latch in world.ledger.latches(outside.GPU.uuid)} == {"94", "31"}
+        world.events.stop(newer)
+        await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
 async def test_findings_that_do_not_fit_are_counted(stopped_world: World) -> None:

@@ -31,10 +31,20 @@ OFF_THE_BUS = Finding(
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[HealthLedger]:
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, metrics: Metrics) -> AsyncIterator[HealthLedger]:
     store = await Store.open(tmp_path / "state.db")
-    yield HealthLedger(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
+    yield HealthLedger(store=store, metrics=metrics, boot_id="boot-1", now=lambda: 1000.0)
     await store.close()
+
+
+def shown(metrics: Metrics) -> set[str]:
+    """Return the devices whose verdicts are in the metrics."""
+    return {sample.labels["device"] for metric in metrics.device_verdict.collect() for sample in metric.samples}
 
 
 async def test_a_fault_from_before_the_driver_was_up_counts_when_it_is(ledger: HealthLedger) -> None:
@@ -55,3 +65,25 @@ async def test_a_fault_on_a_gpu_that_the_driver_has_lost_counts_for_its_uuid(led
 async def test_a_gpu_that_does_not_answer_now_is_not_said_to_be_healthy(ledger: HealthLedger) -> None:
     assert ledger.verdict(UUID, inventory=dataclasses.replace(KNOWN, silent=frozenset({UUID}))).health is Health.UNKNOWN
     assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
+
+
+async def test_a_device_is_shown_by_its_last_name_only(ledger: HealthLedger, metrics: Metrics) -> None:
+    ledger.verdict(ledger.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
+    assert shown(metrics) == {str(PCI)}
+    ledger.verdict(UUID, inventory=KNOWN)
+    assert shown(metrics) == {UUID}
+
+
+async def test_a_gpu_that_another_has_replaced_is_not_shown_any_more(ledger: HealthLedger, metrics: Metrics) -> None:
+    ledger.verdict(UUID, inventory=KNOWN)
+    other = Inventory(gpus=(Gpu(uuid=GpuUuid("GPU-2"), pci=PCI, index=0),), complete=True)
+    ledger.verdict("GPU-2", inventory=other)
+    assert shown(metrics) == {"GPU-2"}
+
+
+async def test_a_clock_that_is_set_back_holds_up_no_end(ledger: HealthLedger) -> None:
+    before = dataclasses.replace(OFF_THE_BUS, action=ActionClass.RESTART_APP, observed_at=4600.0)
+    ledger.apply(before, inventory=KNOWN)
+    gone = dataclasses.replace(before, kind=FindingKind.APP_GONE, action=ActionClass.NONE, observed_at=1000.0)
+    ledger.apply(gone, inventory=KNOWN)
+    assert ledger.latches(UUID) == ()

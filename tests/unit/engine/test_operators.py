@@ -45,9 +45,14 @@ async def test_a_device_that_nobody_knows_is_named_with_those_there_are(node: No
 
 
 async def test_every_device_that_is_there_or_faulty_is_listed(node: Node) -> None:
+    node.nics.append("0000:c2:00.0")  # nothing is held against it
     node.found(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE, device=DeviceLocator(pci=NIC))
     listed = {verdict.device: verdict.health for verdict in node.operators.verdicts()}
-    assert listed == {outside.GPU.uuid: Health.HEALTHY, str(NIC): Health.UNHEALTHY}
+    assert listed == {
+        outside.GPU.uuid: Health.HEALTHY,
+        str(NIC): Health.UNHEALTHY,
+        "0000:c2:00.0": Health.UNKNOWN,  # here nobody says that it is there
+    }
 
 
 async def test_the_driver_is_taken_up_again_when_the_time_is_up(node: Node) -> None:
@@ -69,3 +74,21 @@ async def test_a_driver_that_hangs_is_not_said_to_be_let_go_of(node: Node) -> No
     with pytest.raises(StillHeldError, match="reboot the node"):
         await node.operators.release(seconds=1.0, timeout=0.01, who="uid 0")
     assert node.handles.resumed.is_set()
+
+
+async def test_the_driver_is_taken_up_again_when_who_asked_goes_away_meanwhile(node: Node) -> None:
+    asking = asyncio.current_task()
+    assert asking is not None
+    node.handles.on_release = asking.cancel  # what the server does when the connection is gone
+    node.handles.slow = True
+    with pytest.raises(asyncio.CancelledError):
+        await node.operators.release(seconds=3600.0, timeout=60.0, who="uid 0")
+    asking.uncancel()
+    assert node.handles.held
+
+
+@pytest.mark.parametrize("kind", [FindingKind.NVML_ERROR, FindingKind.REPORTED_UNHEALTHY])
+async def test_what_its_source_tells_once_and_still_sees_is_not_cleared(node: Node, kind: FindingKind) -> None:
+    node.found(kind, ActionClass.OBSERVE, device=GPU)
+    assert node.operators.clear(outside.GPU.uuid, who="uid 0").over == ()
+    assert node.health(outside.GPU.uuid) is Health.DEGRADED

@@ -60,3 +60,12 @@ def test_what_is_remembered_is_bounded() -> None:
     for pid in range(20_000):
         assert not seen(storms, pid=pid)
     assert len(storms._acted) <= 4096
+
+
+def test_when_what_was_acted_on_has_ended_the_next_line_is_a_fault_of_its_own() -> None:
+    storms = Storms(clock=lambda: 5.0)
+    assert not seen(storms)
+    assert not seen(storms, device="GPU-2")
+    storms.over("GPU-1")
+    assert not seen(storms)
+    assert seen(storms, device="GPU-2")

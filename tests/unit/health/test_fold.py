@@ -93,6 +93,12 @@ def test_evidence_from_before_the_fault_clears_nothing() -> None:
     assert fold.verdict(folded(XID31, early), GPU, answers=True).health is Health.DEGRADED
 
 
+def test_the_end_of_what_its_source_sees_all_the_time_is_believed_whatever_the_clock_says() -> None:
+    down = finding(FindingKind.LINK_DOWN, "", ActionClass.REPLACE, at=3600.0)
+    up = finding(FindingKind.FAULT_OVER, "LinkDown", ActionClass.NONE, at=10.0)
+    assert folded(down, up).latches(GPU) == ()
+
+
 def test_the_drivers_latest_word_replaces_its_earlier_one() -> None:
     reboot = finding(FindingKind.XID, "154", ActionClass.REBOOT_NODE, at=60.0)
     state = folded(DRIVER_RESET, reboot)

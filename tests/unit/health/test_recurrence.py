@@ -14,9 +14,9 @@ GPU, OTHER = "GPU-1", "GPU-2"
 HOUR = 3600.0
 
 
-def xid(code: str, *, at: float, **evidence: str) -> Finding:
+def xid(code: str, *, at: float, source: Source = Source.KERNEL_LOG, **evidence: str) -> Finding:
     return Finding(
-        source=Source.KERNEL_LOG,
+        source=source,
         kind=FindingKind.XID,
         code=code,
         device=DeviceLocator(),
@@ -41,6 +41,21 @@ def test_the_same_fault_in_two_pods_within_a_day_makes_the_device_suspect() -> N
 
 def test_a_program_that_crashes_again_and_again_is_one_program() -> None:
     assert told(*((xid("31", at=at * 300.0), "a") for at in range(50))) == []
+
+
+@pytest.mark.parametrize("code", ["13", "31"])
+def test_what_nvml_tells_once_more_of_one_program_does_not_count(code: str) -> None:
+    crashes = [at * 300.0 for at in range(20)]
+    twins = [((xid(code, at=at, source=Source.NVML), ""), (xid(code, at=at, gpc="0", tpc="1"), "a")) for at in crashes]
+    assert told(*(report for pair in twins for report in pair)) == []
+
+
+def test_programs_that_nobody_could_name_may_be_one() -> None:
+    assert told(*((xid("31", at=at * HOUR), "") for at in range(3))) == []
+
+
+def test_what_no_program_brings_about_counts_whatever_ran() -> None:
+    assert FindingKind.FAULT_REPEATED in told(*((xid("79", at=at * 10 * HOUR), "a") for at in range(3)))
 
 
 def test_many_lines_of_one_event_are_one_event() -> None:

@@ -146,6 +146,17 @@ def test_mig_instance_waits_until_the_driver_tells_whose_it_is(node: Node) -> No
     assert node.told == [(RAISED, B)]
 
 
+def test_while_nobody_knows_whose_instance_it_is_nothing_that_was_held_is_over() -> None:
+    node = Node(A, B)
+    node.inventory = Inventory()
+    node.see(pod(report(UNHEALTHY, device=MIG_1)))
+    node.source.listed()
+    assert node.told == []
+    node.inventory = INVENTORY
+    node.source.look()
+    assert node.told == [(RAISED, B), (OVER, A)]
+
+
 def test_driver_that_goes_away_ends_nothing(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.inventory = Inventory()

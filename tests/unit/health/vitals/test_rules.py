@@ -225,6 +225,18 @@ def test_a_link_that_never_was_up_is_not_down() -> None:
     assert gpu.of(FindingKind.NVLINK_DOWN) == []  # not over either: an agent before may have seen it up
 
 
+def test_links_that_never_were_up_do_not_hold_up_the_end_of_what_others_had() -> None:
+    gpu = Watched()
+    bridged = but({Vital.NVLINK_ACTIVE: 0}, link=3)
+    gpu.poll(bridged)
+    gpu.poll(but({Vital.NVLINK_ACTIVE: 0}, link=1, of=bridged), seconds=HOUR)
+    assert FindingKind.NVLINK_DOWN in gpu.state.held()
+
+    gpu.poll(bridged, seconds=HOUR)
+
+    assert FindingKind.NVLINK_DOWN not in gpu.state.held()
+
+
 def test_a_link_that_cannot_be_read_is_not_up_again() -> None:
     gpu = Watched()
     gpu.poll(HEALTHY)

@@ -353,11 +353,13 @@ async def test_without_netlink_the_part_is_degraded_and_comes_back(
 ) -> None:
     node.nic(ONE, "eth1")
     kernel.refusal = OSError(errno.EPERM, "Operation not permitted")
-    async with node.running(notes):
+    async with node.running(notes) as source:
         await notes.until(lambda: notes.state is PartState.DEGRADED)
         assert "hostNetwork" in notes.statuses[-1].mend
+        assert not source.inventory.complete  # of a NIC whose links nobody tells of it is not said that it is well
         kernel.refusal = None
         await ready(notes)
+        assert source.inventory.complete
 
 
 async def test_a_socket_that_breaks_is_replaced_and_what_was_missed_is_told(

@@ -144,13 +144,39 @@ def test_the_first_answer_ends_what_an_earlier_agent_may_have_raised(
 ) -> None:
     _, told = told_by((first,), (first,))
 
-    assert told == expected
+    assert [change for change in told if change[1] is not None] == expected
+
+
+NOBODYS_FAULTS_ARE_OVER = [
+    (FindingKind.FAULT_OVER, None, LOST.value),
+    (FindingKind.FAULT_OVER, None, FindingKind.NVML_ERROR.value),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        pytest.param((well(0), lost(1)), NOBODYS_FAULTS_ARE_OVER, id="all-identified"),
+        pytest.param((well(0), nameless(1, Condition.UNREADABLE)), [], id="it-may-be-the-nameless-one"),
+    ],
+)
+def test_what_an_earlier_agent_raised_against_no_gpu_by_name_is_over_when_each_has_one(
+    first: tuple[Slot, ...], expected: list[tuple[FindingKind, GpuUuid | None, str]]
+) -> None:
+    _, told = told_by(first, first)
+
+    assert [change for change in told if change[1] is None] == expected
 
 
 def test_a_gpu_that_is_lost_at_first_is_not_lost_any_more_when_it_answers() -> None:
     _, told = told_by((lost(0),), (well(0),))
 
-    assert told == [(LOST, "GPU-0", ""), (BACK, "GPU-0", ""), over(0, LOST), over(0, RECOVERY)]
+    assert [change for change in told if change[1] is not None] == [
+        (LOST, "GPU-0", ""),
+        (BACK, "GPU-0", ""),
+        over(0, LOST),
+        over(0, RECOVERY),
+    ]
 
 
 @pytest.mark.parametrize(
