@@ -3,10 +3,11 @@
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
-from agent.health import catalog_file, repeats
+from agent.health import catalog_file, repeats, sensor_limits
 from agent.health.catalog import Catalog, Entry, FaultKey
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
@@ -22,6 +23,16 @@ _HEAD = """\
 The driver's own verdict (Xid 154, NVML's recovery action) goes before this table.
 A code marked † follows the word in its line: *Non-fatal* lowers it to `None`, *Fatal* raises it to `AskDriver`.
 """
+
+_LIMITS = """
+## Limits
+
+From which readings on a device is at fault. An override file may change them (`limits: {gpu: {settle: 30}}`). Times
+are in seconds, temperatures in °C, shares from 0 to 1. What each means, and where it comes from:
+`agent/health/vitals/limits.py` for GPUs, `agent/health/links.py` for NICs.
+
+| limit | value |
+|---|---|"""
 
 _SUBCODES = """
 ## Sub-codes of fifth-generation NVLinks
@@ -50,8 +61,15 @@ def render(catalog: Catalog) -> str:
         if entries:
             parts += [f"\n## {kind.value}\n", "| code | name | class | app | meaning | NVIDIA's advice | effect of |"]
             parts += ["|---|---|---|---|---|---|---|", *_rows(entries)]
+    parts += [_LIMITS, *_limits(catalog)]
     rules = [row for entry in sorted(catalog.entries.values(), key=_number) for row in _subcodes(entry)]
     return "\n".join(parts) + "\n" + (_SUBCODES + "\n".join(rules) + "\n" if rules else "")
+
+
+def _limits(catalog: Catalog) -> Iterator[str]:
+    for group in sensor_limits.GROUPS:
+        limits = getattr(catalog.limits, group)
+        yield from (f"| `{group}.{each.name}` | {getattr(limits, each.name):g} |" for each in fields(limits))
 
 
 def _subcodes(entry: Entry) -> Iterator[str]:

@@ -81,6 +81,7 @@ class Watching:
             known_before=gpus,
             on_inventory=lambda known: memories.keep(_GPUS, gpu_memory.encode(known, boot_id=boot_id)),
             sysfs=settings.sysfs,
+            limits=catalog.limits.gpu,
         )
         network = NetworkSource(
             emit=outlets.emit,
@@ -93,6 +94,7 @@ class Watching:
             netns=settings.network_namespace,
             ignored=frozenset(settings.ignored_nics),
             unasked=frozenset(settings.unasked_nics),
+            limits=catalog.limits.nic,
         )
         cursor = StoredCursor(store=store, may_forget=outlets.idle)
         kernel_log = KernelLogSource(

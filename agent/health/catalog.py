@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from agent.health.repeats import Repeats
+from agent.health.sensor_limits import SensorLimits
 from agent.health.subcodes import Registers, SubCode
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
@@ -76,11 +77,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All entries, by kind and code. ``does`` says for people what kubemend does about each action class."""
+    """All entries, by kind and code.
+
+    ``does`` says for people what kubemend does about each action class; ``limits`` are those of what is measured.
+    """
 
     version: str
     entries: Mapping[FaultKey, Entry]
     does: Mapping[ActionClass, str]
+    limits: SensorLimits = field(default_factory=SensorLimits)
     _effects: Mapping[FaultKey, frozenset[FaultKey]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

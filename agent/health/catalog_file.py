@@ -14,13 +14,15 @@ import yaml
 
 from agent.health import catalog_nodes, catalog_rules, fault_names
 from agent.health.catalog import AppCaused, Catalog, Entry, FaultKey
+from agent.health.sensor_limits import SensorLimits
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
 
 SCHEMA = 1
 
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TOP = frozenset({"schema", "version", "does", "faults"})
+_NEEDED = frozenset({"schema", "version", "does", "faults"})
+_TOP = _NEEDED | {"limits"}
 _TEXTS = ("name", "meaning", "does", "nvidia", "note")
 _LINKS = ("effect_of", "cancels")
 _RULES = frozenset({"subcodes", "repeats"})
@@ -49,12 +51,17 @@ def builtin() -> Catalog:
 def parse(text: str) -> Catalog:
     """Read a whole catalog. Raises CatalogError."""
     top = _read_top(text)
-    missing = _TOP - top.keys()
+    missing = _NEEDED - top.keys()
     if missing:
         raise CatalogError(f"catalog: {', '.join(sorted(missing))} missing at the top: add it")
     does = _does(top["does"], required=True)
     entries = _apply(_faults(top), onto={})
-    return Catalog(version=str(top["version"]), entries=MappingProxyType(entries), does=MappingProxyType(does))
+    return Catalog(
+        version=str(top["version"]),
+        entries=MappingProxyType(entries),
+        does=MappingProxyType(does),
+        limits=_limits(top, onto=SensorLimits()),
+    )
 
 
 def merged(base: Catalog, overrides: str) -> Catalog:
@@ -66,7 +73,19 @@ def merged(base: Catalog, overrides: str) -> Catalog:
     does = {**base.does, **_does(top.get("does", {}), required=False)}
     entries = _apply(_faults(top), onto=base.entries)
     suffix = str(top.get("version", "site"))
-    return Catalog(version=f"{base.version}+{suffix}", entries=MappingProxyType(entries), does=MappingProxyType(does))
+    return Catalog(
+        version=f"{base.version}+{suffix}",
+        entries=MappingProxyType(entries),
+        does=MappingProxyType(does),
+        limits=_limits(top, onto=base.limits),
+    )
+
+
+def _limits(top: Mapping[str, Any], *, onto: SensorLimits) -> SensorLimits:
+    try:
+        return onto.changed(top.get("limits", {}))
+    except ValueError as error:
+        raise CatalogError(f"catalog: {error}") from error
 
 
 def _read_top(text: str) -> dict[str, Any]:
