@@ -34,13 +34,15 @@ class Patience:
 
     ``root_cause``: how long a graver finding may still come in before a restart is begun. ``twin``: how long a
     finding without a pid waits for the kernel log to name the process. ``twin_window``: how far apart two reports
-    of one event may be. ``holders``: how long kubelet may take to say who holds the device.
+    of one event may be. ``holders``: how long kubelet may take to say who holds the device. ``listed``: how long the
+    runtime may take to tell of a container; one that it has not told of by then is not kubelet's.
     """
 
     root_cause: float = 0.05
     twin: float = 0.25
     twin_window: float = 2.0
     holders: float = 600.0
+    listed: float = 10.0
     ask_again: float = 1.0
 
 
@@ -177,17 +179,16 @@ class AppFaults:
 
     async def _attribute(self, noted: Noted) -> Attribution:
         """Attribute as soon as kubelet and the runtime say what it hangs on."""
-        deadline = asyncio.get_running_loop().time() + self._patience.holders
-        looked_again = False
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         while True:
             process = self.named_container(noted.finding, noted.process)
-            if process is ProcessLookup.NOT_LISTED and looked_again:
+            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._patience.listed:
                 process = ProcessLookup.OUTSIDE_PODS  # some other container, not one of kubelet's
             holders = await self._all_holders(noted.finding.device)
             found = attribution.attribute(noted.finding, process=process, holders=holders)
-            if found.how is not How.HOLDERS_UNKNOWN or asyncio.get_running_loop().time() >= deadline:
+            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._patience.holders:
                 return found
-            looked_again = True
             await asyncio.sleep(self._patience.ask_again)
 
     async def _all_holders(self, where: DeviceLocator) -> list[ContainerRef] | None:

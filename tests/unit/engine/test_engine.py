@@ -29,7 +29,7 @@ from tests.unit.restart import builders
 TRAINER = builders.TARGET
 MONITOR = ContainerRef(replace(builders.POD, name="monitor", uid=PodUid("uid-2")), "exporter")
 HERE = DeviceLocator(pci=outside.GPU.pci)
-QUICK = Patience(root_cause=0.0, twin=0.05, ask_again=0.01)
+QUICK = Patience(root_cause=0.0, twin=0.05, listed=1.0, ask_again=0.01)
 
 
 def xid(code: int = 31, action: ActionClass = ActionClass.RESTART_APP, **changes: Any) -> Finding:
@@ -355,6 +355,15 @@ async def test_kubelet_away_is_not_nobody_holds_it(world: World) -> None:
     assert not world.engine.idle  # so the source does not forget it
     world.holders.hold(TRAINER)
     assert (await world.restarted()).target == TRAINER
+
+
+async def test_a_container_that_a_slow_runtime_tells_of_late_is_restarted_all_the_same(world: World) -> None:
+    world.processes.add(77, container=ContainerId("late"))
+    world.engine.submit(xid(pid=77))
+    await asyncio.sleep(0.05)  # several looks at what the runtime lists
+    assert world.restarts.requests.empty()
+    world.events.run(MONITOR, name="late")
+    assert (await world.restarted()).target == MONITOR
 
 
 async def test_what_kubelet_does_not_say_is_held_is_not_taken_for_nothing(world: World) -> None:
