@@ -8,6 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
 
@@ -23,28 +27,32 @@ class OwnThread:
         self._thread: threading.Thread | None = None
         self._busy = False
 
-    async def call(self, work: Callable[[], T], *, timeout: float) -> T:
+    async def call(self, work: Callable[[], T], *, timeout: float | None) -> T:
         """Run ``work`` and return its result, or raise what it raises; one call at a time.
 
-        Raises TimeoutError after ``timeout`` seconds, and at once while an earlier call has not come back.
+        Raises TimeoutError after ``timeout`` seconds (None: whoever calls has a deadline of its own), and at once while
+        an earlier call has not come back. An error that comes when nobody waits any more is logged.
         """
         if self._busy:
             raise TimeoutError("an earlier call has not come back yet")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
-        def came_back(settle: Callable[[], None]) -> None:
+        def came_back(settle: Callable[[], None], error: BaseException | None) -> None:
             self._busy = False
             if not outcome.done():
                 settle()
+            elif error is not None:
+                log.warning("own_thread.late_failure", thread=self._name, error=repr(error))
 
         def job() -> None:
+            failed: BaseException | None = None
             try:
                 settle = functools.partial(outcome.set_result, work())
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-                settle = functools.partial(outcome.set_exception, error)
+                settle, failed = functools.partial(outcome.set_exception, error), error
             with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
-                loop.call_soon_threadsafe(came_back, settle)
+                loop.call_soon_threadsafe(came_back, settle, failed)
 
         self._busy = True
         self._ensure_thread()
@@ -68,3 +76,12 @@ class OwnThread:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+async def once(work: Callable[[], T], *, name: str, timeout: float | None = None) -> T:
+    """Run ``work`` in a thread of its own that ends with it; see ``OwnThread.call``."""
+    thread = OwnThread(name)
+    try:
+        return await thread.call(work, timeout=timeout)
+    finally:
+        thread.close()

@@ -13,8 +13,7 @@ import structlog
 
 from agent.actuator import shm as emptying
 from agent.restart import shm
-from common import unix_sockets
-from common.own_thread import OwnThread
+from common import own_thread, unix_sockets
 
 log = structlog.get_logger(__name__)
 
@@ -44,13 +43,10 @@ class Broom:
 
     async def empty(self, place: shm.Place) -> str:
         """Empty a place; return what came of it, for people."""
-        thread = OwnThread("shm")
         try:
-            return await thread.call(lambda: self._empty(place), timeout=self.patience.work + _SLACK)
+            return await own_thread.once(lambda: self._empty(place), name="shm", timeout=self.patience.work + _SLACK)
         except TimeoutError:
             return f"not emptied within {self.patience.work:g} s"
-        finally:
-            thread.close()
 
     def _empty(self, place: shm.Place) -> str:
         until = time.monotonic() + self.patience.work

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.doctor import blocking
 from agent.doctor.checks import Check, Result
+from common import own_thread
 
 NAME = "cgroups"
 
@@ -29,7 +29,7 @@ class Version(enum.Enum):
 async def freezer(sysfs: Path) -> Sequence[Check]:
     """Say which cgroups there are, and whether the agent could freeze a container."""
     root = sysfs / "fs" / "cgroup"
-    return (await blocking.in_thread(lambda: _look(root)),)
+    return (await own_thread.once(lambda: _look(root), name="doctor"),)
 
 
 def version(root: Path) -> Version | None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from agent.cri import client, discovery
 from agent.cri.errors import CriError, NotCri, NotFound, PermissionDenied, RuntimeUnavailable
-from agent.doctor import blocking
 from agent.doctor.checks import Check, Result
 from agent.model.workloads import ContainerId, ContainerState
 from agent.settings import Settings
 from agent.sources.processes import ProcFs
+from common import own_thread
 
 RUNTIME = "container-runtime"
 CONFIG, EVENTS = ABILITIES = ("container-config", "container-events")
@@ -88,7 +88,7 @@ async def processes(settings: Settings) -> Sequence[Check]:
     try:
         async with _connect(_choose(settings)) as cri:
             for container, pid in await _pids(cri):
-                facts = await blocking.in_thread(functools.partial(proc.look, pid))
+                facts = await own_thread.once(functools.partial(proc.look, pid), name="doctor")
                 if facts is not None and facts.container == container:
                     return (Check(PROCESSES, Result.OK, f"{settings.proc} is the host's"),)
                 compared.append((container, pid))

@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.doctor import blocking, mounts
+from agent.doctor import mounts
 from agent.doctor.checks import Check, Result
+from common import own_thread
 
 STATE = "state-directory"
 LINKS = "log-links"
@@ -22,14 +23,14 @@ _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "g
 
 async def state(path: Path) -> Sequence[Check]:
     """Say whether state can be written there durably: without it nothing is restarted."""
-    return (await blocking.in_thread(lambda: _state(path)),)
+    return (await own_thread.once(lambda: _state(path), name="doctor"),)
 
 
 async def log_links(path: Path | None) -> Sequence[Check]:
     """Say whether links to the logs of restarted containers can be made."""
     if path is None:
         return (Check(LINKS, Result.NOT_NEEDED, "turned off: no links to container logs are made"),)
-    return (await blocking.in_thread(lambda: _links(path)),)
+    return (await own_thread.once(lambda: _links(path), name="doctor"),)
 
 
 def _state(path: Path) -> Check:

@@ -4,16 +4,16 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.doctor import blocking
 from agent.doctor.checks import Check, Result
 from agent.sources import kmsg_readers
+from common import own_thread
 
 NAME = "kernel-log"
 
 
 async def readable(path: Path, *, proc: Path) -> Sequence[Check]:
     """Say whether the log can be opened and read, as the agent does it: without blocking."""
-    return (await blocking.in_thread(lambda: _look(path, proc=proc)),)
+    return (await own_thread.once(lambda: _look(path, proc=proc), name="doctor"),)
 
 
 def _look(path: Path, *, proc: Path) -> Check:

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.doctor import blocking, nvml_probe
+from agent.doctor import nvml_probe
 from agent.doctor.checks import Check, Result
 from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml import presence, reader, statuses
 from agent.sources.nvml.child import Child
+from common import own_thread
 
 GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
 
@@ -20,7 +21,7 @@ _STOP_SECONDS = 5.0
 
 async def gpus(*, sysfs: Path, hang_deadline: float) -> Sequence[Check]:
     """Say what NVML tells. ``hang_deadline`` is how long one call may take, in seconds."""
-    on_bus = await blocking.in_thread(lambda: presence.gpus_on_bus(sysfs))
+    on_bus = await own_thread.once(lambda: presence.gpus_on_bus(sysfs), name="doctor")
     try:
         message = await _ask(hang_deadline)
     except OSError as error:

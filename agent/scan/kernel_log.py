@@ -12,7 +12,7 @@ from agent.scan.found import LogFound
 from agent.scan.report import Unseen
 from agent.sources import kmsg_readers, pci_tree
 from agent.sources.kernel_log import wall_offset
-from common.own_thread import OwnThread
+from common import own_thread
 
 PART = "kernel-log"
 
@@ -21,17 +21,16 @@ _LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
 
 async def look(path: Path, *, sysfs: Path, catalog: Catalog, timeout: float) -> LogFound:
     """Read it once. It takes ``timeout`` seconds at most."""
-    thread = OwnThread("kernel-log")
     try:
-        return await thread.call(lambda: _read(path, sysfs=sysfs, catalog=catalog), timeout=timeout)
+        return await own_thread.once(
+            lambda: _read(path, sysfs=sysfs, catalog=catalog), name="kernel-log", timeout=timeout
+        )
     except TimeoutError:
         what, mend = f"{path} could not be read to its end within {timeout:g} s", "give more time by --timeout"
     except kmsg_readers.LogReplacedError:
         what, mend = f"{path} became another file while it was read", "scan again"
     except OSError as error:
         what, mend = f"{path} cannot be read: {error.strerror or error}; Xids are not seen there", _mend(error)
-    finally:
-        thread.close()
     return LogFound(unseen=(Unseen(PART, what, mend),))
 
 

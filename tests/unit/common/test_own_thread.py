@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from common import own_thread
 from common.own_thread import OwnThread
 
 
@@ -100,3 +101,29 @@ def test_a_loop_that_ended_meanwhile_is_no_error(stuck: threading.Event) -> None
     thread.close(last=ended.set)
     stuck.set()
     assert ended.wait(60)
+
+
+async def test_an_error_that_comes_when_nobody_waits_any_more_is_logged(
+    thread: OwnThread, stuck: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail_late() -> None:
+        stuck.wait()
+        raise ZeroDivisionError
+
+    with pytest.raises(TimeoutError):
+        await thread.call(fail_late, timeout=0.01)
+    stuck.set()
+    said = ""
+    async with asyncio.timeout(60):
+        while "own_thread.late_failure" not in said:
+            await asyncio.sleep(0.001)
+            said += capsys.readouterr().out
+    assert "ZeroDivisionError" in said
+
+
+async def test_a_thread_for_one_call_ends_with_it() -> None:
+    before = set(threading.enumerate())
+    assert await own_thread.once(lambda: threading.current_thread().name, name="one call") == "one call"
+    for left in set(threading.enumerate()) - before:
+        await asyncio.to_thread(left.join, 60)
+        assert not left.is_alive()
