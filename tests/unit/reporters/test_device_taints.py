@@ -15,6 +15,7 @@ from agent.reporters.device_taints import DeviceTaintReporter, Pace
 from common import aio
 from common.kube import client, paths
 from hack.devnode.api import standin
+from tests.unit.reporters.running import connected, started
 
 NODE = "node-1"
 RULES = paths.collection("devicetaintrules", group="resource.k8s.io", version="v1beta2")
@@ -83,11 +84,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(tmp_path: Path, *, pace: Pace, with_api: bool = True) -> AsyncIterator[Bench]:
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
-    ):
+    async with connected(tmp_path) as (server, api):
         bench = Bench(server, api, pace=pace)
         await api.create(paths.NODES, {"metadata": {"name": NODE}})
         if with_api:
@@ -95,17 +92,6 @@ async def running(tmp_path: Path, *, pace: Pace, with_api: bool = True) -> Async
             await api.create(SLICES, slice_of())
         async with started(bench.reporter):
             yield bench
-
-
-@contextlib.asynccontextmanager
-async def started(reporter: DeviceTaintReporter) -> AsyncIterator[None]:
-    task = asyncio.create_task(reporter.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from agent.reporters.events import EventReporter, Limits, Outcome
 from common import aio
 from common.kube import client, paths
 from hack.devnode.api import standin
+from tests.unit.reporters.running import connected, started
 
 NODE = "node-1"
 EVENTS = paths.collection("events")
@@ -87,25 +88,10 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(tmp_path: Path, *, limits: Limits = FAST) -> AsyncIterator[Bench]:
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
-    ):
+    async with connected(tmp_path) as (server, api):
         bench = Bench(server, api, limits=limits)
         async with started(bench.reporter):
             yield bench
-
-
-@contextlib.asynccontextmanager
-async def started(reporter: EventReporter) -> AsyncIterator[None]:
-    task = asyncio.create_task(reporter.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
 from common import aio
 from common.kube import client, paths
 from hack.devnode.api import standin
+from tests.unit.reporters.running import connected, started
 
 KIND = "kubemend.io/DevicesHealthy"
 NODE = "node-1"
@@ -75,21 +76,12 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(tmp_path: Path, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
-    ):
+    async with connected(tmp_path) as (server, api):
         bench = Bench(server, api, pace=pace)
         if with_node:
             await bench.node()
-        task = asyncio.create_task(bench.reporter.run())
-        try:
+        async with started(bench.reporter):
             yield bench
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 @pytest.fixture
