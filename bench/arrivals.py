@@ -1,4 +1,4 @@
-"""When a pod's DevicesHealthy condition arrives at somebody who watches the API."""
+"""When the DevicesHealthy condition of a pod that holds a GPU arrives at somebody who watches the API."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,16 @@ from typing import Any
 from bench.rig import SECONDS
 from common.kube import client as kube
 from common.kube import paths
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer
+from hack.fakenvml import control as nvml_control
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One pod's condition as it is watched: its status, and when it came (``time.perf_counter``)."""
+    """One pod's condition as it is watched: its status, and when it came (``time.perf_counter``). It holds ``gpu``."""
 
+    gpu: int
     seen: "asyncio.Queue[tuple[str, float]]"
 
     async def until(self, status: str) -> float:
@@ -38,16 +42,31 @@ class Arrivals:
 
 
 @contextlib.asynccontextmanager
-async def of(api: kube.KubeClient, *, uid: str) -> AsyncIterator[Arrivals]:
-    """Watch a pod's condition; yields when the devices are healthy."""
-    arrivals = Arrivals(asyncio.Queue())
-    watching = asyncio.create_task(_watch(api, uid=uid, seen=arrivals.seen), name="condition-watch")
-    try:
-        await arrivals.until("True")
-        yield arrivals
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+async def of_a_pod(dev: node.DevNode) -> AsyncIterator[Arrivals]:
+    """Run a pod that holds a GPU, and watch its condition; yields when its devices are healthy."""
+    async with Observer.of(dev.layout) as observer, kube.connect(kubeconfig=dev.kubeconfig) as api:
+        await observer.create(trainer.manifest("watched", node=dev.name, gpus=1))
+        seen = await observer.until(
+            "watched",
+            lambda s: s.condition("DevicesHealthy").get("status") == "True",
+            timeout=SECONDS,
+            what="a pod with healthy devices",
+        )
+        (held,) = await observer.devices("watched", socket=str(dev.kubelet.pod_resources_socket))
+        arrivals = Arrivals(dev.gpu_uuids.index(held), asyncio.Queue())
+        watching = asyncio.create_task(_watch(api, uid=seen.uid, seen=arrivals.seen), name="condition-watch")
+        try:
+            await arrivals.until("True")
+            yield arrivals
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+def by_line(dev: node.DevNode, *, gpu: int) -> Callable[[bool], object]:
+    """Return what breaks and mends a GPU by the driver's word in the kernel log (Xid 154)."""
+    pci = nvml_control.kernel_address(gpu)
+    return lambda broken: dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
 
 
 async def _watch(api: kube.KubeClient, *, uid: str, seen: "asyncio.Queue[tuple[str, float]]") -> None:

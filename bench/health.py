@@ -24,10 +24,7 @@ import click
 from bench import arrivals, figures, footprint
 from bench.rig import SECONDS
 from common import logs
-from common.kube import client as kube
-from hack.devnode import node, trainer
-from hack.devnode.observer import Observer
-from hack.fakenvml import control as nvml_control
+from hack.devnode import node
 
 _POLLS = 100
 _SETTLING = 5.0  # seconds after the last event, before rest begins
@@ -78,32 +75,19 @@ class Times:
 
 async def _toggles(dev: node.DevNode, counts: Counts) -> Times:
     """Toggle the driver's verdict on a GPU that a pod holds, by the kernel log and by NVML."""
-    async with Observer.of(dev.layout) as observer, kube.connect(kubeconfig=dev.kubeconfig) as api:
-        await observer.create(trainer.manifest("watched", node=dev.name, gpus=1))
-        seen = await observer.until(
-            "watched",
-            lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=SECONDS,
-            what="a pod with healthy devices",
+    async with arrivals.of_a_pod(dev) as conditions:
+        gpu = conditions.gpu
+        by_line = arrivals.by_line(dev, gpu=gpu)
+        lines = await conditions.toggled(times=counts.lines, toggle=by_line)
+        events = await conditions.toggled(
+            times=counts.events, toggle=lambda broken: dev.nvml.recovery(int(broken), gpu=gpu)
         )
-        (held,) = await observer.devices("watched", socket=str(dev.kubelet.pod_resources_socket))
-        gpu = dev.gpu_uuids.index(held)
-        pci = nvml_control.kernel_address(gpu)
-
-        def by_line(broken: bool) -> None:  # noqa: FBT001 - it is toggled
-            dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
-
-        async with arrivals.of(api, uid=seen.uid) as conditions:
-            lines = await conditions.toggled(times=counts.lines, toggle=by_line)
-            events = await conditions.toggled(
-                times=counts.events, toggle=lambda broken: dev.nvml.recovery(int(broken), gpu=gpu)
-            )
-            dev.nvml.hang()
-            try:
-                await conditions.until("Unknown")  # what cannot be asked is not healthy
-                hung = await conditions.toggled(times=counts.lines, toggle=by_line, mended="Unknown")
-            finally:
-                dev.nvml.resume()
+        dev.nvml.hang()
+        try:
+            await conditions.until("Unknown")  # what cannot be asked is not healthy
+            hung = await conditions.toggled(times=counts.lines, toggle=by_line, mended="Unknown")
+        finally:
+            dev.nvml.resume()
     return Times(by_line=lines, by_event=events, while_hung=hung)
 
 

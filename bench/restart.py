@@ -16,7 +16,6 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,15 +28,10 @@ from agent.model.workloads import ContainerRef, PodRef, PodUid, RestartPolicy
 from agent.restart import intents
 from agent.restart.intents import Strategy
 from agent.sources.processes import ProcFs
-from bench import figures, kubelets, rig, rows
+from bench import arrivals, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
-from bench.rig import SECONDS
 from common import logs
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import node, trainer
-from hack.devnode.observer import Observer
-from hack.fakenvml import control as nvml_control
 
 _PAIRS = 3
 _BY_KUBELET = (Strategy.RESET, Strategy.RULES)
@@ -173,48 +167,9 @@ async def _bare_calls(made: rig.Rig, name: str, samples: Samples) -> None:
 
 async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None:
     """Toggle the driver's verdict by log lines (Xid 154); each toggle changes the pod's DevicesHealthy condition."""
-    async with dev.agent() as _, Observer.of(dev.layout) as observer, kube.connect(kubeconfig=dev.kubeconfig) as api:
-        await observer.create(trainer.manifest("faulty", node=dev.name, gpus=1))
-        seen = await observer.until(
-            "faulty",
-            lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=SECONDS,
-            what="a pod with healthy devices",
-        )
-        (uuid_held,) = await observer.devices("faulty", socket=str(dev.kubelet.pod_resources_socket))
-        pci = nvml_control.kernel_address(dev.gpu_uuids.index(uuid_held))
-        arrivals: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
-        watching = asyncio.create_task(_watch_condition(api, uid=seen.uid, arrivals=arrivals), name="condition-watch")
-        try:
-            async with asyncio.timeout(SECONDS):
-                while (await arrivals.get())[0] != "True":
-                    pass  # the state at the beginning
-            for number in range(lines):
-                broken = number % 2 == 0
-                began = time.perf_counter()
-                dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
-                async with asyncio.timeout(SECONDS):
-                    while (arrival := await arrivals.get())[0] != ("False" if broken else "True"):
-                        pass
-                samples.condition.append(arrival[1] - began)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-
-async def _watch_condition(api: kube.KubeClient, *, uid: str, arrivals: "asyncio.Queue[tuple[str, float]]") -> None:
-    listing = await api.list(paths.PODS)
-    for pod in listing.items:
-        _arrived(pod, uid=uid, arrivals=arrivals)
-    async for event in api.watch(paths.PODS, resource_version=listing.resource_version):
-        _arrived(event.object, uid=uid, arrivals=arrivals)
-
-
-def _arrived(pod: dict[str, Any], *, uid: str, arrivals: "asyncio.Queue[tuple[str, float]]") -> None:
-    conditions: Sequence[dict[str, str]] = pod.get("status", {}).get("conditions") or ()
-    status = next((item["status"] for item in conditions if item["type"] == "kubemend.io/DevicesHealthy"), None)
-    if pod["metadata"].get("uid") == uid and status is not None:
-        arrivals.put_nowait((status, time.perf_counter()))
+    async with dev.agent(), arrivals.of_a_pod(dev) as conditions:
+        toggle = arrivals.by_line(dev, gpu=conditions.gpu)
+        samples.condition += await conditions.toggled(times=lines, toggle=toggle)
 
 
 @click.command(help=__doc__)
