@@ -90,7 +90,6 @@ class PodResourcesClient:
     def _say(self, status: PartStatus) -> None:
         if status != self._status:
             self._status = status
-            log.info("podresources.state", state=status.state.value, message=status.message)
             self._report(status)
 
 

@@ -215,8 +215,6 @@ class KernelLogSource:
         if status == self._status:
             return
         self._status = status
-        if status.state is PartState.DEGRADED:
-            log.warning("kernel_log.degraded", message=status.message, mend=status.mend)
         self._report(status)
 
 

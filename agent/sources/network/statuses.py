@@ -57,8 +57,6 @@ class Statuses:
         if status == self._said:
             return
         self._said = status
-        if status.state is PartState.DEGRADED:
-            log.warning("network.degraded", message=status.message, mend=status.mend)
         self._report(status)
 
 
