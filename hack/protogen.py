@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.PurePath("common/pb")
-PROTOS = ("runtime/v1/api.proto", "podresources/v1/api.proto")
+PROTOS = ("runtime/v1/api.proto", "podresources/v1/api.proto", "coordination/v1/coordination.proto")
 
 _TOOL_VERSIONS = (
     re.compile(r"^# Protobuf Python Version: .*$", re.MULTILINE),

@@ -1,0 +1,78 @@
+"""A round as this node sees it: what the controller orders for one member, and where the member stands."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from agent.model.workloads import PodRef, PodUid
+
+
+class OrderKind(enum.Enum):
+    """RESTART: end what runs, and hold what comes after. HOLD: end nothing, hold what runs or starts."""
+
+    RESTART = "Restart"
+    HOLD = "Hold"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a round wants of one member (coordination/v1 ``Stop``).
+
+    ``containers`` empty: those that the pod's annotation names, else all main ones. ``strategy`` empty and
+    ``grace_seconds`` None: the pod's own. Without a word about the round for ``hold_seconds`` what is held is let go.
+    """
+
+    round: str
+    gang: str
+    attempt: int
+    pod: PodUid
+    kind: OrderKind
+    cause_code: str
+    cause_message: str
+    hold_seconds: float
+    containers: frozenset[str] = frozenset()
+    strategy: str = ""
+    grace_seconds: float | None = None
+
+
+class Phase(enum.Enum):
+    """coordination/v1 ``StepResult.Phase``; see there."""
+
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    REFUSED = "Refused"
+    STUCK = "Stuck"
+    FAILED = "Failed"
+    SELF_RELEASED = "SelfReleased"
+    GONE = "Gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one member stands in one round (coordination/v1 ``StepResult``).
+
+    ``seconds`` are the lengths of the restart's phases; ``slipped`` is for how many seconds at most something new ran
+    before it was held.
+    """
+
+    round: str
+    pod: PodRef
+    phase: Phase
+    reason: str = ""
+    detail: str = ""
+    seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    slipped: float = 0.0
+
+
+class Taken(enum.Enum):
+    """What becomes of a member's fault (coordination/v1 ``FaultAnswer``).
+
+    ROUND: its gang is restarted. ALONE: restart it here and now. NOTHING: nobody shall restart it.
+    """
+
+    ROUND = "Round"
+    ALONE = "Alone"
+    NOTHING = "Nothing"

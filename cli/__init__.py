@@ -1,0 +1,5 @@
+"""The ``kubemend`` command (also ``kubectl mend``): the agent's commands and the controller's under one name."""
+
+from agent.cli import main
+
+__all__ = ["main"]

@@ -1,0 +1,57 @@
+"""Which gang a pod belongs to: the same answer on the node and in the controller. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+GANG: Final = "kubemend.io/gang"
+"""Label: pods of one namespace with the same value restart together. ``None`` takes a pod out of its gang."""
+ALONE: Final = "None"
+JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+
+_KIND_OF_LABEL: Final = ((GANG, "Gang"), (JOBSET_NAME, "JobSet"))
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class GangKey:
+    """A gang by name. ``kind`` is JobSet, Job, or Gang for pods that a label alone binds together."""
+
+    namespace: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.kind}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the key that ``str`` has written. Raises ValueError."""
+        parts = text.split("/")
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{text!r} is not a gang; write NAMESPACE/KIND/NAME")
+        return cls(*parts)
+
+
+def key(namespace: str, labels: Mapping[str, str]) -> GangKey | None:
+    """Return the gang of a pod with these labels; None when it is in none.
+
+    JobSet's label is on each of its pods (jobset_controller.go, labelAndAnnotateObject), the Job's name and index on
+    the pods of Indexed Jobs (pkg/controller/job/indexed_job_utils.go; the index as a label since Kubernetes 1.28).
+    """
+    if labels.get(GANG) == ALONE:
+        return None
+    for label, kind in _KIND_OF_LABEL:
+        if labels.get(label):
+            return GangKey(namespace, kind, labels[label])
+    if JOB_INDEX in labels and labels.get(JOB_NAME):
+        return GangKey(namespace, "Job", labels[JOB_NAME])
+    return None
+
+
+def slot(name: str, labels: Mapping[str, str]) -> str:
+    """Return what of a member survives its recreation: its index in its Job, else the pod's ``name``."""
+    if labels.get(JOB_NAME) and labels.get(JOB_INDEX):
+        return f"{labels[JOB_NAME]}/{labels[JOB_INDEX]}"
+    return name

@@ -1,0 +1,1 @@
+"""The hub's certificates: made, rotated, and their CA published."""

@@ -1,0 +1,1 @@
+"""Gangs out of pods: members, wishes, budget, stragglers. Pure."""

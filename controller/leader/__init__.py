@@ -1,0 +1,1 @@
+"""Which replica leads, and its epoch."""

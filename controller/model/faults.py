@@ -1,0 +1,38 @@
+"""What starts a round: a member's fault, or somebody's request."""
+
+import enum
+from dataclasses import dataclass
+
+from common.gangs import GangKey
+from controller.model.members import PodRef
+
+
+class FaultKind(enum.Enum):
+    """coordination/v1 ``Fault.Kind``."""
+
+    OTHER = "Other"
+    EXIT = "Exit"
+    DEVICE = "Device"
+    HANG = "Hang"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One member's fault, as its agent tells it.
+
+    ``at`` is Unix time by the controller's own clock (its arrival less its age). ``action_class`` is the worst verdict
+    of the member's devices (``RestartApp``, ``ResetDevice``, ``RebootNode``, ``Replace``, ``AskDriver``, ``Observe``,
+    ``None``), ``exit_code`` None unless it is an exit.
+    """
+
+    id: str
+    pod: PodRef
+    gang: GangKey
+    kind: FaultKind
+    code: str
+    message: str
+    at: float
+    container: str = ""
+    exit_code: int | None = None
+    action_class: str = "None"
+    device: str = ""
