@@ -33,8 +33,13 @@ class _WiderFixtures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the hook as a plugin: a conftest's own hooks are not asked about the session's fixtures."""
+    """Register the hook as a plugin: a conftest's own hooks are not asked about the session's fixtures.
+
+    A shell that starts the tests in the background has them ignore SIGINT, and so would each program they start.
+    """
     config.pluginmanager.register(_WiderFixtures())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
