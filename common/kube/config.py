@@ -1,4 +1,4 @@
-"""From a kubeconfig or a service account to a transport that is ready to be used.
+"""From a kubeconfig or a service account to a session that is ready to be used.
 
 The rules are client-go's: an explicit kubeconfig, else the service account of the pod, else ``$KUBECONFIG`` or
 ``~/.kube/config``. Loading may start a credential plugin (``exec``), so it has a deadline.
@@ -14,17 +14,16 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from common.kube import errors
-from common.kube.lightly import client as aio_client
+from common.kube import errors, lightly
 from common.kube.lightly import config as loaders
 
 LOAD_TIMEOUT = 15.0
 """Seconds that reading the configuration may take, a credential plugin included."""
 
 
-async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> aio_client.ApiClient:
-    """Return a transport for the API server. Raises NotConfiguredError with the mend."""
-    configuration = aio_client.Configuration()
+async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> lightly.RESTClientObject:
+    """Return a session with the API server. Raises NotConfiguredError with the mend."""
+    configuration = lightly.Configuration()
     configuration.retries = None  # retries happen in one place, common.kube.client
     source = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "the service account"
     try:
@@ -37,11 +36,20 @@ async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.envir
                 await _load_file(path, configuration)
         if urlsplit(configuration.host).scheme not in ("http", "https"):
             raise _refused(source, f"server {configuration.host!r} is not a URL")
-        return _transport(configuration)
+        return _session(configuration)
     except TimeoutError as error:
         raise _refused(source, f"its credential plugin gave nothing within {LOAD_TIMEOUT:.0f} s") from error
     except (loaders.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise _refused(source, " ".join(str(error).split())) from error
+
+
+async def credentials(configuration: lightly.Configuration) -> dict[str, str]:
+    """Return the headers that say who we are, read again where they rotate. Raises NotConfiguredError with the mend."""
+    try:
+        settings = await configuration.auth_settings()
+    except (loaders.ConfigException, OSError) as error:
+        raise _refused("the credentials", " ".join(str(error).split())) from error
+    return {each["key"]: each["value"] for each in settings.values() if each["value"]}
 
 
 def default_kubeconfig(environ: Mapping[str, str]) -> Path:
@@ -69,19 +77,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def _load_file(path: Path, configuration: aio_client.Configuration) -> None:
+async def _load_file(path: Path, configuration: lightly.Configuration) -> None:
     with path.open("rb"):  # the loader takes a missing file for an empty one
         pass
     await loaders.load_kube_config(config_file=str(path), client_configuration=configuration, persist_config=False)
 
 
-def _transport(configuration: aio_client.Configuration) -> aio_client.ApiClient:
+def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
     configuration.client_session_kwargs = {
         "trust_env": not is_loopback(configuration.host),
         "read_bufsize": 2**16,  # watches are read in chunks, so no line has to fit
         "timeout": aiohttp.ClientTimeout(total=60),
     }
-    return aio_client.ApiClient(configuration=configuration)
+    return lightly.RESTClientObject(configuration)
 
 
 def _refused(source: str, why: str) -> errors.NotConfiguredError:

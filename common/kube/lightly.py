@@ -1,43 +1,19 @@
-"""Load ``kubernetes.aio`` without what we never use.
+"""What we use of ``kubernetes.aio``: how to find and trust an API server, and a session with it.
 
-The package imports its synchronous half and helpers of both halves as soon as anything of it is imported: requests,
-oauthlib and more, 9 MB of memory and 0.3 s on every node. Here those are put off until somebody touches them
-(``importlib.util.LazyLoader``). Import what is needed of ``kubernetes`` from here.
+Importing anything of the package loads both its halves, requests, oauthlib and (for ``ApiClient``) pydantic: 20 MB on
+every node, where these modules alone take 1 MB. So they are entered by the side door.
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Final
+from common import side_doors
 
-_UNUSED: Final = frozenset(
-    (
-        *(
-            f"kubernetes.{name}"
-            for name in ("client", "config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch")
-        ),
-        *(f"kubernetes.aio.{name}" for name in ("dynamic", "leaderelection", "stream", "utils", "watch")),
-    )
-)
+_CLIENT = "kubernetes.aio.client"
 
+with side_doors.of("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", _CLIENT) as _shells:
+    from kubernetes.aio.client.configuration import Configuration
+    from kubernetes.aio.client.rest import RESTClientObject
 
-class _PutOff(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _UNUSED:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
-        return spec
+    if _CLIENT in _shells:  # the loaders import two names from it; the second (pydantic, 6 MB) only to return it
+        vars(_shells[_CLIENT]).update(Configuration=Configuration, ApiClient=None)
+    from kubernetes.aio import config
 
-
-sys.meta_path.insert(0, _PutOff())
-
-from kubernetes.aio import client, config  # noqa: E402 - only now
-
-__all__ = ["client", "config"]
+__all__ = ["Configuration", "RESTClientObject", "config"]

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import aiohttp
 
@@ -32,6 +33,14 @@ class Request:
         """What the request is about, for people."""
         return paths.describe(self.method, self.path, watch=self.watch)
 
+    @property
+    def path_and_query(self) -> str:
+        """What to ask the server for."""
+        if not self.params:
+            return self.path
+        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.params.items()}
+        return f"{self.path}?{urlencode(texts, quote_via=quote)}"
+
 
 class Transport:
     """Sends requests. After a 401 the configuration is loaded again, once: tokens and certificates rotate."""
@@ -39,24 +48,24 @@ class Transport:
     def __init__(self, *, kubeconfig: Path | None, connect_timeout: float) -> None:
         self._kubeconfig = kubeconfig
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
-        self._client: Any = None  # aio_client.ApiClient | None; kubernetes has no types
+        self._session: Any = None  # lightly.RESTClientObject | None; kubernetes has no types
         self._loading = asyncio.Lock()
 
     @property
     def server(self) -> str:
         """The server's URL, as far as it is known."""
-        return str(self._client.configuration.host) if self._client is not None else "the API server"
+        return str(self._session.configuration.host) if self._session is not None else "the API server"
 
     async def send(self, request: Request) -> aiohttp.ClientResponse:
         """Send a request and return the answer, its body unread. The caller sets the deadline.
 
         Raises the error that ``common.kube.errors`` gives to an answer that is not a success.
         """
-        client = await self._ready()
-        response = await self._send_once(client, request)
+        session = await self._ready()
+        response = await self._send_once(session, request)
         if response.status == 401:
             response.release()
-            await self._drop(client)
+            await self._drop(session)
             response = await self._send_once(await self._ready(), request)
         if not response.ok:
             raise await self._failure(response, request.target)
@@ -64,25 +73,28 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._drop(self._client)
+        if self._session is not None:
+            await self._drop(self._session)
 
     def unreachable(self, target: paths.Target, error: Exception) -> errors.ApiUnavailableError:
         """Return the error for an answer that did not come, or not whole."""
         why = " ".join(str(error).split()) or type(error).__name__
         return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {why}", mend=REACH)
 
-    async def _send_once(self, client: Any, request: Request) -> aiohttp.ClientResponse:
+    async def _send_once(self, session: Any, request: Request) -> aiohttp.ClientResponse:
         try:
-            parts = await client.param_serialize(
+            answer = await session.request(
                 request.method,
-                request.path,
-                query_params=list(request.params.items()),
-                header_params={"Accept": "application/json", "Content-Type": request.content_type},
+                session.configuration.host + request.path_and_query,
+                headers={
+                    "Accept": "application/json",
+                    "Content-Type": request.content_type,
+                    "User-Agent": "kubemend",
+                    **await config.credentials(session.configuration),
+                },
                 body=request.body,
-                auth_settings=["BearerToken"],
+                _request_timeout=self._timeout,
             )
-            answer = await client.call_api(*parts, _request_timeout=self._timeout)
         except (aiohttp.ClientError, OSError) as error:
             raise self.unreachable(request.target, error) from error
         response: aiohttp.ClientResponse = answer.response
@@ -103,13 +115,12 @@ class Transport:
 
     async def _ready(self) -> Any:
         async with self._loading:
-            if self._client is None:
-                self._client = await config.load(kubeconfig=self._kubeconfig)
-                self._client.user_agent = "kubemend"
-            return self._client
+            if self._session is None:
+                self._session = await config.load(kubeconfig=self._kubeconfig)
+            return self._session
 
     async def _drop(self, stale: Any) -> None:
-        """Close a client that is no longer good; another task may have replaced it already."""
-        if self._client is stale:
-            self._client = None
+        """Close a session that is no longer good; another task may have replaced it already."""
+        if self._session is stale:
+            self._session = None
             await stale.close()

@@ -1,9 +1,10 @@
 """Links as rtnetlink tells of them (rtnetlink(7)), by pyroute2's codec.
 
-pyroute2 is imported when the first link is read: it takes 6 MB, and a node without NICs has no use for it.
+The codec is imported when the first link is read: a node without NICs has no use for it.
 """
 
 import errno
+import functools
 import os
 import socket
 import struct
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.sources.network import sockets
+from common import side_doors
 
 _GROUP_LINK = 0x1  # RTMGRP_LINK
 _ERROR, _DONE, _NEWLINK, _DELLINK, _GETLINK = 0x2, 0x3, 16, 17, 18
@@ -153,7 +155,10 @@ def _raw(message: bytes) -> RawLink | None:
     return None
 
 
+@functools.cache
 def _ifinfmsg() -> Any:
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+    """Return the codec alone: with all of pyroute2 it takes 6.1 MB instead of 1.2."""
+    with side_doors.of("pyroute2"):
+        from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     return ifinfmsg

@@ -1,10 +1,12 @@
+import datetime as dt
 import json
 import stat
 from pathlib import Path
 
 import pytest
 
-from common.kube import client, config, errors, paths
+from common.kube import client, config, errors, lightly, paths
+from common.kube.lightly import config as loaders
 from hack.devnode.api import kubeconfig, standin
 
 
@@ -90,6 +92,26 @@ async def test_pod_without_its_service_account_says_so(monkeypatch: pytest.Monke
     async with client.connect() as api:
         with pytest.raises(errors.NotConfiguredError, match="the service account cannot be used"):
             await api.list(paths.PODS)
+
+
+async def test_a_rotating_token_is_read_again_and_its_loss_says_so(tmp_path: Path) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first")
+    authority.write_text("of no interest here")
+    loader = loaders.incluster_config.InClusterConfigLoader(
+        token_filename=str(token),
+        cert_filename=str(authority),
+        environ={"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"},
+    )
+    loader._token_refresh_period = dt.timedelta(0)
+    configuration = lightly.Configuration()
+    loader.load_and_set(configuration)
+    assert await config.credentials(configuration) == {"authorization": "bearer first"}
+    token.write_text("second")
+    assert await config.credentials(configuration) == {"authorization": "bearer second"}
+    token.write_text("")
+    with pytest.raises(errors.NotConfiguredError, match="the credentials cannot be used: Token file exists but empty"):
+        await config.credentials(configuration)
 
 
 def test_kubeconfig_is_found_as_kubectl_finds_it(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 SCRIPT = """
 import sys
-from common.kube import config
-assert config.aio_client.ApiClient and config.loaders.load_kube_config
-print(*[name for name in ("requests", "oauthlib", "websocket") if name in sys.modules])
+from common.kube import lightly
+assert lightly.Configuration and lightly.RESTClientObject and lightly.config.load_kube_config
+heavy = ("requests", "oauthlib", "websocket", "pydantic", "kubernetes", "kubernetes.aio.client")
+print(*[name for name in heavy if name in sys.modules])
 {then}
 """
 
@@ -21,7 +22,17 @@ print(*[name for name in ("requests", "oauthlib", "websocket") if name in sys.mo
         pytest.param(
             "import kubernetes; print(kubernetes.config.load_kube_config.__name__)",
             "\nload_kube_config\n",
-            id="what-is-touched-after-all-works",
+            id="who-imports-it-all-the-same-has-its-synchronous-half",
+        ),
+        pytest.param(
+            "from kubernetes.aio import client; print(client.Configuration is lightly.Configuration, client.ApiClient)",
+            "\nTrue <class 'kubernetes.aio.client.api_client.ApiClient'>\n",
+            id="who-imports-it-all-the-same-has-the-same-classes",
+        ),
+        pytest.param(
+            "from kubernetes.aio import client; import importlib; importlib.reload(lightly); print(client.ApiClient)",
+            "\n<class 'kubernetes.aio.client.api_client.ApiClient'>\n",
+            id="what-was-imported-whole-stays-whole",
         ),
     ],
 )

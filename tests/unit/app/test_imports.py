@@ -1,0 +1,22 @@
+"""What an agent at rest need not have in memory."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys
+import agent.app.agent
+from agent.sources.network import netlink
+netlink.RawLink(bytes(64), 1, "eth0").decode()
+assert "pyroute2.netlink.rtnl.ifinfmsg" in sys.modules
+heavy = (
+    "agent.doctor", "agent.scan", "cryptography", "kubernetes.aio.client", "kubernetes.client", "matplotlib",
+    "pydantic", "pynvml", "pyroute2.iproute", "pyroute2.ndb", "requests", "rich.console", "tabulate",
+)
+print(*[name for name in heavy if name in sys.modules])
+"""
+
+
+def test_an_agent_loads_nothing_heavy_that_it_has_no_use_for() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("\n", "")
