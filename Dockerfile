@@ -1,10 +1,12 @@
-# The image of the node agent (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
+# The image of the node agent and of the controller (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY agent agent
+COPY cli cli
 COPY common common
+COPY controller controller
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 RUN python -m venv --without-pip /opt/kubemend \
     && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir /wheels/*.whl

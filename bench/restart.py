@@ -15,20 +15,16 @@ import asyncio
 import json
 import sys
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from agent.actuator.outcomes import Result
-from agent.actuator.tools import Material
 from agent.engine import targets
-from agent.model.workloads import ContainerRef, PodRef, PodUid, RestartPolicy
-from agent.restart import intents
+from agent.model.workloads import ContainerRef, PodRef, PodUid
 from agent.restart.intents import Strategy
-from agent.sources.processes import ProcFs
-from bench import arrivals, figures, kubelets, rig, rows
+from bench import arrivals, bare, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
 from common import logs
 from hack.devnode import node, trainer
@@ -121,47 +117,28 @@ async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, targets.Targe
     return ref, target
 
 
-async def _prepared(made: rig.Rig, ref: ContainerRef, target: targets.Target) -> tuple[intents.Intent, Material]:
-    intent = intents.Intent(
-        id=uuid.uuid4().hex[:12],
-        target=ref,
-        sandbox_id=target.view.sandbox_id,
-        old=target.view.id,
-        old_attempt=target.view.attempt,
-        order=intents.Order.of(policy=RestartPolicy.ON_FAILURE, grace_seconds=0.0),
-        reason="Bench",
-        created_at=time.time(),
-    )
-    return intent, await targets.material(made.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-
-
 async def _swap(made: rig.Rig, name: str, samples: Samples) -> None:
     ref, _ = await _target(made, name)
     began = time.perf_counter()
     target = await targets.find(made.cri, ref)
     assert target is not None
-    intent, material = await _prepared(made, ref, target)
-    await made.store.begin(intent)
+    restart = await bare.prepared(made.cri, ref, target)
+    await made.store.begin(restart.intent)
     kill = time.perf_counter()
-    outcome = await made.swap.carry_out(intent, material=material, seen=target.siblings)
+    outcome = await made.swap.carry_out(restart.intent, material=restart.material, seen=target.siblings)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.adopted += outcome.result is Result.ADOPTED
     samples.prepare.append(kill - began)
     samples.swap.append(done - kill)
-    await made.store.finish(intent.id, outcome=outcome.result.value, now=time.time())
+    await made.store.finish(restart.intent.id, outcome=outcome.result.value, now=time.time())
 
 
 async def _bare_calls(made: rig.Rig, name: str, samples: Samples) -> None:
-    """The three calls alone, with the very config that the product would use: the floor for any restart."""
     ref, target = await _target(made, name)
-    intent, material = await _prepared(made, ref, target)
+    restart = await bare.prepared(made.cri, ref, target)
     began = time.perf_counter()
-    await made.cri.stop_container(target.view.id, grace=0)
-    container_id = await made.cri.create_container(
-        sandbox_id=intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
-    )
-    await made.cri.start_container(container_id)
+    await bare.calls(made.cri, restart)
     samples.bare.append(time.perf_counter() - began)
 
 

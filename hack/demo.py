@@ -1,5 +1,6 @@
 """``make demo``: a GPU fault restarts the container that holds the GPU, in place, on a real container runtime.
 
+Then the same with a gang: four workers on four nodes are restarted together when one of them is hit (``demo_gang``).
 Every line of the table is observed from outside the agent: in the API, in the runtime, on the volume, in the logs.
 The exit code is 0 only when all of them came true.
 """
@@ -7,50 +8,39 @@ The exit code is 0 only when all of them came true.
 import asyncio
 import json
 import sys
-import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from common import logs
+from hack import demo_gang
+from hack.demo_report import Report, until_ready
 from hack.devnode import leftovers, node, trainer
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
 
 POD = "trainer"
+_PICTURE = Path("build/demo-timeline.svg")
 _SECONDS = 30.0
 _STEPS = 20
-
-
-@dataclass
-class Report:
-    """Prints each observation as it is made and remembers whether all were as they should be."""
-
-    failures: list[str] = field(default_factory=list)
-
-    def section(self, title: str) -> None:
-        """Begin a part of the story."""
-        click.secho(f"\n{title}", bold=True)
-
-    def say(self, what: str) -> None:
-        """Tell something that is no check."""
-        click.echo(f"    {what}")
-
-    def check(self, what: str, holds: bool, found: object) -> None:  # noqa: FBT001 - the verdict is the point
-        """Note one observation."""
-        mark = click.style("ok", fg="green") if holds else click.style("NO", fg="red", bold=True)
-        click.echo(f"  {mark} {what}: {found}")
-        if not holds:
-            self.failures.append(what)
 
 
 async def main() -> int:
     """Run the whole demo; return the exit code."""
     logs.configure(level="warning", log_format="console")
     report = Report()
+    await _one_pod(report)
+    await demo_gang.play(report, picture=_PICTURE)
+    if report.failures:
+        click.secho(f"\n{len(report.failures)} observations were not as they should be.", fg="red", bold=True)
+        return 1
+    click.secho("\nAll observations were as they should be.", fg="green", bold=True)
+    return 0
+
+
+async def _one_pod(report: Report) -> None:
+    """The first act."""
     where = NodeLayout.named("demo")
     async with node.DevNode.named("demo") as dev:
         report.section("1. A node")
@@ -62,34 +52,13 @@ async def main() -> int:
             after_nvml = await _nvml_fault(dev, observer, report, before=after_xid, log=agent.log)
             await _lost_gpu(dev, observer, report, before=after_nvml)
             await observer.delete(POD)
-    report.section("6. Clean-up")
     left = leftovers.find(where)
     report.check("nothing is left behind", not left, left or "no process, mount, network or file")
-    if report.failures:
-        click.secho(f"\n{len(report.failures)} observations were not as they should be.", fg="red", bold=True)
-        return 1
-    click.secho("\nAll observations were as they should be.", fg="green", bold=True)
-    return 0
 
 
 async def _agent_is_ready(agent: node.Agent, report: Report) -> None:
-    url = f"http://{agent.metrics_address}/readyz"
-    ready: Mapping[str, object] = {}
-    async with asyncio.timeout(_SECONDS):
-        while not ready.get("ready"):
-            await asyncio.sleep(0.1)
-            ready = await asyncio.to_thread(_readyz, url)
-    parts = ready["parts"]
-    assert isinstance(parts, dict)
+    parts = await until_ready(agent)
     report.check("the agent is ready", True, ", ".join(f"{name} {part['state']}" for name, part in parts.items()))
-
-
-def _readyz(url: str) -> Mapping[str, object]:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return dict(json.load(answer))
-    except OSError:
-        return {}  # not listening yet, or 503: not ready
 
 
 async def _trains(dev: node.DevNode, observer: Observer, report: Report) -> Seen:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from agent.actuator import hooks
+from agent.actuator.holding import Holding
 from agent.actuator.tools import LastWish, Material, Tools
 from agent.cri import errors as cri_errors
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
@@ -28,11 +29,13 @@ _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
 class Calls(abc.ABC, Generic[_Intent]):
     """The runtime, as one restart uses it. ``seen`` is what it showed last, brought up to date by our own calls.
 
-    ``fresh`` says that nothing of ours has changed since; only a fresh look proves the end.
+    ``fresh`` says that nothing of ours has changed since; only a fresh look proves the end. ``holding`` keeps what is
+    started from running on.
     """
 
     tools: Tools
     intent: _Intent
+    holding: Holding | None = None
     seen: tuple[ContainerView, ...] = ()
     fresh: bool = True
     last_error: str = ""
@@ -58,11 +61,15 @@ class Calls(abc.ABC, Generic[_Intent]):
     async def start(self, container_id: ContainerId) -> bool:
         """Have the runtime start it; False when that was left undone."""
         await self.make_room(container_id)
+        if self.holding is not None and self.holding.takes(self.name_of(container_id)):
+            await self.holding.expect(container_id)
         await self.tools.runtime.start_container(container_id)
         return True
 
     async def started(self, container_id: ContainerId) -> None:
         """Is called when a container has been started."""
+        if self.holding is not None and self.holding.takes(self.name_of(container_id)):
+            await self.holding.hold(container_id)
 
     async def stopped(self, container_id: ContainerId) -> None:
         """Is called when a container has been stopped."""
@@ -82,10 +89,9 @@ class Calls(abc.ABC, Generic[_Intent]):
         """Whether nothing new has run in the place of what has been stopped."""
         return True
 
-    @property
-    def is_held(self) -> bool:
-        """Whether what has been started waits for what is to be stopped."""
-        return False
+    def is_held(self, container_id: ContainerId) -> bool:
+        """Whether a container that has been started waits before it runs."""
+        return self.holding is not None and self.holding.takes(self.name_of(container_id))
 
     async def look(self) -> None:
         """List what is there. Patient: without that nothing can be decided, and the time limit bounds it."""
@@ -154,8 +160,18 @@ class Calls(abc.ABC, Generic[_Intent]):
             return
         ref = ContainerRef(pod=self.intent.target.pod, name=name)
         self.tools.files.link_log(ref, container_id=container_id, log_file=material.log_file)
-        if not self.is_held:
+        if not self.is_held(container_id):
             await self.post_start(container_id)
+
+    async def released(self) -> None:
+        """Do what had to wait while containers were held: run the postStart hooks of those that we have made."""
+        assert self.holding is not None
+        held = self.holding.names
+        if not any(material.post_start for name in held if (material := self.material(name)) is not None):
+            return
+        await self.look()
+        ours = [view for view in self.seen if view.restart_id == self.intent.id and view.ref.name in held]
+        await asyncio.gather(*(self.post_start(view.id) for view in ours if view.state is ContainerState.RUNNING))
 
     async def post_start(self, container_id: ContainerId) -> None:
         """Run the container's postStart hook, if it has one."""

@@ -3,10 +3,23 @@
 Only the version 2 hierarchy can do it without races; on a hybrid node it is the one mounted at ``unified``.
 """
 
+import errno
+import os
+import select
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.health import cgroup_paths
+from agent.model.workloads import ContainerId
+from common import cgroupfs
+
+VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
+"""What there is below the mount point where there is a version 2 hierarchy, alone or beside version 1."""
+
+_MARK = "trusted.kubemend.held"
+"""An extended attribute (xattr(7)); it goes with the cgroup, and outlives us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,62 @@ class Cgroup:
         places = (mounted_at / "unified" / relative, mounted_at / relative)
         return next((cls(place) for place in places if (place / "cgroup.freeze").exists()), None)
 
+    def sibling(self, container_id: ContainerId) -> "Cgroup | None":
+        """Return the cgroup of another container of the same pod; None when there is none (yet)."""
+        mine = cgroup_paths.container_id(self.path.name)
+        if mine is None:
+            return None
+        place = self.path.with_name(self.path.name.replace(mine, container_id))
+        return Cgroup(place) if (place / "cgroup.freeze").exists() else None
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it has been asked to stand still."""
+        return self._read("cgroup.freeze").strip() == "1"
+
+    @property
+    def populated(self) -> bool:
+        """Whether there is a process in it, or below."""
+        return "populated 1" in self._read("cgroup.events").splitlines()
+
+    def pids(self) -> frozenset[int]:
+        """Return its processes."""
+        return cgroupfs.pids([self.path])
+
+    def stands_still(self, *, timeout: float) -> bool:
+        """Wait, and block, until all of its processes stand still, for so many seconds at most."""
+        until = time.monotonic() + timeout
+        try:
+            with (self.path / "cgroup.events").open() as events:
+                poll = select.poll()
+                poll.register(events, select.POLLPRI | select.POLLERR)  # cgroup-v2.rst: on every change
+                while "frozen 1" not in events.read().splitlines():
+                    left = until - time.monotonic()
+                    if left <= 0 or not poll.poll(left * 1000):
+                        return False
+                    events.seek(0)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+        return True
+
+    @property
+    def mark(self) -> str | None:
+        """What ``put_mark`` has written on it; None when nothing is."""
+        try:
+            return os.getxattr(self.path, _MARK).decode(errors="replace")
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM):
+                raise
+            return None
+
+    def put_mark(self, text: str) -> None:
+        """Write on it, in the place of what was there."""
+        try:
+            os.setxattr(self.path, _MARK, text.encode())
+        except FileNotFoundError:
+            return
+
     def freeze(self) -> None:
         """Ask for all processes to stand still; they do so within milliseconds."""
         self._write("cgroup.freeze", "1")
@@ -47,9 +116,29 @@ class Cgroup:
         """SIGKILL all of them, frozen or not."""
         self._write("cgroup.kill", "1")
 
+    def _read(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            return ""
+
     def _write(self, name: str, text: str) -> None:
         try:
             (self.path / name).write_text(text)
         except FileNotFoundError:
             if self.path.exists():
                 raise
+
+
+def marked(mounted_at: Path) -> Iterator[tuple[ContainerId, Cgroup, str]]:
+    """Yield the containers whose cgroups bear a mark, and what it says. Looks at every cgroup of the node."""
+    unified = mounted_at / "unified"
+    for directory, names, _ in os.walk(unified if unified.is_dir() else mounted_at):
+        if (container_id := cgroup_paths.container_id(Path(directory).name)) is None:
+            continue
+        names.clear()  # what is below is the container's own
+        group = Cgroup(Path(directory))
+        if (text := group.mark) is not None:
+            yield container_id, group, text

@@ -8,36 +8,26 @@ the agent dies the kernel lets everything through: a hold can be lost, but never
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import select
-import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from agent.actuator import fanotify
+from agent.actuator.roots import Roots
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
 from common import unix_sockets
 
 log = structlog.get_logger(__name__)
 
+_MOST_THREADS = 32  # to take marks away, which waits for the kernel: as many as are released at once on a big node
+
 
 class HoldError(Exception):
     """A container cannot be held here; the text says why, and the mend."""
-
-
-_CLASS_CONTENT, _CLOEXEC = 0x4, 0x1  # linux/fanotify.h
-_MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
-_OPEN_EXEC_PERM = 0x40000
-_ALLOW = 0x1
-_AT_FDCWD = -100
-_EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata
-_ANSWER = struct.Struct("=iI")  # struct fanotify_response
-_libc = ctypes.CDLL(None, use_errno=True)
-
-_LOOK_AGAIN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +43,16 @@ class Patience:
 class ExecHolds:
     """Makes holds on one runtime's containers.
 
-    ``socket_path`` is the runtime's socket: the mounts are looked up where the process behind it sees them.
+    ``socket_path`` is the runtime's socket: the mounts are looked up where the process behind it sees them. Nothing of
+    it uses the event loop's own threads, which are few: many holds go side by side.
     """
 
     def __init__(self, *, socket_path: str, proc: Path, patience: Patience | None = None) -> None:
         self._socket_path = socket_path
         self._proc = proc
         self._patience = patience if patience is not None else Patience()
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
+        self._roots: Roots | None = None
 
     async def check(self) -> None:
         """Raises HoldError when no container can be held on this node."""
@@ -69,11 +62,14 @@ class ExecHolds:
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Release it in any case. Raises HoldError."""
         runtime = await self._runtime_process()
-        return Hold(container_id, proc=self._proc, runtime=runtime, patience=self._patience)
+        if self._roots is None or self._roots.runtime != runtime:
+            self._roots = Roots(runtime)
+        return Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
 
     async def _runtime_process(self) -> Path:
+        loop = asyncio.get_running_loop()
         try:
-            pid = await asyncio.to_thread(unix_sockets.listener, self._socket_path)
+            pid = await loop.run_in_executor(self._threads, unix_sockets.listener, self._socket_path)
             process = self._proc / str(pid)
             (process / "mountinfo").open().close()
         except OSError as error:
@@ -85,12 +81,19 @@ class ExecHolds:
 
 
 class Hold:
-    """One container's hold, armed from the start and released once."""
+    """One container's hold, armed from the start and released once.
 
-    def __init__(self, container_id: ContainerId, *, proc: Path, runtime: Path, patience: Patience) -> None:
+    ``asker`` is the process that stands still, once there is one.
+    """
+
+    def __init__(
+        self, container_id: ContainerId, *, proc: Path, roots: Roots, threads: ThreadPoolExecutor, patience: Patience
+    ) -> None:
+        self.asker: int | None = None
         self._container_id = container_id
         self._proc = proc
-        self._runtime = runtime
+        self._roots = roots
+        self._threads = threads
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._group = _new_group()
@@ -99,9 +102,8 @@ class Hold:
         self._released = False
         self._started = False
         self._timers = [self._loop.call_later(patience.at_most, self.release)]
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._loop.add_reader(self._group, self._on_events)
-        self._marking = self._loop.run_in_executor(None, self._mark_when_mounted)
+        roots.wait_for(container_id, self._mark)
 
     async def engaged(self) -> bool:
         """Call when the runtime has started it. Whether it stands at its first instruction.
@@ -119,25 +121,26 @@ class Hold:
         if self._released:
             return
         self._released = True
+        self.asker = None
         for timer in self._timers:
             timer.cancel()
         self._answer_all()
-        os.eventfd_write(self._wake, 1)
-        self._marking.add_done_callback(self._take_mark_away)
+        self._roots.forget(self._container_id)
+        # Not on the event loop: it waits for the kernel, and what is asked meanwhile is let through.
+        self._loop.run_in_executor(self._threads, fanotify.flush, self._group).add_done_callback(self._close)
 
     def _on_events(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self._group, 4096)
-            for size, _, _, _, _, file, pid in _EVENT.iter_unpack(data):
-                assert size == _EVENT.size
-                self._on_exec(file, pid)
+            for asked in fanotify.asked(self._group):
+                self._on_exec(asked)
 
-    def _on_exec(self, file: int, pid: int) -> None:
+    def _on_exec(self, asked: fanotify.Asked) -> None:
         """Keep the container's own processes waiting; hooks that run outside its cgroup are none of them."""
-        if self._released or not self._is_inside(pid):
-            self._allow(file)
+        if self._released or not self._is_inside(asked.pid):
+            self._allow(asked.file)
             return
-        self._waiting.append(file)
+        self._waiting.append(asked.file)
+        self.asker = asked.pid
         self._asked.set()
         self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
 
@@ -146,6 +149,7 @@ class Hold:
             log.info("hold.hook", container=self._container_id)
             self._asked.clear()
             self._answer_all()
+            self.asker = None
 
     def _is_inside(self, pid: int) -> bool:
         try:
@@ -160,70 +164,26 @@ class Hold:
 
     def _allow(self, file: int) -> None:
         try:
-            os.write(self._group, _ANSWER.pack(file, _ALLOW))
+            fanotify.allow(self._group, file)
         except FileNotFoundError:  # who asked was killed meanwhile
             log.debug("hold.asker_gone", container=self._container_id)
-        finally:
-            os.close(file)
 
-    def _mark_when_mounted(self) -> None:
-        """Wait for the container's root to be mounted, and mark it: some 20 ms before anything of it is executed."""
-        with (self._runtime / "mountinfo").open() as mounts:
-            poll = select.poll()
-            poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
-            poll.register(self._wake, select.POLLIN)
-            while not self._released:
-                if (root := _root_of(self._container_id, mounts.read())) is not None:
-                    _mark(self._group, self._runtime / "root" / root.lstrip("/"))
-                    return
-                poll.poll(_LOOK_AGAIN_MS)
-                mounts.seek(0)
-
-    def _take_mark_away(self, marking: "asyncio.Future[None]") -> None:
-        """Not on the event loop: it waits some 10 ms for the kernel, and what is asked meanwhile is let through."""
-        if not marking.cancelled() and (error := marking.exception()) is not None:
+    def _mark(self, root: Path) -> None:
+        try:
+            fanotify.mark(self._group, root)
+        except OSError as error:
             log.warning("hold.not_marked", container=self._container_id, error=str(error))
-        self._loop.run_in_executor(None, _flush, self._group).add_done_callback(self._close)
 
     def _close(self, _: "asyncio.Future[None]") -> None:
         self._loop.remove_reader(self._group)
-        os.close(self._wake)
-        self._loop.run_in_executor(None, os.close, self._group)
+        self._loop.run_in_executor(self._threads, os.close, self._group)
 
 
 def _new_group() -> int:
     """Return a new fanotify group. Raises HoldError."""
-    group: int = _libc.fanotify_init(_CLASS_CONTENT | _CLOEXEC, os.O_RDONLY | os.O_CLOEXEC)
-    if group < 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise HoldError(f"fanotify is not to be had: {reason}; the agent needs CAP_SYS_ADMIN and Linux 5.0")
-    os.set_blocking(group, False)
-    return group
-
-
-def _mark(group: int, root: Path) -> None:
-    """Ask for every execution on the filesystem that is mounted there. Raises OSError."""
-    path = os.fsencode(root)
-    how = _MARK_ADD | _MARK_FILESYSTEM
-    if _libc.fanotify_mark(group, how, ctypes.c_uint64(_OPEN_EXEC_PERM), ctypes.c_int(_AT_FDCWD), path) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(root))
-
-
-def _flush(group: int) -> None:
-    """Take all marks of a group away."""
-    _libc.fanotify_mark(group, _MARK_FLUSH | _MARK_FILESYSTEM, ctypes.c_uint64(0), ctypes.c_int(_AT_FDCWD), None)
-
-
-def _root_of(container_id: ContainerId, mountinfo: str) -> str | None:
-    """Return where a container's root is mounted, from the text of ``/proc/<pid>/mountinfo``.
-
-    Overlays only: they are filesystems of their own. To mark what a bind mount shows would stop the whole node.
-    """
-    for line in mountinfo.splitlines():
-        place, _, kind = line.partition(" - ")
-        if kind.startswith("overlay ") and container_id in place:
-            mount_point = place.split()[4]
-            if mount_point.endswith(f"/{container_id}/rootfs"):
-                return mount_point
-    return None
+    try:
+        return fanotify.new_group()
+    except OSError as error:
+        raise HoldError(
+            f"fanotify is not to be had: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.0"
+        ) from error

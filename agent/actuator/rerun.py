@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from agent.actuator import progress
+from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.tools import Material, Tools
 from agent.actuator.whole_pod import PodRun, Pods, ToldRun
@@ -41,6 +42,7 @@ class RerunActuator:
         materials: Mapping[str, Material] | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
+        holding: Holding | None = None,
     ) -> Outcome:
         """Bring the intent to an end; without ``materials`` (a replay) kubelet starts what is missing.
 
@@ -54,8 +56,23 @@ class RerunActuator:
             pods=self._pods,
             resolution=resolution,
             followed=followed,
+            holding=holding,
         )
         return await run.to_the_end()
+
+    async def released(
+        self, intent: intents.PodIntent, *, materials: Mapping[str, Material] | None, holding: Holding
+    ) -> None:
+        """Do what had to wait while the main containers were held."""
+        run = _RerunRun(
+            tools=self._tools,
+            intent=intent,
+            materials=dict(materials or {}),
+            can_clone=materials is not None,
+            pods=self._pods,
+            holding=holding,
+        )
+        await run.released()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.actuator import progress
+from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome
 from agent.actuator.tools import LastWish, Tools
 from agent.actuator.whole_pod import Pods, ToldRun
@@ -24,6 +25,7 @@ class ResetActuator:
         last_wishes: Mapping[str, LastWish],
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
+        holding: Holding | None = None,
     ) -> Outcome:
         """Bring the intent to an end; ``last_wishes`` are by container name. See ``SwapActuator``."""
         run = _ResetRun(
@@ -33,6 +35,7 @@ class ResetActuator:
             pods=self._pods,
             resolution=resolution,
             followed=followed,
+            holding=holding,
         )
         return await run.to_the_end()
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from agent.actuator import progress
+from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome
 from agent.actuator.tools import Tools
 from agent.actuator.whole_pod import PodRun
@@ -21,9 +22,10 @@ class RulesActuator:
         *,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
+        holding: Holding | None = None,
     ) -> Outcome:
         """Bring the intent to an end. See ``SwapActuator``."""
-        run = _RulesRun(tools=self._tools, intent=intent, resolution=resolution, followed=followed)
+        run = _RulesRun(tools=self._tools, intent=intent, resolution=resolution, followed=followed, holding=holding)
         return await run.to_the_end()
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import structlog
 
+from agent.actuator import cgroups
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import ExecHolds, HoldError
 from agent.model.workloads import ContainerId
@@ -15,7 +16,9 @@ log = structlog.get_logger(__name__)
 
 
 class Held(Protocol):
-    """The successor (``exec_hold.Hold``)."""
+    """The successor (``exec_hold.Hold``); ``asker`` is its process, once that stands at its first instruction."""
+
+    asker: int | None
 
     async def engaged(self) -> bool: ...
     def release(self) -> None: ...
@@ -63,7 +66,7 @@ class Standbys:
     async def check(self) -> None:
         """Raises HoldError when this node cannot do it."""
         await self._holds.check()
-        if not any((self._cgroup_root / name).exists() for name in _VERSION_2):
+        if not any((self._cgroup_root / name).exists() for name in cgroups.VERSION_2):
             raise HoldError(
                 f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
             )
@@ -101,9 +104,6 @@ class Standbys:
         if not pid:
             return None
         return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
-
-
-_VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
 
 
 def _try(act: Callable[[], None]) -> None:

@@ -251,7 +251,7 @@ class Run(Calls[_Intent]):
         if not proven and (self.unkilled < _PROOF_OF_UNKILLABLE or not self._wants_a_kill()):
             return None
         ours = [view for view in self.seen if view.restart_id == self.intent.id]
-        waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held]
+        waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held(view.id)]
         try:
             for container_id in waiting:
                 await self.remove(container_id)

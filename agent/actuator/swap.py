@@ -8,6 +8,7 @@ import structlog
 
 from agent.actuator import progress
 from agent.actuator.exec_hold import HoldError
+from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.standby import Standby
 from agent.actuator.steps import Run
@@ -34,8 +35,9 @@ class SwapActuator:
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
         seen: Sequence[ContainerView] | None = None,
+        holding: Holding | None = None,
     ) -> Outcome:
-        """Bring the intent to an end and say which.
+        """Bring the intent to an end and say which; with ``holding`` the successor is held at that end.
 
         ``material`` is None on a replay whose old container is gone. ``seen`` is a listing made just before (it saves
         one call on the fast path). ``followed`` is told of each step. ``UNFINISHED`` means that the time limit (plus
@@ -48,8 +50,13 @@ class SwapActuator:
             resolution=resolution,
             followed=followed,
             seen=tuple(seen or ()),
+            holding=holding,
         )
         return await run.to_the_end(look_first=seen is None)
+
+    async def released(self, intent: intents.Intent, *, material: Material | None, holding: Holding) -> None:
+        """Do what had to wait while the successor was held."""
+        await _SwapRun(tools=self._tools, intent=intent, made_from=material, holding=holding).released()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,9 +121,10 @@ class _SwapRun(Run[intents.Intent]):
         self.unanswered = False
         return True
 
-    async def started(self, container_id: ContainerId) -> None:  # noqa: ARG002 - there is only one that is started
+    async def started(self, container_id: ContainerId) -> None:
         if self.standby is not None:
             await self.standby.engaged()
+        await super(_SwapRun, self).started(container_id)
 
     async def stopped(self, container_id: ContainerId) -> None:
         """The old one is dead: let the successor run, once it has left its devices."""
@@ -127,12 +135,12 @@ class _SwapRun(Run[intents.Intent]):
         await self.make_room(container_id)
         self._end_standby()
         for view in self.seen:
-            if view.restart_id == self.intent.id and view.state is ContainerState.RUNNING:
+            ours = view.restart_id == self.intent.id and view.state is ContainerState.RUNNING
+            if ours and not self.is_held(view.id):
                 await self.post_start(view.id)
 
-    @property
-    def is_held(self) -> bool:
-        return self.standby is not None
+    def is_held(self, container_id: ContainerId) -> bool:
+        return self.standby is not None or super(_SwapRun, self).is_held(container_id)
 
     def gives_up(self) -> bool:
         """Take the successor back rather than leave it waiting beside the old one; see what is left then.
@@ -163,6 +171,8 @@ class _SwapRun(Run[intents.Intent]):
             self.standby.hold.release()  # of a start that failed
         old = await self.tools.runtime.container_info(self.intent.old)
         self.standby = await self.tools.standbys.prepare(successor, old_pid=old.pid)
+        if self.holding is not None:  # the freezer takes over from what holds it until the old one is dead
+            await self.holding.expect(successor, by=self.standby.hold)
 
     def _end_standby(self) -> None:
         if self.standby is None:

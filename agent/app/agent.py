@@ -12,16 +12,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from agent.app import coordinating
 from agent.app.control import ControlServer
 from agent.app.device_routes import DeviceRoutes
 from agent.app.holders import GpuHolders
-from agent.app.parts import Parts
 from agent.app.reporting import Reporting
 from agent.app.runtime import RuntimePart
 from agent.app.watching import Outlets, Watching
-from agent.app.web import WebServer
 from agent.control import messages
-from agent.engine import announcements
+from agent.engine import announcements, ports
 from agent.engine.engine import Engine
 from agent.engine.fading import Fading
 from agent.engine.faults import AppFaults
@@ -30,6 +29,7 @@ from agent.engine.ledger import HealthLedger
 from agent.engine.metrics import Metrics
 from agent.engine.node_health import NodeHealth
 from agent.engine.operators import Operators
+from agent.engine.orders import Knowledge
 from agent.engine.publishing import Publisher
 from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
@@ -38,7 +38,6 @@ from agent.health.catalog import Catalog, FaultKey
 from agent.history.store import Store
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import PodUid
 from agent.podresources.client import AllocationCache, PodResourcesClient
 from agent.reporters.events import EventReporter
@@ -50,6 +49,8 @@ from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
 from common import aio
 from common.kube import client as kube
+from common.parts import Parts, PartState, PartStatus
+from common.web import WebServer
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +68,7 @@ async def run(settings: Settings) -> None:
     catalog = load_catalog(settings.catalog)
     registry = _registry()
     metrics = Metrics(registry)
-    parts = Parts(metrics=metrics)
+    parts = Parts(show=metrics.show_part)
     async with (
         _opened(settings.state_dir / "state.db") as store,
         kube.connect(kubeconfig=settings.kubeconfig) as api,
@@ -196,6 +197,16 @@ async def _run_parts(
         nics=nics,
     )
     suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
+    hub = coordinating.hub(
+        settings,
+        parts=parts,
+        registry=registry,
+        pods=pods,
+        store=store,
+        holders=holders,
+        driver=driver,
+        ledger=ledger,
+    )
     runtime = RuntimePart(
         settings=settings,
         store=store,
@@ -207,6 +218,10 @@ async def _run_parts(
         pods=pods,
         driver=driver,
         owners=OwnerLookup(api),
+        knowledge=Knowledge(holders=holders, ledger=ledger, devices=driver),
+        gangs=hub if hub is not None else ports.NO_GANGS,
+        hub=hub,
+        boot_id=boot_id,
         reporter=reporting.pods,
         announcements=reporting.events,
         processes=processes,
@@ -259,6 +274,7 @@ async def _wind_down(runtime: RuntimePart, *, reporter: PodConditionReporter, wa
             await runtime.drained()
     await reporter.flush(timeout=2.0)
     await watching.remember()
+    await runtime.leave(timeout=2.0)
 
 
 def _listed(status: PartStatus, plugins: PluginReports) -> None:

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from agent.app import peers
 from agent.app.feed import Feed
-from agent.app.web import ListenError
 from agent.control import client, events, messages
 from agent.engine.requests import NoSuchPodError, PodsUnknownError, Requests
 from agent.model.workloads import ContainerRef
 from agent.restart import asking, options
+from common.web import ListenError
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agent.app.parts import Parts
 from agent.engine.metrics import Metrics
 from agent.reporters.device_taints import DeviceTaintReporter
 from agent.reporters.events import EventReporter
@@ -13,6 +12,7 @@ from agent.reporters.pod_conditions import PodConditionReporter
 from agent.settings import Settings
 from agent.sources.pods import PodWatch
 from common.kube import client as kube
+from common.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)

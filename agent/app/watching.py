@@ -7,19 +7,18 @@ from typing import Any, Self
 from agent.app.cursor import StoredCursor, watched_since
 from agent.app.memories import Memories
 from agent.app.nearby import NearbyNics
-from agent.app.parts import Parts
 from agent.engine.metrics import Metrics
 from agent.health import gpu_memory, nic_memory
 from agent.health.catalog import Catalog, FaultKey
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartStatus
 from agent.settings import Settings
 from agent.sources.kernel_log import KernelLogSource
 from agent.sources.network.source import NetworkSource
 from agent.sources.nvml.driver import Driver
 from agent.sources.nvml.source import NvmlSource, Periods
+from common.parts import Parts, PartStatus
 
 _GPUS, _NICS = "gpus", "nics"
 

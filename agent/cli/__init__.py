@@ -41,10 +41,10 @@ def agent(settings: Settings) -> None:
     """
     # Imported here: the other commands must not wait for gRPC and the Kubernetes client.
     from agent.app import agent as app
-    from agent.app.web import ListenError
     from agent.health.catalog_file import CatalogError
     from agent.history.store import HistoryError
     from common import logs
+    from common.web import ListenError
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     try:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from agent import settings as settings_module
-from agent.restart import options
+from common import durations
 
 EXIT_NOT_DONE = 1
 EXIT_USAGE = 2
@@ -69,7 +69,7 @@ def release_devices(*, time: str, resume: bool, command: tuple[str, ...], state_
         _asked("release-devices", devices.resume(socket=socket))
         return
     try:
-        seconds = options.seconds(time)
+        seconds = durations.seconds(time)
     except ValueError as error:
         raise click.BadParameter(f"--for {error}") from error
     _asked("release-devices", devices.release(seconds=seconds, socket=socket))

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from agent import settings as settings_module
-from agent.restart import intents, options
+from agent.restart import intents
+from common import durations
 
 EXIT_INTERRUPTED = 130  # 128 and SIGINT, as shells have it
 
@@ -58,7 +59,7 @@ def restart(
         asked = asking.Asked(
             strategy=intents.Strategy(strategy) if strategy is not None else None,
             containers=frozenset(containers),
-            grace_seconds=options.seconds(grace) if grace is not None else None,
+            grace_seconds=durations.seconds(grace) if grace is not None else None,
         )
     except ValueError as error:
         raise click.BadParameter(f"--grace {error}") from error

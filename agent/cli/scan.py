@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent import settings as settings_module
-from agent.restart import options
+from common import durations
 
 if TYPE_CHECKING:
     from agent.scan.report import Report
@@ -37,7 +37,7 @@ class _Command(click.Command):
 
 def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     try:
-        seconds = options.seconds(text)
+        seconds = durations.seconds(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     if not seconds:

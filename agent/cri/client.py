@@ -1,6 +1,7 @@
 """The container runtime over CRI v1, in our values. Every call has a deadline; every failure is a CriError."""
 
 import asyncio
+import collections
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -15,6 +16,8 @@ from agent.cri.answers import Capabilities, ContainerInfo, ExecResult, RuntimeVe
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId, SandboxView
 from common import grpcio
 from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+
+_ENDS_KNOWN = 4096  # containers; where there is no event stream the news of an end comes seconds later
 
 _STATE_VALUES = {state: api_pb2.ContainerStateValue(state=value) for value, state in answers.STATES.items()}
 
@@ -45,6 +48,7 @@ class CriClient:
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._channel = grpcio.unix_channel(socket)
         self._stub = api_pb2_grpc.RuntimeServiceStub(self._channel)
+        self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,6 +67,10 @@ class CriClient:
             if state is grpc.ChannelConnectivity.READY:
                 yield
             await self._channel.wait_for_state_change(state)
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        """Whether it was this client that asked for the container's end, by a stop or a removal. Knows the latest."""
+        return container_id in self._ended
 
     async def version(self) -> RuntimeVersion:
         """Ask who answers. Raises NotCri when it is no CRI v1 runtime."""
@@ -149,6 +157,7 @@ class CriClient:
         One that is already stopped or gone counts as stopped.
         """
         whole = math.ceil(grace)
+        self._note_end(container_id)
         with self._errors("StopContainer"), _gone_is_done():
             await self._stub.StopContainer(
                 api_pb2.StopContainerRequest(container_id=container_id, timeout=whole),
@@ -157,6 +166,7 @@ class CriClient:
 
     async def remove_container(self, container_id: ContainerId) -> None:
         """Remove a container, killing it first if it runs. One that is already gone counts as removed."""
+        self._note_end(container_id)
         with self._errors("RemoveContainer"), _gone_is_done():
             await self._stub.RemoveContainer(
                 api_pb2.RemoveContainerRequest(container_id=container_id), timeout=self._deadlines.change
@@ -184,6 +194,11 @@ class CriClient:
         finally:
             call.cancel()
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
+
+    def _note_end(self, container_id: ContainerId) -> None:
+        self._ended[container_id] = None
+        while len(self._ended) > _ENDS_KNOWN:
+            self._ended.popitem(last=False)
 
     async def _status(self, container_id: ContainerId) -> api_pb2.ContainerStatusResponse:
         request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)

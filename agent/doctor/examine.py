@@ -9,6 +9,7 @@ from agent.doctor import (
     cgroups,
     container_runtime,
     directories,
+    hub,
     kernel_log,
     kubernetes_api,
     nvml,
@@ -85,6 +86,11 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
         look(standby.NAME, work=lambda: standby.available(settings), if_silent=runtime),
         look(directories.STATE, work=lambda: directories.state(settings.state_dir), if_silent=disk),
         look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), if_silent=disk),
+        look(
+            hub.NAME,
+            work=lambda: hub.reachable(settings),
+            if_silent="see whether a network policy or firewall drops what goes there",
+        ),
         look(
             running_agent.NAME,
             work=lambda: running_agent.ready(settings.listen()),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from agent.doctor import nvml_probe
 from agent.doctor.checks import Check, Result
-from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml import presence, reader, statuses
 from agent.sources.nvml.child import Child
 from common import own_thread
+from common.parts import PartState, PartStatus
 
 GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
 

@@ -6,9 +6,9 @@ import grpc
 import grpc.aio
 
 from agent.doctor.checks import Check, Result
-from agent.model.parts import PartState, PartStatus
 from agent.podresources.client import PodResourcesClient
 from common import grpcio
+from common.parts import PartState, PartStatus
 from common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 NAME = "pod-resources"

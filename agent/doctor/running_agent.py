@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 
 from agent.doctor.checks import Check, Result
-from agent.model.parts import PartState, PartStatus
+from common.parts import PartState, PartStatus
 
 NAME = "agent"
 
@@ -43,7 +43,7 @@ def parts_check(parts: Mapping[str, PartStatus]) -> Check:
 
 
 def _parts(body: bytes) -> Mapping[str, PartStatus]:
-    """Read the body of /readyz (``agent.app.web``). Raises ValueError when it is something else."""
+    """Read the body of /readyz (``common.web``). Raises ValueError when it is something else."""
     try:
         items = json.loads(body)["parts"].items()
         return {name: PartStatus(PartState(part["state"]), part["message"], part["mend"]) for name, part in items}

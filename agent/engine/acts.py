@@ -6,24 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.actuator import outcomes, progress
+from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.sweep import Sweep
 from agent.actuator.tools import Material
 from agent.engine import ports, targets
-from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerView, PodView
+from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, ContainerView, PodView
 from agent.restart import intents, steps
 from agent.restart.intents import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class Act(abc.ABC):
-    """A restart that has been decided on. ``restart_count`` is what its target's will be."""
+    """A restart that has been decided on. ``restart_count`` is what its target's will be.
+
+    ``holding`` keeps what it starts from running, until that is let go.
+    """
 
     outside: ports.Outside
     target: ContainerRef
     restart_count: int
     followed: progress.Progress = field(default=progress.NOBODY, kw_only=True)
     sweep: Sweep | None = field(default=None, kw_only=True)
+    holding: Holding | None = field(default=None, kw_only=True)
 
     @property
     @abc.abstractmethod
@@ -34,6 +39,16 @@ class Act(abc.ABC):
     @abc.abstractmethod
     def names(self) -> frozenset[str]:
         """The containers that it concerns."""
+
+    @property
+    @abc.abstractmethod
+    def old(self) -> frozenset[ContainerId]:
+        """Everything of its names that was there before."""
+
+    @property
+    def strays(self) -> frozenset[ContainerId]:
+        """What ran beside the newest container of a name before: an earlier restart has not come to its end."""
+        return frozenset()
 
     @abc.abstractmethod
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
@@ -46,6 +61,10 @@ class Act(abc.ABC):
     @abc.abstractmethod
     async def resolve(self, outcome: Outcome) -> Outcome:
         """Look again after the end: a copy that kubelet has started since goes, or takes over."""
+
+    @abc.abstractmethod
+    async def released(self) -> None:
+        """Do what had to wait while it was held."""
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         """Return the survivors that run for good."""
@@ -95,6 +114,19 @@ class SwapAct(Act):
     def names(self) -> frozenset[str]:
         return frozenset(swap.intent.target.name for swap in self.swaps)
 
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        return frozenset(view.id for swap in self.swaps for view in swap.seen or ()) | {
+            swap.intent.old for swap in self.swaps
+        }
+
+    @property
+    def strays(self) -> frozenset[ContainerId]:
+        seen = frozenset(
+            view.id for swap in self.swaps for view in swap.seen or () if view.state is ContainerState.RUNNING
+        )
+        return seen - {swap.intent.old for swap in self.swaps}
+
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
         outcome = outcomes.together(
@@ -106,6 +138,7 @@ class SwapAct(Act):
                         resolution=resolution,
                         followed=self.followed,
                         seen=swap.seen,
+                        holding=self.holding,
                     )
                     for swap in self.swaps
                 )
@@ -120,10 +153,20 @@ class SwapAct(Act):
         swapper = self.outside.actuators.swap
         again = outcomes.together(
             await asyncio.gather(
-                *(swapper.carry_out(swap.intent, material=None, followed=self.followed) for swap in self.swaps)
+                *(
+                    swapper.carry_out(swap.intent, material=None, followed=self.followed, holding=self.holding)
+                    for swap in self.swaps
+                )
             )
         )
         return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors})
+
+    async def released(self) -> None:
+        assert self.holding is not None
+        swapper = self.outside.actuators.swap
+        await asyncio.gather(
+            *(swapper.released(swap.intent, material=swap.material, holding=self.holding) for swap in self.swaps)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +185,10 @@ class PodAct(Act):
     def names(self) -> frozenset[str]:
         return self.intent.names
 
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        return self.intent.old
+
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
         return {name: container for name, container in outcome.survivors.items() if name in lasting}
@@ -154,20 +201,36 @@ class PodAct(Act):
         match self.intent.strategy:
             case Strategy.RERUN:
                 return await actuators.rerun.carry_out(
-                    self.intent, materials=self.materials, resolution=resolution, followed=self.followed
+                    self.intent,
+                    materials=self.materials,
+                    resolution=resolution,
+                    followed=self.followed,
+                    holding=self.holding,
                 )
             case Strategy.RESET:
                 last_wishes = targets.last_wishes(self.pod)
                 return await actuators.reset.carry_out(
-                    self.intent, last_wishes=last_wishes, resolution=resolution, followed=self.followed
+                    self.intent,
+                    last_wishes=last_wishes,
+                    resolution=resolution,
+                    followed=self.followed,
+                    holding=self.holding,
                 )
             case Strategy.RULES:
-                return await actuators.rules.carry_out(self.intent, resolution=resolution, followed=self.followed)
+                return await actuators.rules.carry_out(
+                    self.intent, resolution=resolution, followed=self.followed, holding=self.holding
+                )
             case _:
                 raise AssertionError(f"{self.intent.strategy.value} is not done to a whole pod")
 
     def again(self) -> Act:
         return self
+
+    async def released(self) -> None:
+        """What kubelet has started it looks after itself."""
+        assert self.holding is not None
+        if self.intent.strategy is Strategy.RERUN:
+            await self.outside.actuators.rerun.released(self.intent, materials=self.materials, holding=self.holding)
 
     async def resolve(self, outcome: Outcome) -> Outcome:
         finished = outcome.result is Result.RERUN  # else the starting has been left to kubelet

@@ -10,8 +10,9 @@ from prometheus_client.registry import Collector
 from agent.engine import ports
 from agent.history.store import COUNT_SECONDS, Store
 from agent.model.workloads import ContainerRef, PodView
-from agent.restart import admission, budget, counts, intents, options
+from agent.restart import admission, counts, intents, options
 from agent.restart.device_budget import ON_DEVICE
+from common import budgets
 
 
 class Budgets:
@@ -21,7 +22,7 @@ class Budgets:
     is decided on meanwhile must know of it. What is not begun after all is taken back.
     """
 
-    def __init__(self, *, store: Store, now: Callable[[], float], storm: budget.Window) -> None:
+    def __init__(self, *, store: Store, now: Callable[[], float], storm: budgets.Window) -> None:
         self._store = store
         self._now = now
         self.storm = storm
@@ -105,7 +106,7 @@ class BudgetGauges(Collector):
         """Yield what is left now."""
         of_workload, of_device, of_node = self._families()
         now = self._now()
-        begun = counts.noted_by(self._budgets.all(), now=now)
+        begun = budgets.noted_by(self._budgets.all(), now=now)
         for uid in {each.pod for each in begun}:
             if (pod := self._pods.pods().get(uid)) is not None:
                 self._add_pod(of_workload, pod, past=counts.of_pod(begun, uid), now=now)

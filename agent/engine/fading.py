@@ -10,8 +10,8 @@ from agent.engine.ledger import HealthLedger
 from agent.health.catalog import Catalog
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind, Source
-from agent.model.parts import PartState, PartStatus
 from common import aio
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

@@ -16,6 +16,7 @@ from agent.health import attribution
 from agent.health.attribution import Attribution, How, ProcessLookup
 from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind
+from agent.model.rounds import FaultKind
 from agent.model.workloads import ContainerRef
 from agent.podresources import answers
 from agent.restart import admission
@@ -226,7 +227,7 @@ class AppFaults:
                 device=noted.device,
             )
 
-        return Request(target=target, cause=cause, devices=held)
+        return Request(target=target, cause=cause, devices=held, kind=FaultKind.DEVICE)
 
 
 async def _at_once() -> None:

@@ -16,6 +16,7 @@ from agent.model.conditions import Condition, ConditionStatus
 from agent.model.devices import GpuUuid
 from agent.model.findings import Source
 from agent.model.hangs import Hang
+from agent.model.rounds import FaultKind
 from agent.model.workloads import ContainerId, ContainerRef, PodRef
 from agent.podresources import answers
 from agent.restart import admission
@@ -103,6 +104,7 @@ class Hangs:
                     cause=functools.partial(self._cause, hang, held),
                     devices=held,
                     withdrawn=still_hung,
+                    kind=FaultKind.HANG,
                 )
             )
         finally:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from agent.model.verdicts import Health
+from common.parts import PartState
 
 _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -105,6 +106,10 @@ class Metrics:
         for device in devices:
             for health in Health:
                 self.device_verdict.remove(device, health.value)
+
+    def show_part(self, name: str, state: PartState) -> None:
+        """Show how a part of the agent does (``common.parts.Parts``)."""
+        self.part_ready.labels(name).set(state is PartState.READY)
 
     def watch(self, collector: Collector) -> None:
         """Serve what another part works out when it is asked for."""

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Protocol
 
 import structlog
 
@@ -19,8 +20,10 @@ from agent.engine.newcomers import Newcomers
 from agent.engine.recovery import STALE_AFTER
 from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
+from agent.model import rounds
 from agent.model.devices import GpuUuid
 from agent.model.findings import FindingKind
+from agent.model.workloads import PodUid
 from agent.restart import admission, steps, verification
 from agent.restart.gates import Verdict
 
@@ -34,6 +37,29 @@ class _Done:
     act: Act
     cause: admission.Cause
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What became of a restart, and what kubelet and the devices say."""
+
+    outcome: Outcome
+    settled: Sequence[verification.Check]
+    answer: verification.Check
+    free: verification.Check
+
+
+class Part(Protocol):
+    """A member's part in a gang's round, as its restart sees it (``agent.engine.members.Member``)."""
+
+    def take_on(self, act: Act, *, pid: int | None) -> Act:
+        """Return the act as it is carried out in the round: what it starts is held. ``pid`` is of what is to end."""
+
+    def record(self) -> rounds.Record:
+        """Return what is to be written down with it."""
+
+    async def hold(self, act: Act, outcome: Outcome) -> Outcome:
+        """Hold what was started until the round lets it go; return what is there then."""
 
 
 class Performer:
@@ -58,6 +84,7 @@ class Performer:
         self._held = held
         self._suspects = suspects
         self._newcomers = newcomers
+        self._hurried: dict[PodUid, asyncio.Event] = {}
         self._acting = 0
         self.quiet = asyncio.Event()
         self.quiet.set()
@@ -70,15 +97,17 @@ class Performer:
         counted: Counted,
         devices: frozenset[GpuUuid] | None,
         announce: Callable[[], None],
+        part: Part | None = None,
     ) -> None:
         """See an act through to its verified end. Raises HistoryError before anything is done.
 
         It goes into the journal as ``counted``; ``announce`` is called once it is there. ``devices`` must be free of
-        the old processes before anything new is started, and answer afterwards.
+        the old processes before anything new is started, and answer afterwards. ``part`` is set when it is a round's.
         """
         gates = self._outside.actuators.gates
         async with gates.around(act.entries, devices=devices or frozenset()) as visit:
-            await self._store.begin(*act.entries, counted=counted.restart)
+            record = part.record() if part is not None else None
+            await self._store.begin(*act.entries, counted=counted.restart, record=record)
             counted.has_begun()
             announce()
             containers = sorted(act.names)
@@ -86,7 +115,27 @@ class Performer:
             with self._act_noted():
                 await visit.remembered()
                 outcome = await self._to_the_end(act)
+            if part is not None:
+                outcome = await part.hold(act, outcome)
             await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=devices, visit=visit)
+
+    async def take_up(self, act: Act, *, cause: admission.Cause, part: Part) -> None:
+        """See an act through that an earlier agent has begun for a round. It is in the journal already."""
+        async with self._outside.actuators.gates.around(act.entries, devices=frozenset()) as visit:
+            with self._act_noted():
+                outcome = await self._to_the_end(act)
+            outcome = await part.hold(act, outcome)
+            await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=None, visit=visit)
+
+    @contextlib.contextmanager
+    def hurried(self, pod: PodUid) -> Iterator[None]:
+        """Have the verification of a pod's restart cut short, while in this block one is waited for."""
+        event = self._hurried.setdefault(pod, asyncio.Event())
+        event.set()
+        try:
+            yield
+        finally:
+            self._hurried.pop(pod, None)
 
     @contextlib.contextmanager
     def _act_noted(self) -> Iterator[None]:
@@ -124,20 +173,45 @@ class Performer:
         if done.outcome.result.restarted:
             begun = asyncio.get_running_loop().time()
             self._expect(done, devices=devices, visit=visit)
-            (outcome, settled), answer, free = await asyncio.gather(
-                self._aftermath.settle(done.act, done.outcome),
-                self._aftermath.devices_answer(devices),
-                self._aftermath.devices_free(devices, visit=visit),
-            )
+            verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
+            if verified is None:
+                log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
+                await self._close(done)
+                return
+            outcome, free = verified.outcome, verified.free
             if free.reason == Verdict.STUCK.value:
                 self._suspect(done, visit=visit)
             if done.act.awaited(done.outcome):  # what kubelet had to do is a part of this restart
                 kubelets = asyncio.get_running_loop().time() - begun
                 outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
             done = replace(done, outcome=outcome)
-            self._report(done, checks=(answer, free, *settled), settled=True)
+            self._report(done, checks=(verified.answer, free, *verified.settled), settled=True)
         if done.outcome.result is not Result.UNFINISHED:
             await self._close(done)
+
+    async def _verified_unless_hurried(
+        self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit
+    ) -> _Verified | None:
+        """Return what became of it by all who are asked; None when a round waits for the pod."""
+        hurried = self._hurried.setdefault(done.act.target.pod.uid, asyncio.Event())
+        verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.act.id}")
+        waiting = asyncio.create_task(hurried.wait(), name=f"hurried {done.act.id}")
+        try:
+            await asyncio.wait({verifying, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return verifying.result() if verifying.done() else None
+        finally:
+            verifying.cancel()
+            waiting.cancel()
+            await asyncio.wait({verifying, waiting})
+            self._hurried.pop(done.act.target.pod.uid, None)
+
+    async def _verify(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> _Verified:
+        (outcome, settled), answer, free = await asyncio.gather(
+            self._aftermath.settle(done.act, done.outcome),
+            self._aftermath.devices_answer(devices),
+            self._aftermath.devices_free(devices, visit=visit),
+        )
+        return _Verified(outcome, settled, answer, free)
 
     def _expect(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> None:
         """Have it told when a new process is where the old ones were."""

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-from agent.actuator import tools
+from agent.actuator import holding, tools
 from agent.actuator.gates import Gates
 from agent.actuator.rerun import RerunActuator
 from agent.actuator.reset import ResetActuator
@@ -14,11 +14,14 @@ from agent.actuator.rules import RulesActuator
 from agent.actuator.swap import SwapActuator
 from agent.actuator.sweep import Broom
 from agent.cri.events import ContainerEvent
+from agent.model import rounds
 from agent.model.announcements import Announcement
 from agent.model.conditions import Condition
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
 from agent.model.workloads import (
     Allocations,
+    ContainerId,
+    ContainerRef,
     ContainerView,
     PodRef,
     PodUid,
@@ -119,6 +122,38 @@ class Announcements(Protocol):
     """Tells people what has happened (``agent.reporters.events``)."""
 
     def tell(self, announcement: Announcement) -> None: ...
+
+
+class Freezer(holding.Freezer, Protocol):
+    """The freezer, as those see it who come after an agent that died (``agent.actuator.freezer``)."""
+
+    async def take_over(self, *, keep: Collection[str]) -> Mapping[str, Mapping[ContainerId, bool]]:
+        """Find what an earlier agent has frozen, and let go what bears no mark of ``keep``.
+
+        Return by mark all that was found, and whether each was still to be held.
+        """
+
+
+class Gangs(Protocol):
+    """Whoever restarts gangs together (``agent.coordination``)."""
+
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: rounds.FaultKind) -> rounds.Taken:
+        """Tell of a fault that has hit a container; return what becomes of it, ALONE where nobody says so in time."""
+
+
+class _NoGangs:
+    async def take(
+        self,
+        target: ContainerRef,  # noqa: ARG002
+        cause: admission.Cause,  # noqa: ARG002
+        *,
+        kind: rounds.FaultKind,  # noqa: ARG002
+    ) -> rounds.Taken:
+        return rounds.Taken.ALONE
+
+
+NO_GANGS: Final[Gangs] = _NoGangs()
+"""Where each container is restarted by itself."""
 
 
 class _Nobody:

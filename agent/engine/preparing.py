@@ -4,12 +4,16 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import structlog
+
 from agent.actuator.sweep import Sweep
 from agent.actuator.tools import Material
 from agent.engine import acts, ports, targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodView
-from agent.restart import admission, intents, options, rules
+from agent.restart import admission, clone, intents, options, rules
 from agent.restart.intents import Strategy
+
+log = structlog.get_logger(__name__)
 
 
 async def prepare(
@@ -20,10 +24,16 @@ async def prepare(
     pod: PodView,
     reason: str,
     now: float,
+    ended_too: bool = False,
 ) -> acts.Act:
-    """Make ready what the decision asks for. Raises CriError, or CloneRefusedError."""
+    """Make ready what the decision asks for. Raises CriError, or CloneRefusedError.
+
+    ``ended_too``: of the containers that are swapped together those are not left to kubelet that have ended already.
+    """
     if decision.strategy is Strategy.SWAP:
-        return await _prepare_swap(outside, decision, target=target, pod=pod, reason=reason, now=now)
+        return await _prepare_swap(
+            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too
+        )
     assert decision.strategy is not None
     ref = target.view.ref
     plan = await targets.plan(outside.runtime, pod)
@@ -67,6 +77,25 @@ async def resume(outside: ports.Outside, intent: intents.AnyIntent) -> acts.Act:
     return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, material),))
 
 
+async def resume_all(outside: ports.Outside, opened: Sequence[intents.AnyIntent]) -> acts.Act:
+    """Make ready one pod's restart that an earlier agent has begun, with all that was to go side by side.
+
+    Raises CriError.
+    """
+    made = []
+    for intent in opened:
+        try:
+            made.append(await resume(outside, intent))
+        except clone.CloneRefusedError as error:
+            assert isinstance(intent, intents.Intent), "nothing is copied for a whole pod that is taken up"
+            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+            made.append(without_material(outside, intent))
+    first = made[0]
+    if not isinstance(first, acts.SwapAct):
+        return first
+    return replace(first, swaps=tuple(swap for act in made if isinstance(act, acts.SwapAct) for swap in act.swaps))
+
+
 def without_material(outside: ports.Outside, intent: intents.Intent) -> acts.Act:
     """Return what can be done about a swap whose old config cannot be copied."""
     return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, None),))
@@ -80,6 +109,7 @@ async def _prepare_swap(
     pod: PodView,
     reason: str,
     now: float,
+    ended_too: bool,
 ) -> acts.Act:
     made: list[tuple[intents.Intent, Material, Sequence[ContainerView]]] = []
     count = 1
@@ -87,7 +117,7 @@ async def _prepare_swap(
         found = target
         if name != target.view.ref.name:
             sibling = await targets.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
-            if sibling is None or sibling.info.state is not ContainerState.RUNNING:
+            if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # it was not hit, and what does not run is kubelet's to start
             found = sibling
         intent = intents.Intent(

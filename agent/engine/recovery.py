@@ -1,7 +1,7 @@
 """Take up what an earlier agent left open when it died."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -9,6 +9,7 @@ import structlog
 from agent.actuator.outcomes import Outcome, Result
 from agent.engine import acts, aftermath, ports, preparing
 from agent.history.store import Store
+from agent.model.workloads import PodUid
 from agent.restart import clone, intents, steps, swap
 
 log = structlog.get_logger(__name__)
@@ -39,10 +40,13 @@ class Recovery:
         store: Store,
         now: Callable[[], float],
         patience: aftermath.Patience = _PATIENCE,
+        spared: Collection[PodUid] = (),
     ) -> None:
+        """``spared`` are the pods that a round holds: what was begun there is the round's to finish."""
         self._outside = outside
         self._store = store
         self._now = now
+        self._spared = frozenset(spared)
         self._aftermath = aftermath.Aftermath(outside=outside, patience=patience)
 
     async def run(self) -> int:
@@ -53,9 +57,10 @@ class Recovery:
         later: as after any restart, its consent is awaited, and a copy that it starts is resolved. Raises CriError or
         HistoryError: try again, and begin nothing new until then.
         """
-        unfinished = await self._store.unfinished()
+        opened = await self._store.unfinished()
+        unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
         views = await self._outside.runtime.list_containers()
-        lost = swap.orphans(views, owned=frozenset(intent.id for intent in unfinished), now=self._now())
+        lost = swap.orphans(views, owned=frozenset(intent.id for intent in opened), now=self._now())
         for orphan in lost:
             outcome = await preparing.without_material(self._outside, orphan).carry_out(
                 resolution=steps.Resolution.UNDO

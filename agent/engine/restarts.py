@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -12,17 +11,21 @@ import structlog
 from agent.actuator import progress
 from agent.cri.errors import CriError
 from agent.engine import announcements, conditions, ports, preparing, targets
+from agent.engine.acts import Act
 from agent.engine.budgets import BudgetGauges, Budgets, Counted
 from agent.engine.followers import Followers
 from agent.engine.metrics import Metrics
 from agent.engine.newcomers import Newcomers
-from agent.engine.performing import Performer
+from agent.engine.performing import Part, Performer
+from agent.engine.pod_locks import PodLocks
 from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
+from agent.model import rounds
 from agent.model.devices import GpuUuid
 from agent.model.findings import FindingKind
-from agent.model.workloads import ContainerRef, PodUid
+from agent.model.workloads import ContainerRef
 from agent.restart import admission, asking, budget, clone
+from common import budgets
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +51,8 @@ class Request:
 
     ``devices`` None is "could not tell which it holds". ``asked`` is set when it is a person's wish, and ``followed``
     is told how it goes on. ``withdrawn`` is asked while it is held and right before the first act: it says why the
-    cause no longer stands, and nothing while it does.
+    cause no longer stands, and nothing while it does. ``kind`` is of the fault that it comes from; ``part`` is set when
+    it comes from a gang's round.
     """
 
     target: ContainerRef
@@ -57,6 +61,8 @@ class Request:
     asked: asking.Asked | None = None
     followed: progress.Progress = progress.NOBODY
     withdrawn: Callable[[], Awaitable[str]] = _stands
+    kind: rounds.FaultKind = rounds.FaultKind.OTHER
+    part: Part | None = None
 
 
 _ASK_AGAIN = 1.0
@@ -77,9 +83,10 @@ class Restarts:
         can_hold: bool = False,
         dry_run: bool = False,
         limits: Limits | None = None,
-        storm: budget.Window = budget.STORM,
+        storm: budgets.Window = budget.STORM,
         suspects: Suspects | None = None,
         newcomers: Newcomers | None = None,
+        gangs: ports.Gangs = ports.NO_GANGS,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._outside = outside
@@ -91,11 +98,12 @@ class Restarts:
         self._can_hold = can_hold
         self._dry_run = dry_run
         self._limits = limits if limits is not None else Limits()
-        self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks = PodLocks()
         self._slots = asyncio.Semaphore(self._limits.parallel_pods)
         self._for_faults: dict[ContainerRef, Followers] = {}
         self._for_people: dict[ContainerRef, Followers] = {}
         self._suspects = suspects
+        self._gangs = gangs
         self._budgets = Budgets(store=store, now=now, storm=storm)
         metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
         self._performer = Performer(
@@ -116,8 +124,14 @@ class Restarts:
     async def handle(self, request: Request) -> None:
         """Carry one request to its end. A second one for the same container meanwhile is the same request.
 
-        But for a fault that hit the successor already: that is a request of its own.
+        But for a fault that hit the successor already: that is a request of its own. A fault is first told to whoever
+        restarts gangs.
         """
+        if request.part is not None:
+            await self._until_decided(request)
+            return
+        if request.asked is None and await self._is_the_gangs(request):
+            return
         while (same := self._under_way(request)) is not None:
             log.info("restart.already_under_way", container=str(request.target), cause=request.cause().code)
             await same.join(request.followed)
@@ -130,6 +144,24 @@ class Restarts:
         finally:
             del under_way[request.target]
             followers.end()
+
+    async def take_up(self, act: Act, *, cause: admission.Cause, part: Part) -> None:
+        """See a restart through that an earlier agent has begun for a round."""
+        uid = act.target.pod.uid
+        async with self._locks.turn(uid, waiting=self._performer.hurried(uid)):
+            await self._performer.take_up(act, cause=cause, part=part)
+
+    async def _is_the_gangs(self, request: Request) -> bool:
+        """Whether somebody else takes care of a fault, or has decided that nobody does."""
+        cause = request.cause()
+        taken = await self._gangs.take(request.target, cause, kind=request.kind)
+        if taken is rounds.Taken.ROUND:
+            log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
+        elif taken is rounds.Taken.NOTHING:
+            detail = "the controller has decided that its gang is not restarted"
+            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.LEFT_TO_GANG, detail)
+            self._announce(request, refusal)
+        return taken is not rounds.Taken.ALONE
 
     def _under_way(self, request: Request) -> Followers | None:
         """Return the restart that a request is one with.
@@ -169,16 +201,16 @@ class Restarts:
 
     @contextlib.asynccontextmanager
     async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
+        """Wait for the pod, and for one of the node's slots; a round's members go all at once, for they wait held."""
         uid = request.target.pod.uid
-        lock = self._locks[uid]
-        if lock.locked() or self._slots.locked():
-            request.followed.tell(progress.Queued())
-        try:
-            async with lock, self._slots:
+        if request.part is not None:
+            async with self._locks.turn(uid, waiting=self._performer.hurried(uid)):
                 yield
-        finally:
-            if not lock.locked() and self._locks.get(uid) is lock:
-                del self._locks[uid]
+            return
+        if self._locks.is_taken(uid) or self._slots.locked():
+            request.followed.tell(progress.Queued())
+        async with self._locks.turn(uid), self._slots:
+            yield
 
     async def _once(self, request: Request) -> admission.Decision:
         """Decide now; act when admitted. Whatever could not be asked makes it a HOLD."""
@@ -210,7 +242,7 @@ class Restarts:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
         if decision.verb is admission.Verb.HOLD and (why := await request.withdrawn()):
-            decision = admission.Decision(admission.Verb.REFUSE, admission.Reason.CAUSE_GONE, why)
+            decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
             self._announce(request, decision)
         return decision
@@ -241,7 +273,13 @@ class Restarts:
         assert facts.pod is not None
         try:
             act = await preparing.prepare(
-                self._outside, decision, target=target, pod=facts.pod, reason=facts.cause.code, now=self._now()
+                self._outside,
+                decision,
+                target=target,
+                pod=facts.pod,
+                reason=facts.cause.code,
+                now=self._now(),
+                ended_too=request.part is not None,
             )
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))
@@ -252,16 +290,18 @@ class Restarts:
             self._announce(request, refusal)
             return refusal
         if why := await request.withdrawn():
-            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.CAUSE_GONE, why)
+            refusal = _withdrawn(request, why)
             self._announce(request, refusal)
             return refusal
+        act = replace(act, followed=request.followed)
         try:
             await self._performer.perform(
-                replace(act, followed=request.followed),
+                request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
                 cause=facts.cause,
                 counted=counted,
                 devices=request.devices,
                 announce=lambda: self._announce(request, decision, restart=act.id),
+                part=request.part,
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
@@ -306,3 +346,8 @@ class Restarts:
         if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
+
+
+def _withdrawn(request: Request, why: str) -> admission.Decision:
+    reason = admission.Reason.CAUSE_GONE if request.part is None else admission.Reason.ROUND_OVER
+    return admission.Decision(admission.Verb.REFUSE, reason, why)

@@ -8,12 +8,14 @@ from typing import Any
 from agent.health import recurrence
 from agent.health.catalog import FaultKey
 from agent.health.fold import HealthState, Latch
+from agent.model import rounds
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, PodRef, PodUid, SandboxId
 from agent.restart import intents
 
 _INTENT_VERSION = 2
+_RECORD_VERSION = 1
 
 
 def intent_to_json(intent: intents.AnyIntent) -> str:
@@ -90,6 +92,83 @@ def names_to_json(names: frozenset[str]) -> str:
 def names_from_json(text: str) -> frozenset[str]:
     """Read names back. Raises ValueError when they are not ours."""
     return frozenset(json.loads(text))
+
+
+def record_to_json(record: rounds.Record) -> str:
+    """Serialise what is written down of a member in a round."""
+    order, standing = record.order, record.standing
+    return json.dumps(
+        {
+            "version": _RECORD_VERSION,
+            "namespace": record.pod.namespace,
+            "pod": record.pod.name,
+            "uid": record.pod.uid,
+            "boot": record.boot,
+            "heardAt": record.heard_at,
+            "writtenAt": record.written_at,
+            "names": sorted(record.names),
+            "released": record.released,
+            "order": {
+                "round": order.round,
+                "gang": order.gang,
+                "attempt": order.attempt,
+                "pod": order.pod,
+                "kind": order.kind.value,
+                "causeCode": order.cause_code,
+                "causeMessage": order.cause_message,
+                "holdSeconds": order.hold_seconds,
+                "containers": sorted(order.containers),
+                "strategy": order.strategy,
+                "grace": order.grace_seconds,
+            },
+            "standing": {
+                "phase": standing.phase.value,
+                "reason": standing.reason,
+                "detail": standing.detail,
+                "seconds": dict(standing.seconds),
+                "slipped": standing.slipped,
+            },
+        }
+    )
+
+
+def record_from_json(text: str) -> rounds.Record:
+    """Read it back. Raises KeyError, TypeError or ValueError when it is not one of ours."""
+    raw = json.loads(text)
+    if raw["version"] != _RECORD_VERSION:
+        raise ValueError(f"a record of version {raw['version']}, this agent reads {_RECORD_VERSION}")
+    pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
+    order, standing = raw["order"], raw["standing"]
+    return rounds.Record(
+        order=rounds.Order(
+            round=order["round"],
+            gang=order["gang"],
+            attempt=order["attempt"],
+            pod=PodUid(order["pod"]),
+            kind=rounds.OrderKind(order["kind"]),
+            cause_code=order["causeCode"],
+            cause_message=order["causeMessage"],
+            hold_seconds=order["holdSeconds"],
+            containers=frozenset(order["containers"]),
+            strategy=order["strategy"],
+            grace_seconds=order["grace"],
+        ),
+        pod=pod,
+        standing=rounds.Standing(
+            round=order["round"],
+            pod=pod,
+            phase=rounds.Phase(standing["phase"]),
+            reason=standing["reason"],
+            detail=standing["detail"],
+            seconds=MappingProxyType(dict(standing["seconds"])),
+            slipped=standing["slipped"],
+        ),
+        boot=raw["boot"],
+        heard_at=raw["heardAt"],
+        written_at=raw["writtenAt"],
+        names=frozenset(raw["names"]),
+        released=raw["released"],
+    )
 
 
 def health_to_json(state: HealthState) -> str:

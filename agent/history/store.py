@@ -5,14 +5,15 @@ SQLite blocks, so it runs in a thread of its own; the disk is local and each cal
 """
 
 import asyncio
-import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
 from agent.history import codec
+from agent.history.transactions import Transactions
+from agent.model import rounds
 from agent.model.workloads import PodUid
 from agent.restart import intents
 from agent.restart.counts import Begun
@@ -28,8 +29,12 @@ CREATE TABLE IF NOT EXISTS begun (
 );
 CREATE INDEX IF NOT EXISTS begun_by_time ON begun (at);
 CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds (
+    round TEXT NOT NULL, pod_uid TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (round, pod_uid)
+);
 """
 _KEEP_SECONDS = 7 * 24 * 3600.0
+_EPOCH = "epoch"
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget looks back further."""
 
@@ -46,6 +51,7 @@ class Store:
     def __init__(self, *, connection: sqlite3.Connection, thread: ThreadPoolExecutor, path: Path) -> None:
         self._connection = connection
         self._thread = thread
+        self._transactions = Transactions(connection, thread=thread)
         self._path = path
 
     @classmethod
@@ -66,11 +72,13 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown(wait=True)
 
-    async def begin(self, *begun: intents.AnyIntent, counted: Begun | None = None) -> None:
+    async def begin(
+        self, *begun: intents.AnyIntent, counted: Begun | None = None, record: rounds.Record | None = None
+    ) -> None:
         """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
 
-        ``counted`` None: it counts as what the intents say, for no device. Raises HistoryError (disk full, read-only):
-        then nothing may be done.
+        ``counted`` None: it counts as what the intents say, for no device. ``record`` is that of the member whose part
+        in a round it is. Raises HistoryError (disk full, read-only): then nothing may be done.
         """
         count = counted if counted is not None else _counted(begun)
 
@@ -83,6 +91,8 @@ class Store:
                 "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
                 (count.pod, codec.names_to_json(count.containers), count.device, count.at, count.fault_at),
             )
+            if record is not None:
+                _put_record(connection, record)
 
         await self._do(write)
 
@@ -132,6 +142,43 @@ class Store:
                 f"cannot read the restarts counted in {self._path}: {error!r}; remove the file"
             ) from error
 
+    async def note(self, *records: rounds.Record, gone: Collection[tuple[str, PodUid]] = ()) -> None:
+        """Write down where members stand in rounds, in the place of what was written before.
+
+        Those of ``gone`` (by round and pod) are forgotten. Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM rounds WHERE round = ? AND pod_uid = ?", gone)
+            for record in records:
+                _put_record(connection, record)
+
+        await self._do(write)
+
+    async def records(self) -> tuple[rounds.Record, ...]:
+        """Return what is written down of members in rounds. Raises HistoryError, as ``unfinished`` does."""
+        rows = await self._do(lambda connection: connection.execute("SELECT body FROM rounds").fetchall())
+        try:
+            return tuple(codec.record_from_json(body) for (body,) in rows)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryError(
+                f"cannot read a round's member in {self._path}: {error!r}; run the newer agent that wrote it once more"
+            ) from error
+
+    async def obeyed_epoch(self) -> int:
+        """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises HistoryError."""
+        return int(await self.load(_EPOCH) or 0)
+
+    async def obey(self, epoch: int) -> None:
+        """Note that a leader of this epoch is obeyed; it never goes down. Raises HistoryError."""
+        await self._do(
+            lambda connection: connection.execute(
+                "INSERT INTO documents (key, body) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET body = excluded.body "
+                "WHERE CAST(excluded.body AS INTEGER) > CAST(documents.body AS INTEGER)",
+                (_EPOCH, str(epoch)),
+            )
+        )
+
     async def load(self, key: str) -> str | None:
         """Return a document, or None. Raises HistoryError."""
         row = await self._do(
@@ -149,16 +196,20 @@ class Store:
         )
 
     async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        def in_transaction() -> _T:
-            with _transaction(self._connection):
-                return work(self._connection)
-
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, in_transaction)
+            return await self._transactions.run(work)
         except sqlite3.Error as error:
             raise HistoryError(
                 f"cannot write the state file {self._path}: {error}; free disk space or mend --state-dir"
             ) from error
+
+
+def _put_record(connection: sqlite3.Connection, record: rounds.Record) -> None:
+    connection.execute(
+        "INSERT INTO rounds (round, pod_uid, body) VALUES (?, ?, ?) "
+        "ON CONFLICT (round, pod_uid) DO UPDATE SET body = excluded.body",
+        (*record.key, codec.record_to_json(record)),
+    )
 
 
 def _counted(begun: Sequence[intents.AnyIntent]) -> Begun:
@@ -185,14 +236,3 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.executescript(_SCHEMA)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     return connection
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")

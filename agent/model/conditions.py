@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from common import conditions
+
 PREFIX: Final = "kubemend.io/"
 """Every condition of ours has a type that begins with this."""
 
 DEVICES_HEALTHY: Final = PREFIX + "DevicesHealthy"
-DEVICE_FAILURE: Final = PREFIX + "DeviceFailure"
+DEVICE_FAILURE: Final = conditions.DEVICE_FAILURE
 IN_PLACE_RESTART: Final = PREFIX + "InPlaceRestart"
 
 

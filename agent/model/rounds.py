@@ -67,6 +67,43 @@ class Standing:
     slipped: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is written down of a member in a round: enough for the next agent to go on.
+
+    ``heard_at`` is when the round was last heard of, in seconds since the boot that ``boot`` names; ``written_at`` is
+    Unix time. ``names`` are the containers that are held, and ``released`` says that they no longer are.
+    """
+
+    order: Order
+    pod: PodRef
+    standing: Standing
+    boot: str
+    heard_at: float
+    written_at: float
+    names: frozenset[str] = frozenset()
+    released: bool = False
+
+    @property
+    def key(self) -> tuple[str, PodUid]:
+        """The round and the pod: there is one record for both."""
+        return self.order.round, self.order.pod
+
+    def is_under_way(self, *, boot: str) -> bool:
+        """Whether something may still be held for it, in that boot."""
+        held = self.standing.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.STUCK)
+        return held and self.boot == boot and not self.released
+
+
+class FaultKind(enum.Enum):
+    """What kind of fault has hit a member (coordination/v1 ``Fault.Kind``)."""
+
+    OTHER = "Other"
+    EXIT = "Exit"
+    DEVICE = "Device"
+    HANG = "Hang"
+
+
 class Taken(enum.Enum):
     """What becomes of a member's fault (coordination/v1 ``FaultAnswer``).
 

@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 import structlog
 
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import Allocations, PodRef
 from agent.podresources import answers
 from common import grpcio
+from common.parts import PartState, PartStatus
 from common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 log = structlog.get_logger(__name__)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.model.parts import PartState, PartStatus
 from agent.model.verdicts import Health, Verdict
 from agent.reporters import resource_slices, taint_rules
 from agent.reporters.taint_rules import Rule
 from common import aio
 from common.kube import client, errors, paths
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

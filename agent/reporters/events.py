@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import structlog
 
 from agent.model.announcements import Announcement
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import PodRef
 from agent.reporters import event_objects
 from agent.reporters.allowances import Allowances
 from common import aio
 from common.kube import client, errors
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

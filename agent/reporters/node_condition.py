@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import structlog
 
 from agent.model.conditions import Condition
-from agent.model.parts import PartState, PartStatus
 from agent.reporters import status_conditions
 from agent.reporters.allowances import Allowances
 from agent.reporters.status_conditions import StatusConditions
 from common import aio
 from common.kube import client, errors, paths
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

@@ -21,6 +21,7 @@ from agent.model.workloads import (
     RestartPolicy,
 )
 from agent.restart import asking, budget, counts, intents, options, strategies
+from common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
@@ -74,6 +75,9 @@ class Reason(enum.Enum):
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     JOURNAL_UNAVAILABLE = "JournalUnavailable"
     DRY_RUN = "DryRun"
+    LEFT_TO_GANG = "LeftToGang"
+    CANNOT_HOLD = "CannotHold"
+    ROUND_OVER = "RoundOver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything the decision looks at. None is "could not tell", except for ``asked``: nobody has asked by name.
+    """Everything the decision looks at. None is "could not tell", except for ``asked``: it is a fault's doing.
 
     ``can_hold``: whether a container of this node can be held at its first instruction. ``storm`` is the node's budget.
     """
@@ -133,7 +137,7 @@ class Facts:
     runtime: RuntimeFacts | None
     owner: OwnerFacts | None
     history: counts.History = field(default_factory=counts.History)
-    storm: budget.Window = budget.STORM
+    storm: budgets.Window = budget.STORM
     opted_in_namespaces: frozenset[str] = frozenset()
     own_pod_uid: str | None = None
     can_hold: bool = False
@@ -155,6 +159,17 @@ class Decision:
     orders: Mapping[str, intents.Order] = field(default_factory=lambda: MappingProxyType({}))
     grace_seconds: float = 0.0
     retry_at: float | None = None
+
+
+def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
+    """Return why a pod's containers must not be kept from running for a round; None when they may."""
+    try:
+        wishes = options.parse(pod.annotations)
+    except options.BadAnnotationError as error:
+        return _refuse(Reason.BAD_ANNOTATION, str(error))
+    if not wishes.opted_in and pod.ref.namespace not in opted_in_namespaces:
+        return _not_opted_in()
+    return _refuse_own(pod, own_pod_uid=own_pod_uid) or _refuse_static(pod)
 
 
 def decide(facts: Facts, *, now: float) -> Decision:
@@ -216,7 +231,7 @@ _BUDGETS: Mapping[budget.Scope, tuple[Reason, str]] = MappingProxyType(
 
 
 def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | None:
-    """Whoever asks by name passes every budget, but counts against it."""
+    """Whoever asks by name passes every budget, but counts against it; a round has a budget of its gang's own."""
     if facts.asked is not None:
         return None
     spent = budget.spent(facts.history, container=allowance, node=facts.storm, now=now, died_at=facts.cause.happened_at)
@@ -227,7 +242,7 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
     if math.isinf(until):
         return _refuse(reason, f"{whose} is used up for good: {why}")
     return Decision(
-        Verb.HOLD, reason, f"{whose} is used up: {why}; it opens again at {counts.clock(until)}", retry_at=until
+        Verb.HOLD, reason, f"{whose} is used up: {why}; it opens again at {budgets.clock(until)}", retry_at=until
     )
 
 
@@ -242,10 +257,26 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
 
 
 def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    if facts.own_pod_uid is not None and pod.ref.uid == facts.own_pod_uid:
-        return _refuse(Reason.OWN_POD, "the agent does not restart itself")
+    if (refusal := _refuse_own(pod, own_pod_uid=facts.own_pod_uid)) is not None:
+        return refusal
     if not wishes.opted_in and pod.ref.namespace not in facts.opted_in_namespaces:
-        return _refuse(Reason.NOT_OPTED_IN, f"no annotation {options.RESTART}: {options.IN_PLACE}")
+        return _not_opted_in()
+    return None
+
+
+def _refuse_own(pod: PodView, *, own_pod_uid: str | None) -> Decision | None:
+    if own_pod_uid is not None and pod.ref.uid == own_pod_uid:
+        return _refuse(Reason.OWN_POD, "the agent does not restart itself")
+    return None
+
+
+def _not_opted_in() -> Decision:
+    return _refuse(Reason.NOT_OPTED_IN, f"no annotation {options.RESTART}: {options.IN_PLACE}")
+
+
+def _refuse_static(pod: PodView) -> Decision | None:
+    if MIRROR_ANNOTATION in pod.annotations or pod.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
+        return _refuse(Reason.STATIC_POD, "static pods belong to kubelet alone")
     return None
 
 
@@ -254,8 +285,8 @@ def _refuse_by_pod(facts: Facts, *, pod: PodView) -> Decision | None:
         return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
     if pod.deleting:
         return _refuse(Reason.POD_DELETING, "the pod is being deleted")
-    if MIRROR_ANNOTATION in pod.annotations or pod.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-        return _refuse(Reason.STATIC_POD, "static pods belong to kubelet alone")
+    if (refusal := _refuse_static(pod)) is not None:
+        return refusal
     if pod.phase != "Running":
         return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}")
     return None
@@ -319,7 +350,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         return _hold(Reason.CONTAINER_UNKNOWN, "the runtime does not show a container of that name")
     if not runtime.sandbox_ready:
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
-    if runtime.started_at is not None and runtime.started_at > facts.cause.happened_at:
+    newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at
+    if newer and (facts.asked is None or not facts.asked.by_round):
         since = "the fault" if facts.asked is None else "it was asked for"
         return _refuse(Reason.ALREADY_REPLACED, f"the container started after {since}")
     if runtime.state is ContainerState.EXITED:

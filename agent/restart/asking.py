@@ -1,4 +1,4 @@
-"""What a person asks for by name: which container, and how it is to be restarted. Pure."""
+"""What a person, or a gang's round, asks for: which containers, and how they are to be restarted. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -14,17 +14,22 @@ class UnclearError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a person has asked for. It goes before the pod's annotations, which hold for what is None or empty."""
+    """What was asked for by name. It goes before the pod's annotations, which hold for what is None or empty.
+
+    ``by_round``: it is not a person's wish. A pod must have opted in then, and what runs is restarted even where it is
+    newer than the cause: it may have joined what the round is to end.
+    """
 
     strategy: intents.Strategy | None = None
     containers: frozenset[str] = frozenset()
     grace_seconds: float | None = None
+    by_round: bool = False
 
     def over(self, annotated: options.Options) -> options.Options:
-        """Return the pod's wishes with these in their place. Who asks for a pod by name need not annotate it first."""
+        """Return the pod's wishes with these in their place. A person who names a pod need not annotate it first."""
         return replace(
             annotated,
-            opted_in=True,
+            opted_in=annotated.opted_in or not self.by_round,
             strategy=self.strategy if self.strategy is not None else annotated.strategy,
             containers=self.containers or annotated.containers,
             grace_seconds=self.grace_seconds if self.grace_seconds is not None else annotated.grace_seconds,

@@ -4,16 +4,18 @@ The first restarts are immediate: that is the point of the project. Only a conta
 again is slowed down, and only one that spent its whole budget is left to its owner. A device on which nothing lasts is
 suspect itself, whoever uses it; and a node on which everything is restarted has a trouble that restarts do not mend.
 
-A time that lies in the future was noted by a clock that has been set back since: it says nothing (``counts.noted_by``).
+A time that lies in the future was noted by a clock that has been set back since: it says nothing
+(``budgets.noted_by``).
 """
 
 import enum
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.restart.counts import Begun, Closed, History, span
+from agent.restart.counts import Begun, History
 from agent.restart.device_budget import ON_DEVICE, DeviceBudget
+from common import budgets
+from common.budgets import Backoff, Closed, Window
 
 
 class Scope(enum.Enum):
@@ -23,30 +25,6 @@ class Scope(enum.Enum):
     POD = "pod"
     DEVICE = "device"
     NODE = "node"
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """At most ``limit`` restarts in any ``seconds``."""
-
-    limit: int
-    seconds: float
-
-    def closed(self, past: Sequence[Begun], *, now: float) -> Closed | None:
-        """Return until when the next restart is not allowed, None when it is now. ``past``: oldest first."""
-        if self.limit <= 0:
-            return Closed(math.inf, "it allows none")
-        recent = self._recent(past, now=now)
-        if len(recent) < self.limit:
-            return None
-        return Closed(recent[-self.limit].at + self.seconds, f"{len(recent)} restarts within {span(self.seconds)}")
-
-    def left(self, past: Sequence[Begun], *, now: float) -> int:
-        """Return how many restarts it allows now."""
-        return max(0, self.limit - len(self._recent(past, now=now)))
-
-    def _recent(self, past: Sequence[Begun], *, now: float) -> Sequence[Begun]:
-        return [each for each in past if each.at + self.seconds > now]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +58,8 @@ class Budget:
         ``past`` are earlier restarts of the same container, oldest first; ``died_at`` (Unix seconds) is when the fault
         came that the next one is for.
         """
-        return _later(self.restarts.closed(past, now=now), self._backoff(past, now=now, died_at=died_at))
-
-    def _backoff(self, past: Sequence[Begun], *, now: float, died_at: float) -> Closed | None:
-        streak, died = 0, died_at
-        for each in reversed(past):
-            if died - each.at >= self.young:
-                break
-            streak, died = streak + 1, each.fault_at
-        if streak < self.free or not past:
-            return None
-        # Two to the power of a thousand is no float any more: a waiting time must not become an error.
-        wait = min(self.first_wait * 2.0 ** min(streak - self.free, 64), self.longest_wait)
-        until = past[-1].at + wait
-        return Closed(until, f"{streak} in a row lived less than {span(self.young)}") if until > now else None
+        backoff = Backoff(self.free, self.young, self.first_wait, self.longest_wait)
+        return budgets.later(self.restarts.closed(past, now=now), backoff.closed(past, now=now, died_at=died_at))
 
 
 STORM = Window(limit=60, seconds=300.0)
@@ -129,7 +95,3 @@ def spent(
         if closed is not None
     ]
     return max(found, key=lambda each: each.closed.until, default=None)
-
-
-def _later(one: Closed | None, other: Closed | None) -> Closed | None:
-    return max((each for each in (one, other) if each is not None), key=lambda each: each.until, default=None)

@@ -1,14 +1,10 @@
-"""What budgets count, whose it is, and how they say that they are closed. Pure."""
+"""What budgets count, and whose it is. Pure."""
 
-import datetime as dt
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.model.workloads import ContainerRef, PodUid
-
-CLOCK_SLACK = 60.0
-"""Seconds by which a noted time may lie in the future and still count: clocks are nudged all the time."""
+from common import budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +23,6 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A budget that allows nothing until a Unix time (infinite: never), and for people why."""
-
-    until: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """What was begun so far, for each of the budgets that a restart draws on; oldest first."""
 
@@ -46,7 +34,7 @@ class History:
     @classmethod
     def of(cls, begun: Iterable[Begun], *, target: ContainerRef, device: str | None, now: float) -> "History":
         """Return what concerns a container and the device at fault (None: no device is)."""
-        node = noted_by(begun, now=now)
+        node = budgets.noted_by(begun, now=now)
         pod = of_pod(node, target.pod.uid)
         return cls(
             container=of_container(pod, target.name),
@@ -54,11 +42,6 @@ class History:
             device=on_device(node, device) if device is not None else (),
             node=node,
         )
-
-
-def noted_by(begun: Iterable[Begun], *, now: float) -> tuple[Begun, ...]:
-    """Return the restarts in their order, without those that were noted by a clock that has been set back since."""
-    return tuple(sorted((each for each in begun if each.at <= now + CLOCK_SLACK), key=lambda each: each.at))
 
 
 def of_pod(begun: Iterable[Begun], pod: PodUid) -> tuple[Begun, ...]:
@@ -74,16 +57,3 @@ def of_container(begun: Iterable[Begun], name: str) -> tuple[Begun, ...]:
 def on_device(begun: Iterable[Begun], device: str) -> tuple[Begun, ...]:
     """Return the restarts that were begun because of one device."""
     return tuple(each for each in begun if each.device == device)
-
-
-def clock(moment: float) -> str:
-    """Return a Unix time as Kubernetes writes times, rounded up to the second."""
-    return dt.datetime.fromtimestamp(math.ceil(moment), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def span(seconds: float) -> str:
-    """Return a time span for people."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {unit}"
-    return f"{seconds:g} s"

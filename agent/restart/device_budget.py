@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.restart import counts
+from common import budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class DeviceBudget:
     young: float = 60.0
     same_fault: float = 2.0
 
-    def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> counts.Closed | None:
+    def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> budgets.Closed | None:
         """Return until when nothing is restarted on the device, None when it may be now. See ``Budget.closed``.
 
         A fault that the last restarts were for is not one that followed them: whom it hit as well is restarted, too.
@@ -30,10 +31,9 @@ class DeviceBudget:
         in_vain = self._in_vain(waves, now=now, died_at=died_at)
         if len(in_vain) < self.limit:
             return None
-        why = (
-            f"{len(in_vain)} restarts in a row within {counts.span(self.window)} did not last {counts.span(self.young)}"
-        )
-        return counts.Closed(in_vain[-self.limit].first_at + self.window, why)
+        within, lived = budgets.span(self.window), budgets.span(self.young)
+        why = f"{len(in_vain)} restarts in a row within {within} did not last {lived}"
+        return budgets.Closed(in_vain[-self.limit].first_at + self.window, why)
 
     def left(self, past: Sequence[counts.Begun], *, now: float) -> int:
         """Return how many more restarts may fail to last."""

@@ -2,12 +2,12 @@
 
 import enum
 import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.restart import intents
 from agent.restart.budget import Budget
+from common import durations
 
 PREFIX = "kubemend.io/"
 RESTART = PREFIX + "restart"
@@ -22,9 +22,6 @@ CLEAN = PREFIX + "clean"
 
 SHORTEST_HEARTBEAT = 1.0
 """Seconds: a busy node delays what wants to touch a file that much."""
-
-_DURATION = re.compile(r"(?P<amount>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h)?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 class BadAnnotationError(ValueError):
@@ -100,17 +97,9 @@ def _strategy(text: str) -> intents.Strategy:
         raise BadAnnotationError(f"annotation {STRATEGY} is {text!r}; use one of {known}") from None
 
 
-def seconds(text: str) -> float:
-    """Return how long ``10s``, ``500ms``, ``1.5m``, ``1h`` or ``10`` (seconds) is. Raises ValueError."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration; write seconds, such as 10s or 500ms")
-    return float(match["amount"]) * _UNIT_SECONDS[match["unit"]]
-
-
 def _seconds(text: str) -> float:
     try:
-        return seconds(text)
+        return durations.seconds(text)
     except ValueError as error:
         raise BadAnnotationError(f"annotation {GRACE_PERIOD}: {error}") from None
 
@@ -127,7 +116,7 @@ def _heartbeat(annotations: Mapping[str, str]) -> Heartbeat | None:
         mend = "write the absolute path of a file in the container, without '..' and the like"
         raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is {file!r}; {mend}")
     try:
-        allowed = seconds(timeout)
+        allowed = durations.seconds(timeout)
     except ValueError as error:
         raise BadAnnotationError(f"annotation {HEARTBEAT_TIMEOUT}: {error}") from None
     if allowed < SHORTEST_HEARTBEAT:

@@ -11,13 +11,13 @@ from typing import Any
 from agent.health.catalog import Catalog, FaultKey
 from agent.model.devices import GpuUuid, Inventory
 from agent.model.findings import Finding
-from agent.model.parts import PartState, PartStatus
 from agent.scan.found import GpusFound
 from agent.scan.report import Unseen
 from agent.sources.nvml import presence
 from agent.sources.nvml.protocol import DeviceAnswer, DevicesAnswer
 from agent.sources.nvml.questions import Unknown
 from agent.sources.nvml.source import NvmlSource, Periods
+from common.parts import PartState, PartStatus
 
 PART = "nvml"
 

@@ -11,9 +11,9 @@ import structlog
 
 from agent.cri import client, errors, events
 from agent.cri.events import ContainerEvent
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import ContainerId, ContainerView, PodUid
 from common import aio
+from common.parts import PartState, PartStatus
 from common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
@@ -47,12 +47,17 @@ class ContainerWatch:
         self._ledger = events.Ledger()
         self._subscribers: dict[asyncio.Queue[ContainerEvent], PodUid | None] = {}
         self._status: PartStatus | None = None
+        self._listed = asyncio.Event()
         self._stream_is_lossy = False
         self._suspects: frozenset[tuple[ContainerId, events.EventKind]] = frozenset()
 
     def containers(self) -> tuple[ContainerView, ...]:
         """Return what is known now, oldest first; empty before the first listing."""
         return self._ledger.containers()
+
+    async def until_listed(self) -> None:
+        """Wait for the first listing."""
+        await self._listed.wait()
 
     @contextlib.asynccontextmanager
     async def subscribe(self, pod_uid: PodUid | None = None) -> AsyncIterator[asyncio.Queue[ContainerEvent]]:
@@ -134,6 +139,7 @@ class ContainerWatch:
         asked_at = time.time_ns()
         listing = await self._cri.list_containers()
         self._publish(self._ledger.reconcile(listing, at=asked_at))
+        self._listed.set()
 
     def _publish(self, steps: Iterable[ContainerEvent]) -> None:
         for step in steps:

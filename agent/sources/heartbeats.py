@@ -11,7 +11,6 @@ from agent.cri.events import ContainerEvent
 from agent.health import heartbeat
 from agent.health.heartbeat import Heart, Pulse
 from agent.model.hangs import Hang
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -26,6 +25,7 @@ from agent.restart import options
 from agent.sources.heartbeat_watch import Runtime, Watch
 from agent.sources.pods import PodChange
 from agent.sources.processes import ProcFs
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

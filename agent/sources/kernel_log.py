@@ -20,9 +20,9 @@ from agent.health import evidence, kernel_lines, kmsg_record
 from agent.health.catalog import Catalog
 from agent.health.line_findings import Seen
 from agent.model.findings import Finding
-from agent.model.parts import PartState, PartStatus
 from agent.sources import kmsg_readers, pci_tree
 from common import aio
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

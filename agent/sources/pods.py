@@ -14,11 +14,11 @@ from typing import Any
 
 import structlog
 
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import PodUid, PodView
 from agent.sources import pod_objects
 from common import aio
 from common.kube import client, errors, paths, watching
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 
@@ -56,12 +56,16 @@ class PodWatch:
         self._backoff = backoff or aio.Backoff(first=0.2, limit=10.0)
         self._pods: dict[PodUid, PodView] = {}
         self._listeners: list[Callable[[PodChange], None]] = []
-        self._synced = False
+        self._synced = asyncio.Event()
 
     @property
     def synced(self) -> bool:
         """Whether the pods have been listed at least once: before, a missing pod means nothing."""
-        return self._synced
+        return self._synced.is_set()
+
+    async def until_synced(self) -> None:
+        """Wait until the pods have been listed once."""
+        await self._synced.wait()
 
     def pods(self) -> Mapping[PodUid, PodView]:
         """Return the pods by UID: a live, read-only view."""
@@ -108,14 +112,14 @@ class PodWatch:
                 log.info("pods.history_gone")  # the watch was away for too long: list again at once
             except errors.KubeError as error:
                 self._report(PartStatus(PartState.DEGRADED, message=error.what, mend=error.mend))
-                log.warning("pods.api_away", error=str(error), synced=self._synced, pods=len(self._pods))
+                log.warning("pods.api_away", error=str(error), synced=self.synced, pods=len(self._pods))
                 await self._backoff.wait()
 
     async def _follow(self) -> None:
         """List, then watch until something goes wrong. A watch that ends in peace goes on where it was."""
         listing = await self._api.list(paths.PODS, params=self._selector)
         self._replace(listing.items)
-        self._synced = True
+        self._synced.set()
         self._report(PartStatus(PartState.READY))
         log.info("pods.synced", pods=len(self._pods), resource_version=listing.resource_version)
         version = listing.resource_version

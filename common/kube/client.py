@@ -110,6 +110,22 @@ class KubeClient:
             resource_version=str(answer.get("metadata", {}).get("resourceVersion", "")),
         )
 
+    async def pages(
+        self, path: str, *, params: Params | None = None, limit: int = 500
+    ) -> AsyncGenerator[Listing, None]:
+        """Yield the objects of a collection ``limit`` at a time, all as they were when the first page was read.
+
+        So neither side holds thousands of objects at once. Raises GoneError when that state is forgotten on the way.
+        """
+        continued: dict[str, str] = {}
+        while True:
+            answer = await self._call(Request("GET", path, params={**(params or {}), "limit": limit, **continued}))
+            metadata = answer.get("metadata") or {}
+            yield Listing([*(answer.get("items") or ())], resource_version=str(metadata.get("resourceVersion", "")))
+            if not metadata.get("continue"):
+                return
+            continued = {"continue": metadata["continue"]}
+
     async def watch(
         self, path: str, *, params: Params | None = None, resource_version: str = ""
     ) -> AsyncGenerator[watching.WatchEvent, None]:

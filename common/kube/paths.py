@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
+TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

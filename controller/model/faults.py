@@ -36,3 +36,22 @@ class Fault:
     exit_code: int | None = None
     action_class: str = "None"
     device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody's Restart object: restart this gang though nothing failed.
+
+    ``by`` is who asked and ``why`` is their reason, both for people. ``at`` is Unix time. ``max_unavailable``: that
+    many members at a time, one after another (rolling); None: all at once. ``recreate``: no member stays where it is.
+    """
+
+    gang: GangKey
+    by: str
+    why: str
+    at: float
+    max_unavailable: int | None = None
+    recreate: bool = False
+
+
+Cause = Fault | Request

@@ -49,7 +49,8 @@ class Member:
     """One pod of a gang.
 
     ``slot`` is what survives its recreation (``common.gangs.slot``). ``node`` is empty until it is scheduled.
-    ``restart_policy`` is the pod's own. ``annotations`` are those of kubemend alone.
+    ``restart_policy`` is the pod's own. ``annotations`` are those of kubemend alone. ``created_at`` is Unix time by the
+    API server's clock, whole seconds; 0 where it is not known.
     """
 
     pod: PodRef
@@ -61,6 +62,7 @@ class Member:
     restart_policy: str = "Always"
     owner: Owner | None = None
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    created_at: float = 0.0
 
     @property
     def is_over(self) -> bool:

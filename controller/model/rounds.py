@@ -56,21 +56,29 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class FaultTold:
-    """One more fault of a member of this gang while the round is on."""
+    """One more fault of a member of this gang while the round is on. ``at`` is Unix time; None: it has just come.
+
+    ``needs_recreation``: a device of it is not usable (its action class is ResetDevice, RebootNode or Replace).
+    """
 
     pod: PodUid
     code: str
     message: str
     needs_recreation: bool = False
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTold:
-    """A node's agent is connected or not; ``lost``: the node is not ready or unreachable, by its Node object."""
+    """A node's agent is connected or not; ``lost``: the node is not ready or unreachable, by its Node object.
+
+    ``out_of_service``: it carries that taint (KEP-2268), so nothing of its pods runs.
+    """
 
     node: NodeName
     connected: bool
     lost: bool = False
+    out_of_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The API stand-in as a process of the dev node, so that it outlives the event loops of those who use it."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +54,16 @@ class ApiProcess:
         if self._child is not None:
             await self._child.stop(grace=_STOP_SECONDS)
             self._child = None
+
+    def pause(self) -> None:
+        """Have it hang (SIGSTOP): connections are accepted, and nobody answers."""
+        if self._child is not None:
+            self._child.pause()
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        if self._child is not None:
+            self._child.signal(signal.SIGCONT)
 
     async def _answers(self, child: processes.Child) -> None:
         backoff = aio.Backoff(first=0.05, limit=0.5)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import types
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Self
 
 import grpc.aio
@@ -87,7 +87,7 @@ class Containerd:
         try:
             if self._child is not None and self._child.returncode is None:
                 self.resume()
-                await self._remove_pods()
+                await self.remove_pods()
                 await self._child.stop(grace=_STOP_SECONDS)
             self._child = None
             await leftovers.reap(self.node)
@@ -180,14 +180,18 @@ class Containerd:
                 while not (await service.ImageStatus(request, timeout=_CALL_SECONDS)).HasField("image"):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
 
-    async def _remove_pods(self) -> None:
-        """Remove all sandboxes in the runtime's own way; what it cannot remove is left to ``leftovers``."""
+    async def remove_pods(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Remove the sandboxes of pods with a ``wanted`` UID in the runtime's own way.
+
+        What it cannot remove is left to ``leftovers``.
+        """
         async with self.runtime() as cri:
             try:
                 listed = await cri.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_CALL_SECONDS)
                 async with asyncio.TaskGroup() as group:
                     for sandbox in listed.items:
-                        group.create_task(_remove_pod(cri, sandbox.id), name=f"remove-{sandbox.id}")
+                        if wanted(sandbox.metadata.uid):
+                            group.create_task(_remove_pod(cri, sandbox.id), name=f"remove-{sandbox.id}")
             except* grpc.aio.AioRpcError as errors:
                 log.warning("devnode.pods_not_removed", node=self.node.name, errors=[str(e) for e in errors.exceptions])
 

@@ -28,13 +28,15 @@ class NodeLayout:
     """The paths of one dev node.
 
     ``index`` (0..255) selects its pod network; nodes that run at the same time need different ones for their pods
-    to be reachable. Raises LayoutError when the name is not a DNS label of at most 32 characters, the index is out
-    of range, or the root is so long that a socket would not fit.
+    to be reachable. ``host`` is the node whose containerd and pod network this one uses instead of its own.
+    Raises LayoutError when the name is not a DNS label of at most 32 characters, the index is out of range, or the
+    root is so long that a socket would not fit.
     """
 
     root: pathlib.Path
     name: str
     index: int = 0
+    host: "NodeLayout | None" = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -56,6 +58,18 @@ class NodeLayout:
         chosen = zlib.crc32(name.encode()) % _SUBNETS if index is None else index
         return cls(root=BASE / name, name=name, index=chosen)
 
+    def neighbour(self, number: int, *, shares_runtime: bool) -> "NodeLayout":
+        """Return the layout of the ``number``-th node beside this one, in its usual place.
+
+        One that shares this node's runtime is in its network, too.
+        """
+        return NodeLayout(
+            root=self.root.with_name(f"{self.root.name}-{number}"),
+            name=f"{self.name}-{number}",
+            index=self.index if shares_runtime else (self.index + number) % _SUBNETS,
+            host=self if shares_runtime else None,
+        )
+
     # --- containerd
 
     @property
@@ -71,7 +85,7 @@ class NodeLayout:
     @property
     def containerd_socket(self) -> pathlib.Path:
         """CRI and containerd's own API."""
-        return self.root / "containerd.sock"
+        return self.host.containerd_socket if self.host is not None else self.root / "containerd.sock"
 
     @property
     def notify_socket(self) -> pathlib.Path:

@@ -7,7 +7,6 @@ leaving the node's context stops all parts in order and removes what they made.
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hack import kmsg
-from hack.devnode import apiprocess, layout, packages, processes, realkube, realkubelet
+from hack.devnode import apiprocess, guest, layout, loopback, packages, processes, realkube, realkubelet
 from hack.devnode.containerd import Containerd
 from hack.devnode.kubelet import process
 from hack.fakenvml import control as nvml_control
@@ -39,15 +38,32 @@ class Options:
     kubelet_flags: Mapping[str, str] = field(default_factory=dict)
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def wants_real_kubelet(self) -> bool:
+        """Whether kubelet will be a real one. Raises processes.ProcessError when that is asked for in vain."""
+        return _wants_real(self.real_kubelet, realkubelet.missing() or realkube.missing())
+
 
 class DevNode:
-    """A dev node that runs as long as the ``async with`` block. Its Kubernetes name is that of its layout."""
+    """A dev node that runs as long as the ``async with`` block. Its Kubernetes name is that of its layout.
 
-    def __init__(self, where: layout.NodeLayout, *, options: Options | None = None) -> None:
+    ``beside`` is a running node whose API server this one uses, and whose containerd where its layout says so.
+    """
+
+    def __init__(
+        self, where: layout.NodeLayout, *, options: Options | None = None, beside: "DevNode | None" = None
+    ) -> None:
         self.layout = where
         self.options = options or Options()
         self.name = where.name
-        self.containerd = Containerd(where, packages.ensure_packages())
+        self._beside = beside
+        self.containerd: Containerd
+        if beside is not None and where.host is not None:
+            assert where.host == beside.layout, "a node shares the runtime of the one that it stands beside"
+            self.containerd = beside.containerd
+        else:
+            self.containerd = Containerd(where, packages.ensure_packages())
+        self._api: realkube.RealKube | apiprocess.ApiProcess | None = None
         self._stack = contextlib.AsyncExitStack()
         self._kubelet: process.KubeletProcess | None = None
         self._nvml: nvml_control.FakeNvml | None = None
@@ -73,11 +89,11 @@ class DevNode:
         processes.ProcessError and so on; nothing is left running then.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self.containerd)
+            await stack.enter_async_context(self._runtime())
             await asyncio.to_thread(self._fake_hardware)
             if self._nvml is not None:
                 stack.callback(self._nvml.close)
-            await stack.enter_async_context(self._api())
+            self._api = await self._join_api(stack)
             self._kubelet = await stack.enter_async_context(self._make_kubelet())
             self._stack = stack.pop_all()
 
@@ -92,12 +108,17 @@ class DevNode:
         return self._kubelet
 
     @property
+    def api(self) -> "realkube.RealKube | apiprocess.ApiProcess":
+        """The API server, real or not."""
+        assert self._api is not None, "the node has not been started"
+        return self._api
+
+    @property
     def kinds(self) -> dict[str, str]:
         """Which parts are real."""
-        real_kubelet = isinstance(self._kubelet, realkubelet.RealKubelet)
         return {
-            "api": "stand-in" if self._wants_api_stand_in else "real kube-apiserver",
-            "kubelet": "real" if real_kubelet else "stand-in",
+            "api": "real kube-apiserver" if isinstance(self._api, realkube.RealKube) else "stand-in",
+            "kubelet": "real" if isinstance(self._kubelet, realkubelet.RealKubelet) else "stand-in",
         }
 
     @property
@@ -142,7 +163,7 @@ class DevNode:
     @contextlib.asynccontextmanager
     async def agent(self, *extra: str, metrics_address: str | None = None) -> AsyncIterator["Agent"]:
         """Run ``kubemend agent`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
-        address = metrics_address or f"127.0.0.1:{_free_port()}"
+        address = metrics_address or f"127.0.0.1:{loopback.free_port()}"
         flags = self.agent_flags(metrics_address=address)
         log = self.layout.log_file("agent")
         child = processes.Child.start(
@@ -161,26 +182,32 @@ class DevNode:
         where = self.layout
         for path in (where.nvml_dir, where.agent_state, where.pod_logs, where.container_log_links):
             path.mkdir(parents=True, exist_ok=True)
-        nvml_control.build(where.nvml_dir)
-        self._nvml = nvml_control.FakeNvml(where.nvml_dir / "state", where.nvml_dir, gpus=self.options.gpus)
+        library = where.nvml_dir if self._beside is None else self._beside.layout.nvml_dir
+        if self._beside is None:
+            nvml_control.build(library)
+        self._nvml = nvml_control.FakeNvml(where.nvml_dir / "state", library, gpus=self.options.gpus)
         kmsg.KmsgWriter(where.kernel_log)
 
-    def _api(self) -> "realkube.RealKube | apiprocess.ApiProcess":
-        if self._wants_api_stand_in:
-            return apiprocess.ApiProcess(
-                kubeconfig=self.layout.kubeconfig,
-                log=self.layout.log_file("api"),
-                pid_file=self.layout.pid_file("api"),
-            )
-        return realkube.RealKube(self.layout.root / "kube", assets=_assets(), kubeconfig=self.layout.kubeconfig)
+    def _runtime(self) -> Containerd | guest.Guest:
+        return self.containerd if self.layout.host is None else guest.Guest(self.layout, self.containerd)
 
-    @property
-    def _wants_api_stand_in(self) -> bool:
-        return not _wants_real(self.options.real_api, realkube.missing())
+    async def _join_api(self, stack: contextlib.AsyncExitStack) -> "realkube.RealKube | apiprocess.ApiProcess":
+        """Start the API server, or have the other node's kubeconfig lie where this node's would."""
+        where = self.layout
+        if self._beside is not None:
+            where.kubeconfig.symlink_to(self._beside.kubeconfig)
+            return self._beside.api
+        if _wants_real(self.options.real_api, realkube.missing()):
+            real = realkube.RealKube(where.root / "kube", assets=_assets(), kubeconfig=where.kubeconfig)
+            return await stack.enter_async_context(real)
+        stand_in = apiprocess.ApiProcess(
+            kubeconfig=where.kubeconfig, log=where.log_file("api"), pid_file=where.pid_file("api")
+        )
+        return await stack.enter_async_context(stand_in)
 
     def _make_kubelet(self) -> "realkubelet.RealKubelet | process.StandIn":
         where, name, options = self.layout, self.name, self.options
-        if _wants_real(options.real_kubelet, realkubelet.missing() or realkube.missing()):
+        if options.wants_real_kubelet:
             return realkubelet.RealKubelet(
                 where,
                 assets=_assets(),
@@ -226,9 +253,3 @@ def _wants_real(asked: bool | None, missing: str) -> bool:  # noqa: FBT001 - a t
 
 def _assets() -> Path:
     return Path(os.environ["KUBEBUILDER_ASSETS"])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

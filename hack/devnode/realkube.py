@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-import socket
+import signal
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Self
 
 import aiohttp
 
-from hack.devnode import processes
+from hack.devnode import loopback, processes
 from hack.devnode.api import kubeconfig as kubeconfigs
 
 _START_SECONDS = 60.0
@@ -55,8 +55,8 @@ class RealKube:
         self._token = secrets.token_urlsafe(16)
         self._etcd: processes.Child | None = None
         self._server: processes.Child | None = None
-        self._etcd_port, self._etcd_peer_port = _free_port(), _free_port()
-        self.port = port or _free_port()
+        self._etcd_port, self._etcd_peer_port = loopback.free_port(), loopback.free_port()
+        self.port = port or loopback.free_port()
 
     @property
     def kubeconfig(self) -> Path:
@@ -103,6 +103,16 @@ class RealKube:
         if self._server is not None:
             await self._server.stop(grace=_STOP_SECONDS)
             self._server = None
+
+    def pause(self) -> None:
+        """Have the API server hang (SIGSTOP): connections are accepted, and nobody answers."""
+        if self._server is not None:
+            self._server.pause()
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        if self._server is not None:
+            self._server.signal(signal.SIGCONT)
 
     async def forget_history(self) -> None:
         """Start the API server anew: its watch cache then begins at the present."""
@@ -193,9 +203,3 @@ class RealKube:
         for child in (self._etcd, self._server):
             if child is not None and child.returncode is not None:
                 raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {self._log(child.name)}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,6 +7,7 @@ GIB = 1 << 30
 RECOVERY_ACTION_FIELD = 230
 MEMORY_TEMPERATURE_FIELD = 82
 PCIE_FIELDS = range(173, 184)
+POWER_FIELD, POWER_LIMIT_FIELD = 186, 190
 ALL_EVENTS = 0xFF9F
 
 _UNSIGNED_INT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
@@ -51,4 +52,6 @@ def gpu(number: int, *, uuid: str, bus: int, present: bool) -> layout.Gpu:
     made.fields[1] = layout.Field(id=MEMORY_TEMPERATURE_FIELD, type=_UNSIGNED_INT, value=40 + number)
     for slot, field_id in enumerate(PCIE_FIELDS, start=2):
         made.fields[slot] = layout.Field(id=field_id, type=_UNSIGNED_INT)
+    made.fields[13] = layout.Field(id=POWER_FIELD, type=_UNSIGNED_INT, value=made.power_mw)
+    made.fields[14] = layout.Field(id=POWER_LIMIT_FIELD, type=_UNSIGNED_INT, value=700_000)
     return made

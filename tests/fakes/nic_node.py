@@ -12,9 +12,9 @@ from agent.health.nic_memory import NicMemory
 from agent.model.actions import ActionClass
 from agent.model.devices import PciAddress
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
 from agent.sources.network.reader import Reader
 from agent.sources.network.source import NetworkSource, Periods
+from common.parts import PartState, PartStatus
 from tests.fakes.sysfs_tree import SysfsTree
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"

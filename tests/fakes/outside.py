@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.cri.events import ContainerEvent, EventKind
 from agent.model.conditions import Condition
@@ -44,12 +44,28 @@ class Pods:
             (pod for pod in self._pods.values() if (pod.ref.namespace, pod.ref.name) == (namespace, name)), None
         )
 
+    async def until_synced(self) -> None:
+        return
+
     async def put(self, pod: PodView) -> None:
+        kind = PodChangeKind.CHANGED if pod.ref.uid in self._pods else PodChangeKind.APPEARED
         async with self._changed:
             self._pods[pod.ref.uid] = pod
             self._changed.notify_all()
         for listener in self._listeners:
-            listener(PodChange(PodChangeKind.CHANGED, pod))
+            listener(PodChange(kind, pod))
+
+    def drop(self, uid: PodUid) -> None:
+        gone = self._pods.pop(uid)
+        for listener in self._listeners:
+            listener(PodChange(PodChangeKind.GONE, gone))
+
+    async def gone(self, uid: PodUid) -> None:
+        async with self._changed:
+            pod = self._pods.pop(uid)
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener(PodChange(PodChangeKind.GONE, pod))
 
     def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -106,24 +122,49 @@ class Events:
     def containers(self) -> tuple[ContainerView, ...]:
         return tuple(self.views.values())
 
-    def run(self, ref: ContainerRef, *, name: str, created_at: int = 1) -> ContainerId:
+    async def until_listed(self) -> None:
+        return
+
+    def run(
+        self,
+        ref: ContainerRef,
+        *,
+        name: str,
+        created_at: int = 1,
+        attempt: int = 0,
+        restart_id: str | None = None,
+        state: ContainerState = ContainerState.RUNNING,
+    ) -> ContainerId:
         view = ContainerView(
             id=ContainerId(name),
             ref=ref,
             sandbox_id=SandboxId("s"),
-            attempt=0,
-            state=ContainerState.RUNNING,
+            attempt=attempt,
+            state=state,
             created_at=created_at,
+            restart_id=restart_id,
         )
         self.views[view.id] = view
-        for queue in self._queues:
-            queue.put_nowait(ContainerEvent(EventKind.STARTED, view, created_at=created_at))
+        self._tell(ContainerEvent(EventKind.STARTED, view, created_at=created_at))
         return view.id
 
     def stop(self, container_id: ContainerId) -> None:
         view = self.views.pop(container_id)
+        self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2))
+
+    def exit(self, container_id: ContainerId, *, code: int | None, reason: str = "Error") -> None:
+        """End a container that stays listed; ``code`` None: the stream does not tell it."""
+        view = replace(self.views[container_id], state=ContainerState.EXITED)
+        self.views[container_id] = view
+        self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2, exit_code=code, reason=reason))
+
+    def remove(self, container_id: ContainerId) -> None:
+        """Remove a container that has ended."""
+        self._tell(ContainerEvent(EventKind.DELETED, self.views.pop(container_id), created_at=3))
+
+    def _tell(self, event: ContainerEvent) -> None:
         for queue in self._queues:
-            queue.put_nowait(ContainerEvent(EventKind.STOPPED, view, created_at=2))
+            queue.put_nowait(event)
 
     @contextlib.asynccontextmanager
     async def subscribe(self, pod_uid: PodUid | None = None) -> AsyncIterator[asyncio.Queue[ContainerEvent]]:

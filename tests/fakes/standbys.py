@@ -51,6 +51,7 @@ class Standbys:
 class _Hold:
     standbys: Standbys
     successor: ContainerId
+    asker: int | None = None
 
     async def engaged(self) -> bool:
         return True

@@ -13,9 +13,9 @@ import pytest
 
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml.protocol import DevicesAnswer
 from agent.sources.nvml.source import NvmlSource
+from common.parts import PartState, PartStatus
 from tests.contract.nvml import probing, real
 
 pytestmark = pytest.mark.gpu

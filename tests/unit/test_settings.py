@@ -92,3 +92,26 @@ def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_ipv6_addresses_can_be_listened_on() -> None:
     assert Settings(metrics_address="[::1]:9464").listen() == ("::1", 9464)
+
+
+def test_a_hub_may_have_several_addresses() -> None:
+    settings = given("--hub", "hub.svc:8443", env={"KUBEMEND_HUB_PATIENCE": "0.5"})
+    assert settings.hub_addresses() == (("hub.svc", 8443),)
+    assert settings.hub_patience == 0.5
+    several = given(env={"KUBEMEND_HUB": "hub-0.hub:8443 [fd00::1]:8443"})
+    assert several.hub_addresses() == (("hub-0.hub", 8443), ("fd00::1", 8443))
+
+
+@pytest.mark.parametrize("address", ["hub", "hub:", ":8443", "hub:http", "hub:0", "hub:65536"])
+def test_an_address_of_the_hub_that_cannot_be_one_is_refused(address: str) -> None:
+    settings, result = run("--hub", address)
+    assert settings is None
+    assert "--hub" in result.output
+    assert "HOST:PORT" in result.output
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "31"])
+def test_a_patience_that_makes_no_sense_is_refused(patience: str) -> None:
+    settings, result = run("--hub-patience", patience)
+    assert settings is None
+    assert "--hub-patience" in result.output

@@ -20,11 +20,13 @@ class Vital(enum.Enum):
     UTILIZATION = "utilization"  # percent of the last sample period in which a kernel ran
     SM_CLOCK = "sm-clock"  # MHz
     PSTATE = "pstate"  # 0 is the fastest
+    POWER = "power"  # mW, now
 
     SLOWDOWN_TEMPERATURE = "slowdown-temperature"
     SLOWDOWN_MARGIN = "slowdown-margin"  # the margin at which hardware slows the GPU down (NVML field 194)
     MEMORY_MAX_TEMPERATURE = "memory-max-temperature"
     SM_CLOCK_MAX = "sm-clock-max"  # MHz
+    POWER_LIMIT = "power-limit"  # mW, the one in force
 
     RETIREMENT_PENDING = "retirement-pending"  # 1: yes
     ECC_CORRECTED = "ecc-corrected"  # counter

@@ -22,7 +22,6 @@ from agent.model.actions import ActionClass
 from agent.model.devices import PciAddress
 from agent.model.findings import Finding, FindingKind
 from agent.model.nics import Nic, NicInventory, PciPlace
-from agent.model.parts import PartStatus
 from agent.sources.network import netlink, statuses, uevents
 from agent.sources.network.agenda import Agenda
 from agent.sources.network.channel import Channel, ChannelName
@@ -33,6 +32,7 @@ from agent.sources.network.sysfs import Sysfs
 from agent.sources.network.telling import Teller
 from agent.sources.network.view import View
 from common import aio
+from common.parts import PartStatus
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.model.parts import PartState, PartStatus
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 

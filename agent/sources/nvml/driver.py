@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from agent.model.devices import GpuUuid, Inventory
+from agent.model.loads import Load
 from agent.restart.gates import DeviceUse, ProcessUse
 from agent.sources.nvml.protocol import Condition, DevicesAnswer
 from agent.sources.nvml.source import NvmlSource
@@ -18,6 +19,10 @@ class Driver:
     def inventory(self) -> Inventory:
         """The GPUs of the node, as NVML last showed them."""
         return self._source.inventory
+
+    def loads(self) -> Mapping[GpuUuid, Load]:
+        """Return how hard each GPU works, by the latest poll."""
+        return self._source.loads()
 
     async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
         """Return which of the devices answer now; None when NVML did not say within ``timeout`` seconds."""

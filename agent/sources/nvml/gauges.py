@@ -28,8 +28,9 @@ _LINKS = 36  # NVML_NVLINK_MAX_LINKS
 _INVALID_ARGUMENT = 2
 _VERSION_MISMATCH = 25  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
-_FIELDS: Mapping[Vital, int] = {Vital.RECOVERY_ACTION: 230, Vital.MEMORY_TEMPERATURE: 82}
+_FIELDS: Mapping[Vital, int] = {Vital.RECOVERY_ACTION: 230, Vital.MEMORY_TEMPERATURE: 82, Vital.POWER: 186}
 _MORE_FIELDS: Mapping[Vital, int] = {
+    Vital.POWER_LIMIT: 190,
     Vital.SLOWDOWN_MARGIN: 194,
     Vital.PCIE_CORRECTABLE: 173,
     Vital.PCIE_NAKS_RECEIVED: 174,
@@ -87,7 +88,13 @@ _MORE_CALLS = (
     _Call(Vital.SM_CLOCK_MAX, ("nvmlDeviceGetMaxClockInfo",), (_SM,)),
 )
 _CONSTANT = frozenset(
-    {Vital.SLOWDOWN_MARGIN, Vital.SLOWDOWN_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE, Vital.SM_CLOCK_MAX}
+    {
+        Vital.SLOWDOWN_MARGIN,
+        Vital.SLOWDOWN_TEMPERATURE,
+        Vital.MEMORY_MAX_TEMPERATURE,
+        Vital.SM_CLOCK_MAX,
+        Vital.POWER_LIMIT,
+    }
 )
 """What full polls read and every poll tells: what the cheap values are measured against."""
 

@@ -18,13 +18,14 @@ from agent.health.vitals.limits import Limits
 from agent.model.actions import ActionClass
 from agent.model.devices import GpuUuid, Inventory, PciAddress
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
-from agent.sources.nvml import poller, presence, protocol, statuses
+from agent.model.loads import Load
+from agent.sources.nvml import loads, poller, presence, protocol, statuses
 from agent.sources.nvml.child import Child
 from agent.sources.nvml.protocol import DevicesAnswer, EndReason
 from agent.sources.nvml.questions import Questions, Unknown
 from agent.sources.nvml.telling import OnInventory, Teller
 from common import aio
+from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +98,7 @@ class NvmlSource:
         self._gone.set()
         self._questions = Questions()
         self._inventory = Inventory()
+        self._loads: Mapping[GpuUuid, Load] = {}
 
     @property
     def inventory(self) -> Inventory:
@@ -110,6 +112,10 @@ class NvmlSource:
         if now != self._inventory:
             self._inventory = now
         return self._inventory  # the same object while nothing changes: others keep what they made of it
+
+    def loads(self) -> Mapping[GpuUuid, Load]:
+        """Return how hard each GPU worked at the latest poll; of none while NVML does not answer."""
+        return self._loads if self._ready else {}
 
     @property
     def worker_pid(self) -> int | None:
@@ -269,6 +275,7 @@ class NvmlSource:
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
+        self._loads = loads.of(snapshot)
         self._teller.snapshot(snapshot)
         if not self._stuck:
             self._set_status(statuses.ready(self._teller.view))

@@ -1,7 +1,7 @@
 """The NVML part's conditions in words for people: what is missing, and the mend."""
 
-from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml import changes
+from common.parts import PartState, PartStatus
 
 RELEASED = PartStatus(
     PartState.DEGRADED, "NVML is let go of for a GPU reset", "nothing to do: it is taken up again after the reset"

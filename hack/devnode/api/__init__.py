@@ -1,8 +1,9 @@
 """An API server for tests and the demo where no real kube-apiserver can be had, and the port that both fill.
 
 Honest within its bounds: resource versions, watches with history, status subresources, the three patch types,
-preconditions, graceful deletion and selectors behave as the real ones do (``tests/contract/api`` runs on both).
-Admission, validation, RBAC, server-side apply and token reviews are answered with 501 rather than with a guess.
+preconditions, graceful deletion, selectors, pages, the schemas of custom resources and the tokens of service accounts
+behave as the real ones do (``tests/contract/api`` runs on both). Admission, other validation (rules in CEL, too), RBAC
+and server-side apply are answered with 501 rather than with a guess, or stated in ``schemas``.
 """
 
 from pathlib import Path

@@ -24,14 +24,16 @@ Object = dict[str, Any]
 
 _OPEN: Final = ("/readyz", "/livez", "/healthz", "/version")
 _SUBRESOURCES: Final = ("", "status")
-_REVIEW: Final = Resource(
-    group="authorization.k8s.io",
-    version="v1",
-    plural="selfsubjectaccessreviews",
-    kind="SelfSubjectAccessReview",
-    namespaced=False,
-    has_status=False,
-)
+_TOKEN: Final = ("serviceaccounts", "token")
+
+
+def _review(group: str, kind: str) -> Resource:
+    plural = f"{kind.lower()}s"
+    return Resource(group=group, version="v1", plural=plural, kind=kind, namespaced=False, has_status=False)
+
+
+_ACCESS_REVIEW: Final = _review("authorization.k8s.io", "SelfSubjectAccessReview")
+_TOKEN_REVIEW: Final = _review("authentication.k8s.io", "TokenReview")
 
 
 class Handler:
@@ -110,13 +112,16 @@ class Handler:
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
             _, namespace, *rest = rest
         plural, name, subresource, *_ = (*rest, "", "", "")
-        if (group, version, plural) == (_REVIEW.group, _REVIEW.version, _REVIEW.plural):
-            return Place(_REVIEW)
+        for review in (_ACCESS_REVIEW, _TOKEN_REVIEW):
+            if (group, version, plural) == (review.group, review.version, review.plural):
+                return Place(review)
         resource = self._registry.find(group=group, version=version, plural=plural)
         if resource is None:
             if plural.endswith("reviews"):
                 raise errors.cannot(plural, "there are no users and no RBAC here")
             raise errors.ApiError(404, "NotFound", "the server could not find the requested resource")
+        if (plural, subresource) == _TOKEN:
+            return Place(resource, namespace=namespace, name=name, subresource=subresource)
         if subresource not in _SUBRESOURCES or (subresource and not resource.has_status):
             raise errors.cannot(f"the subresource {plural}/{subresource}", f"{path} needs more than a store")
         return Place(resource, namespace=namespace, name=name, subresource=subresource)
@@ -132,11 +137,10 @@ class Handler:
             case "GET", True:
                 return _json(self.operations.get(place))
             case "GET", False:
-                return _json(self.operations.list(place, _selector(place, query)))
-            case "POST", False:
-                if place.resource is _REVIEW:
-                    return _json({**body, "status": {"allowed": True}}, status=http.HTTPStatus.CREATED)
-                return _json(self.operations.create(place, body), status=http.HTTPStatus.CREATED)
+                limit, token = int(query.get("limit") or 0), query.get("continue", "")
+                return _json(self.operations.list(place, _selector(place, query), limit=limit, token=token))
+            case "POST", _ if not place.name or place.subresource == "token":
+                return _json(self._post(place, body), status=http.HTTPStatus.CREATED)
             case "PUT", True:
                 return _json(self.operations.update(place, body))
             case "PATCH", True:
@@ -148,6 +152,15 @@ class Handler:
         raise errors.ApiError(
             405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
         )
+
+    def _post(self, place: Place, body: Object) -> Object:
+        if place.resource is _ACCESS_REVIEW:
+            return {**body, "status": {"allowed": True}}
+        if place.resource is _TOKEN_REVIEW:
+            return self.operations.tokens.review(body)
+        if place.name:
+            return self.operations.request_token(place, body)
+        return self.operations.create(place, body)
 
     async def _watch(self, request: web.BaseRequest, place: Place) -> web.StreamResponse:
         query = request.query

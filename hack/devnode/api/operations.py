@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hack.devnode.api import errors, patching, rules, selectors
+from hack.devnode.api import errors, paging, patching, rules, selectors, tokens
 from hack.devnode.api.registry import CRDS, Registry, Resource
-from hack.devnode.api.store import Store, key_of
+from hack.devnode.api.store import Key, Store, key_of
 
 Object = dict[str, Any]
 
@@ -32,6 +32,8 @@ class Operations:
         self._store = store
         self._registry = registry
         self._clock = clock
+        self.pages = paging.Pages()
+        self.tokens = tokens.Tokens(pod=self._pod, clock=clock)
         namespaces = registry.find(group="", version="v1", plural="namespaces")
         assert namespaces is not None
         self._namespaces = namespaces
@@ -53,6 +55,10 @@ class Operations:
             self._registry.define(created)
         return self._store.put(key, created)
 
+    def request_token(self, place: Place, body: Object) -> Object:
+        """Give out a token of a service account."""
+        return self.tokens.request(self.get(place), body)
+
     def get(self, place: Place) -> Object:
         """Return one object; its status subresource is the whole object too."""
         found = self._store.get(key_of(place.resource, namespace=place.namespace, name=place.name))
@@ -60,18 +66,21 @@ class Operations:
             raise errors.not_found(place.resource.qualified, place.name)
         return found
 
-    def list(self, place: Place, matches: selectors.Predicate) -> Object:
-        """Return a collection as a list object. Items of built-in kinds carry no kind of their own, as in Go."""
+    def list(self, place: Place, matches: selectors.Predicate, *, limit: int = 0, token: str = "") -> Object:
+        """Return a collection as a list object, or a page of it. Items of built-in kinds carry no kind, as in Go."""
+        if token:
+            return self.pages.next(token, limit=limit)
         resource = place.resource
         items = [obj for obj in self._store.select(resource, namespace=place.namespace) if matches(obj)]
         if not resource.custom:
             items = [{k: v for k, v in obj.items() if k not in ("kind", "apiVersion")} for obj in items]
-        return {
+        listing = {
             "kind": f"{resource.kind}List",
             "apiVersion": resource.api_version,
             "metadata": {"resourceVersion": str(self._store.version)},
             "items": items,
         }
+        return self.pages.first(listing, limit=limit)
 
     def update(self, place: Place, new: Object) -> Object:
         """Replace an object, or only its status."""
@@ -120,6 +129,9 @@ class Operations:
             one = Place(place.resource, namespace=metadata.get("namespace", ""), name=metadata["name"])
             self.delete(one, options)
         return listing
+
+    def _pod(self, namespace: str, name: str) -> Object | None:
+        return self._store.get(Key("", "pods", namespace, name))
 
     def _need_namespace(self, namespace: str) -> None:
         if self._store.get(key_of(self._namespaces, namespace="", name=namespace)) is None:

@@ -1,18 +1,22 @@
 """The resources that the stand-in knows: Kubernetes' own (kmock's catalogue of them) and those that CRDs add."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import kmock
 
+from hack.devnode.api import schemas
+
 CRDS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
+_ANYTHING: Final = {"x-kubernetes-preserve-unknown-fields": True}
+"""The schema of a definition that has none; a real server refuses such a one."""
 _STORED: Final = frozenset({"create", "get", "list"})
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource of the API. ``custom``: defined by a CRD, so its objects are plain JSON."""
+    """One resource of the API. ``custom``: defined by a CRD, so its objects are plain JSON, of this ``schema``."""
 
     group: str
     version: str
@@ -21,6 +25,7 @@ class Resource:
     namespaced: bool
     has_status: bool
     custom: bool = False
+    schema: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def api_version(self) -> str:
@@ -59,6 +64,7 @@ class Registry:
     def define(self, crd: dict[str, Any]) -> None:
         """Add what a CustomResourceDefinition defines."""
         for resource in _defined_by(crd):
+            schemas.check_definition(resource.schema)
             self._add(resource)
             self._catalogue[f"{resource.group}/{resource.version}/{resource.plural}"] = kmock.ResourceInfo(
                 kind=resource.kind,
@@ -84,4 +90,5 @@ def _defined_by(crd: dict[str, Any]) -> Iterator[Resource]:
                 namespaced=spec.get("scope") == "Namespaced",
                 has_status="status" in version.get("subresources", {}),
                 custom=True,
+                schema=(version.get("schema") or {}).get("openAPIV3Schema") or _ANYTHING,
             )

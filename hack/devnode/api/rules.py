@@ -1,14 +1,14 @@
 """What the API server does to an object on its way into the store. Pure: now and the uid are given.
 
 Sources: ``rest.BeforeCreate/BeforeUpdate`` and the strategies in ``pkg/registry`` of Kubernetes 1.36. Defaulting is
-done for the pod fields that our programs read; validation and admission are not done at all.
+done for the pod fields that our programs read; of validation only the schemas of custom resources, and no admission.
 """
 
 import datetime as dt
 import secrets
 from typing import Any, Final
 
-from hack.devnode.api import errors
+from hack.devnode.api import errors, schemas
 from hack.devnode.api.registry import CRDS, Resource
 
 Object = dict[str, Any]
@@ -54,7 +54,7 @@ def for_create(resource: Resource, obj: Object, *, namespace: str, uid: str, now
         created |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
     if (resource.group, resource.plural) == CRDS:
         created["status"] = _established(obj, now)
-    return created
+    return _checked(resource, created)
 
 
 def for_update(resource: Resource, *, old: Object, new: Object, subresource: str) -> Object:
@@ -81,6 +81,7 @@ def for_update(resource: Resource, *, old: Object, new: Object, subresource: str
                 raise errors.cannot("changes to a pod's spec", "which of its fields may change is validation")
             if has_generation(resource):
                 metadata["generation"] = int(kept.get("generation", 1)) + 1
+    result = _checked(resource, result)
     return old if result == old else result
 
 
@@ -131,6 +132,17 @@ def is_removable(obj: Object) -> bool:
 def has_generation(resource: Resource) -> bool:
     """Whether the resource counts changes of its spec in ``metadata.generation``."""
     return resource.custom or resource.plural not in _NO_GENERATION
+
+
+def _checked(resource: Resource, obj: Object) -> Object:
+    """Return a custom resource without what its schema does not know. Raises ApiError 422 for what is wrong in it."""
+    if not resource.custom:
+        return obj
+    known = schemas.pruned(resource.schema, obj)
+    if wrong := [*schemas.faults(resource.schema, known)]:
+        why = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+        raise errors.invalid(f"{resource.kind}.{resource.group}", obj["metadata"]["name"], why)
+    return known
 
 
 def _check_kind(resource: Resource, obj: Object) -> None:

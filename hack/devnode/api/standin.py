@@ -56,3 +56,4 @@ class StandIn:
     async def forget_history(self) -> None:
         """Forget what watches could go on from; those that run are not disturbed."""
         self.handler.store.compact()
+        self.handler.operations.pages.forget()

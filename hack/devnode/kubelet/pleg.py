@@ -51,10 +51,21 @@ class _Record:
 
 
 class Pleg:
-    """Lists the runtime every ``period`` seconds and tells ``on_change`` which pods need a sync."""
+    """Lists the runtime every ``period`` seconds and tells ``on_change`` which pods need a sync.
 
-    def __init__(self, runtime: CriRuntime, *, period: float, on_change: Callable[[Change], None]) -> None:
+    It sees the pods that it ``owns`` (by UID) alone: other dev nodes may use the same runtime.
+    """
+
+    def __init__(
+        self,
+        runtime: CriRuntime,
+        *,
+        period: float,
+        owns: Callable[[str], bool],
+        on_change: Callable[[Change], None],
+    ) -> None:
         self._runtime = runtime
+        self._owns = owns
         self._period = period
         self._on_change = on_change
         self._records: dict[str, _Record] = {}
@@ -152,13 +163,16 @@ class Pleg:
             self._on_change(Change(uid=uid, died=died))
 
     async def _list(self) -> Listing:
+        """List what is ours: what carries the UID of a pod of ours, and whatever else lies in the sandbox of one."""
         listing: Listing = {}
+        ours: set[str] = set()
         for sandbox in await self._runtime.list_sandboxes():
-            states = listing.setdefault(sandbox.labels[config.POD_UID], {})
-            states[sandbox.id] = _SANDBOX.get(sandbox.state, _State.UNKNOWN)
+            if self._owns(uid := sandbox.labels[config.POD_UID]):
+                ours.add(sandbox.id)
+                listing.setdefault(uid, {})[sandbox.id] = _SANDBOX.get(sandbox.state, _State.UNKNOWN)
         for container in await self._runtime.list_containers():
-            states = listing.setdefault(container.labels[config.POD_UID], {})
-            states[container.id] = _CONTAINER.get(container.state, _State.UNKNOWN)
+            if self._owns(uid := container.labels[config.POD_UID]) or container.pod_sandbox_id in ours:
+                listing.setdefault(uid, {})[container.id] = _CONTAINER.get(container.state, _State.UNKNOWN)
         return listing
 
     async def _quietly(self, look: Awaitable[None]) -> None:

@@ -39,7 +39,7 @@ class Kubelet:
         self._tidying: set[asyncio.Task[None]] = set()
         self._listed = False
         progress = Progress()
-        pleg = Pleg(runtime, period=settings.relist_period, on_change=self._changed)
+        pleg = Pleg(runtime, period=settings.relist_period, owns=self._owns, on_change=self._changed)
         reporter = Reporter(kube, progress=progress)
         devices = DeviceManager(
             resource=settings.device_resource, ids=settings.device_ids, directory=settings.root_dir / "device-plugins"
@@ -133,6 +133,10 @@ class Kubelet:
     def _finished(self, uid: str) -> None:
         self._workers.pop(uid, None)
         self._parts.progress.changed()
+
+    def _owns(self, uid: str) -> bool:
+        """Whether a pod of the runtime is this node's: other dev nodes may use the same runtime."""
+        return uid in self._workers or self._parts.directories.knows(uid)
 
     def _wake(self, uid: str) -> None:
         if uid in self._workers:

@@ -31,6 +31,10 @@ class PodDirectories:
         await asyncio.to_thread(_write_hosts, self._base(pod) / "etc-hosts", pod, pod_ip)
         return {volume["name"]: await self._volume(pod, volume) for volume in pod.spec.get("volumes") or ()}
 
+    def knows(self, uid: str) -> bool:
+        """Whether a pod of this kubelet is not yet removed, be it that the API server has forgotten it."""
+        return (self._root / "pods" / uid).exists()
+
     def mounts(self, container: Container, *, pod: Pod, volumes: dict[str, Path]) -> list[config.Mount]:
         """Return a container's mounts: its volumes, ``/etc/hosts``, and a fresh termination log."""
         made = [

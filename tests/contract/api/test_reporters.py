@@ -16,7 +16,6 @@ import pytest
 from agent.model.actions import ActionClass
 from agent.model.announcements import Announcement
 from agent.model.conditions import Condition, ConditionStatus
-from agent.model.parts import PartState, PartStatus
 from agent.model.verdicts import Health, Verdict
 from agent.model.workloads import PodRef, PodUid
 from agent.reporters import events, node_condition
@@ -25,6 +24,7 @@ from agent.reporters.events import EventReporter
 from agent.reporters.node_condition import NodeConditionReporter
 from common import aio
 from common.kube import client, paths
+from common.parts import PartState, PartStatus
 from hack.devnode import realkube
 from tests.contract.api import objects
 

@@ -15,9 +15,21 @@ def real_or_none() -> None:
     """Only the stand-in."""
 
 
-async def test_token_reviews_are_refused(api: client.KubeClient) -> None:
+async def test_access_reviews_of_others_are_refused(api: client.KubeClient) -> None:
     with pytest.raises(errors.InvalidError, match="no users and no RBAC"):
-        await api.create(paths.collection("tokenreviews", group="authentication.k8s.io"), {"spec": {"token": "x"}})
+        await api.create(paths.collection("subjectaccessreviews", group="authorization.k8s.io"), {"spec": {}})
+
+
+async def test_defaults_of_custom_resources_are_refused(api: client.KubeClient) -> None:
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "default": {}}}}
+    names = {"plural": "things", "singular": "thing", "kind": "Thing"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": [version]}
+    with pytest.raises(errors.InvalidError, match="defaults of custom resources"):
+        await api.create(
+            paths.collection("customresourcedefinitions", group="apiextensions.k8s.io"),
+            {"metadata": {"name": "things.example.com"}, "spec": spec},
+        )
 
 
 async def test_changes_of_a_pods_spec_are_refused(api: client.KubeClient, namespace: str) -> None:

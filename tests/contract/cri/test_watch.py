@@ -3,9 +3,9 @@
 import asyncio
 
 from agent.cri.events import ContainerEvent, EventKind
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import ContainerId
 from agent.sources.containers import ContainerWatch
+from common.parts import PartState, PartStatus
 from tests.contract.cri.node import Node
 
 

@@ -1,7 +1,7 @@
 """What the source tells of links, on the stand-in and on the kernel's own messages."""
 
 from agent.model.findings import FindingKind
-from agent.model.parts import PartState
+from common.parts import PartState
 from tests.fakes.nic_node import ONE, TWO, NicNode, Notes
 
 

@@ -9,9 +9,9 @@ import pytest
 from agent.model.actions import ActionClass
 from agent.model.devices import GpuUuid
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml.protocol import Condition, DevicesAnswer
 from agent.sources.nvml.source import NvmlSource
+from common.parts import PartState, PartStatus
 
 PATIENCE = 45.0  # seconds; nvmlInit without persistence mode takes several per GPU
 

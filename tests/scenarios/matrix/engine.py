@@ -20,17 +20,18 @@ from agent.engine.metrics import Metrics
 from agent.engine.restarts import Limits, Request, Restarts
 from agent.history.store import Store
 from agent.model.workloads import ContainerRef
-from agent.restart import admission, budget, verification
+from agent.restart import admission, verification
 from agent.sources.containers import ContainerWatch
 from agent.sources.pods import PodWatch
 from agent.sources.processes import ProcFs
+from common import budgets
 from common.kube.client import KubeClient
 from hack.devnode import node
 from tests.fakes import outside
 
 # A call that is held at its place must not run into its deadline meanwhile.
 _DEADLINES = Deadlines(read=60.0, change=120.0, margin=120.0)
-_NO_STORM = budget.Window(limit=1_000_000, seconds=1.0)  # so many restarts in a row are what a matrix is for
+_NO_STORM = budgets.Window(limit=1_000_000, seconds=1.0)  # so many restarts in a row are what a matrix is for
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 

@@ -12,10 +12,10 @@ from agent.actuator.host_files import HostFiles
 from agent.actuator.swap import SwapActuator
 from agent.actuator.tools import Material, Tools
 from agent.cri import client
-from agent.model.parts import PartStatus
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
 from agent.restart import clone, intents
 from agent.sources.containers import ContainerWatch
+from common.parts import PartStatus
 from common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
 from tests.fakes.standbys import Standbys

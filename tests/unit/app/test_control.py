@@ -13,13 +13,13 @@ import pytest
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.progress import Begun, Decided, Queued, Reported
 from agent.app.control import ControlServer
-from agent.app.web import ListenError
 from agent.control import client, messages
 from agent.engine.restarts import Request
 from agent.restart.admission import Decision, Reason, Verb
 from agent.restart.asking import Asked
 from agent.restart.intents import Strategy
 from agent.restart.verification import Check, CheckState
+from common.web import ListenError
 from tests.unit.app.conftest import NOW, SECONDS, Desk, Told, desk_on
 from tests.unit.restart import builders
 

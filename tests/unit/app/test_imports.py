@@ -10,8 +10,8 @@ from agent.sources.network import netlink
 netlink.RawLink(bytes(64), 1, "eth0").decode()
 assert "pyroute2.netlink.rtnl.ifinfmsg" in sys.modules
 heavy = (
-    "agent.doctor", "agent.scan", "cryptography", "kubernetes.aio.client", "kubernetes.client", "matplotlib",
-    "pydantic", "pynvml", "pyroute2.iproute", "pyroute2.ndb", "requests", "rich.console", "tabulate",
+    "agent.coordination", "agent.doctor", "agent.scan", "cryptography", "kubernetes.aio.client", "kubernetes.client",
+    "matplotlib", "pydantic", "pynvml", "pyroute2.iproute", "pyroute2.ndb", "requests", "rich.console", "tabulate",
 )
 print(*[name for name in heavy if name in sys.modules])
 """

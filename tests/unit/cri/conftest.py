@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.cri.client import CriClient, Deadlines
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import ContainerId, PodUid
+from common.parts import PartState, PartStatus
 from common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
 

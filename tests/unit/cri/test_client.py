@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cri import answers, errors
+from agent.cri import answers, client, errors
 from agent.cri.client import CriClient, Deadlines
 from common import aio
 from common.pb.runtime.v1 import api_pb2
@@ -62,6 +62,20 @@ async def test_stop_and_remove_take_not_found_for_done(server: CriServer, cri: C
 
     await cri.stop_container(container_id, grace=0)
     await cri.remove_container(container_id)
+
+
+async def test_whose_end_it_has_asked_for_is_known(
+    server: CriServer, cri: CriClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, removed, other = (create(server, name) for name in ("a", "b", "c"))
+    await cri.stop_container(stopped, grace=0)
+    server.fail("RemoveContainer", grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(errors.CriError):
+        await cri.remove_container(removed)  # it may have been carried out all the same
+    assert [cri.has_ended(each) for each in (stopped, removed, other)] == [True, True, False]
+    monkeypatch.setattr(client, "_ENDS_KNOWN", 2)
+    await cri.stop_container(other, grace=0)
+    assert [cri.has_ended(each) for each in (stopped, removed, other)] == [False, True, True]
 
 
 async def test_a_scripted_failure_is_told_in_the_runtimes_own_words(server: CriServer, cri: CriClient) -> None:

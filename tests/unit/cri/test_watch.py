@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 from agent.cri.client import CriClient
 from agent.cri.events import ContainerEvent, EventKind
-from agent.model.parts import PartState
 from agent.model.workloads import PodUid
 from agent.sources.containers import ContainerWatch, Pace
+from common.parts import PartState
 from tests.fakes.cri_runtime import Behaviour
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import POD_UID, Reports, create, remove, start
@@ -43,6 +43,19 @@ async def watching(cri: CriClient, *, pace: Pace, pod_uid: PodUid | None = None)
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def test_the_first_listing_can_be_waited_for(server: CriServer, cri: CriClient) -> None:
+    container_id = create(server)
+    await server.stop()
+    async with watching(cri, pace=OFTEN) as watched:
+        waiting = asyncio.create_task(watched.watch.until_listed())
+        await watched.reports.until(PartState.DEGRADED)
+        assert not waiting.done()
+        await server.start()
+        async with asyncio.timeout(60):
+            await waiting
+        assert [view.id for view in watched.watch.containers()] == [container_id]
 
 
 async def test_steps_come_from_the_stream_without_listing_again(server: CriServer, cri: CriClient) -> None:

@@ -9,16 +9,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent import cli
-from agent.app.parts import Parts
-from agent.app.web import WebServer
 from agent.cri import discovery
 from agent.engine.metrics import Metrics
 from agent.settings import Settings
+from common.parts import Parts
+from common.web import WebServer
 from tests.unit.daemonset import manifests, variables
 
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
 
-TOOLKIT = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+OF_OTHERS = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "GRPC_VERBOSITY"}
+"""Of the NVIDIA container toolkit and of gRPC."""
 
 Given = Callable[[Sequence[str]], Settings]
 
@@ -47,8 +48,8 @@ def test_every_variable_is_a_setting(variant: Sequence[str]) -> None:
     container = manifests.agent(variant)
     known = {name for option in command(container).params for name in option.envvar or ()}
     used = {name for item in container["env"] for name in variables.REFERENCE.findall(item.get("value", ""))}
-    assert variables.expanded(container).keys() <= known | used | TOOLKIT
-    assert not known & TOOLKIT
+    assert variables.expanded(container).keys() <= known | used | OF_OTHERS
+    assert not known & OF_OTHERS
 
 
 @every_variant
@@ -80,7 +81,7 @@ def test_only_monitoring_opens_the_port_to_others(variant: Sequence[str], given:
 
 def test_probes_ask_for_pages_that_there_are() -> None:
     registry = CollectorRegistry()
-    server = WebServer(address=("", 0), parts=Parts(metrics=Metrics(registry)), registry=registry)
+    server = WebServer(address=("", 0), parts=Parts(show=Metrics(registry).show_part), registry=registry)
     pages = {resource.canonical for resource in server._runner.app.router.resources()}
     container = manifests.agent()
     assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= pages

@@ -1,12 +1,16 @@
 """The manifests agree with each other."""
 
+import dataclasses
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.unit.daemonset import manifests
+from agent.settings import Settings
+from controller.certificates import keeper, stored
+from controller.hub import identity
+from tests.unit.daemonset import controller_manifests, manifests
 
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
 
@@ -73,9 +77,29 @@ def test_every_volume_is_mounted_and_every_mount_has_its_volume(variant: Sequenc
 
 @every_variant
 def test_paths_inside_are_those_of_the_host(variant: Sequence[str]) -> None:
-    paths = {volume["name"]: volume["hostPath"]["path"] for volume in manifests.pod(variant)["volumes"]}
-    for mount in manifests.agent(variant)["volumeMounts"]:
+    of_host = [volume for volume in manifests.pod(variant)["volumes"] if "hostPath" in volume]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in of_host}
+    mounts = [mount for mount in manifests.agent(variant)["volumeMounts"] if mount["name"] in paths]
+    assert len(mounts) == len(paths)
+    for mount in mounts:
         assert mount["mountPath"].removeprefix("/host") == paths[mount["name"]]
+
+
+def test_the_hub_is_found_where_the_agent_looks_for_it() -> None:
+    settings = {field.name: field.default for field in dataclasses.fields(Settings)}
+    mounts = {mount["name"]: mount["mountPath"] for mount in manifests.agent(["gangs"])["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in manifests.pod(["gangs"])["volumes"]}
+    (source,) = volumes["hub-token"]["projected"]["sources"]
+    assert settings["hub_ca"] == Path(mounts["hub-ca"], stored.CA)
+    assert settings["hub_token"] == Path(mounts["hub-token"], source["serviceAccountToken"]["path"])
+    assert source["serviceAccountToken"]["audience"] == identity.AUDIENCE
+    assert volumes["hub-ca"]["configMap"]["name"] == keeper.CONFIG_MAP
+    namespace = manifests.kustomization(manifests.BASE)["namespace"]
+    assert settings["hub_name"] == f"{keeper.SERVICE}.{namespace}.svc"
+    ports = controller_manifests.one("Service")["spec"]["ports"]
+    (port,) = [each["port"] for each in ports if each["name"] == "hub"]
+    (hub,) = [each["value"] for each in manifests.agent(["gangs"])["env"] if each["name"] == "KUBEMEND_HUB"]
+    assert hub == f"{settings['hub_name']}:{port}"
 
 
 @every_variant

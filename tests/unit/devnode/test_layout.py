@@ -34,3 +34,21 @@ def test_a_name_that_is_no_label_is_refused(name: str) -> None:
 def test_a_network_index_out_of_range_is_refused(index: int) -> None:
     with pytest.raises(LayoutError, match="not within"):
         NodeLayout.named("a", index=index)
+
+
+def test_a_neighbour_with_a_runtime_of_its_own_shares_nothing() -> None:
+    first = NodeLayout.named("one")
+    second = first.neighbour(2, shares_runtime=False)
+    assert (second.name, second.root.name) == ("one-2", "one-2")
+    assert second.containerd_socket != first.containerd_socket
+    assert second.subnet != first.subnet
+
+
+def test_a_neighbour_that_shares_the_runtime_is_in_its_network_and_nothing_else() -> None:
+    first = NodeLayout.named("one")
+    second = first.neighbour(2, shares_runtime=True)
+    assert second.containerd_socket == first.containerd_socket
+    assert second.gateway == first.gateway
+    assert second.cgroup_parent != first.cgroup_parent
+    assert second.pod_resources_socket != first.pod_resources_socket
+    assert second.agent_state != first.agent_state

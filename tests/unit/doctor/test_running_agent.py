@@ -6,12 +6,11 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from agent.app.parts import Parts
-from agent.app.web import WebServer
 from agent.doctor import running_agent
 from agent.doctor.checks import Result
 from agent.engine.metrics import Metrics
-from agent.model.parts import PartState, PartStatus
+from common.parts import Parts, PartState, PartStatus
+from common.web import WebServer
 
 Report = Callable[[PartStatus], None]
 
@@ -19,7 +18,7 @@ Report = Callable[[PartStatus], None]
 @pytest.fixture
 def parts() -> Parts:
     """The parts of an agent."""
-    return Parts(metrics=Metrics(CollectorRegistry()))
+    return Parts(show=Metrics(CollectorRegistry()).show_part)
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from agent.model import conditions
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import ContainerState
-from agent.restart import admission, asking, budget, intents
+from agent.restart import admission, asking, intents
 from agent.restart.counts import Begun
+from common.budgets import Window
 from tests.fakes import outside
 from tests.unit.actuator.conftest import POD, TARGET, rig
 from tests.unit.engine.test_restarts import NOW, World, world
@@ -27,7 +28,7 @@ from tests.unit.restart import builders
 
 __all__ = ["rig", "world"]
 
-STORM = budget.Window(limit=2, seconds=300.0)
+STORM = Window(limit=2, seconds=300.0)
 GPU = outside.GPU.uuid
 
 

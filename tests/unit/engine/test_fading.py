@@ -15,7 +15,7 @@ from agent.history.store import Store
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator, Inventory, PciAddress
 from agent.model.findings import Finding, FindingKind, Source
-from agent.model.parts import PartState, PartStatus
+from common.parts import PartState, PartStatus
 
 NIC = PciAddress.parse("0000:c1:00.0")
 HOUR = 3600.0

@@ -3,13 +3,17 @@
 import json
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from agent.health import fold
 from agent.history import codec
 from agent.history.store import HistoryError, Store
+from agent.model import rounds
 from agent.model.actions import ActionClass
 from agent.model.findings import FindingKind
 from agent.model.workloads import ContainerId
@@ -150,3 +154,83 @@ async def test_a_whole_pods_restart_counts_once_for_all_of_its_containers(store:
     await store.begin(pods.intent())
     (begun,) = await store.begun_since(0.0)
     assert (begun.pod, begun.containers) == (pods.intent().target.pod.uid, pods.intent().names)
+
+
+RECORD = rounds.Record(
+    order=rounds.Order(
+        round="default/gang-7",
+        gang="default/Gang/g",
+        attempt=7,
+        pod=builders.POD.uid,
+        kind=rounds.OrderKind.HOLD,
+        cause_code="Exit",
+        cause_message="it exited with 1",
+        hold_seconds=30.0,
+        containers=frozenset({"trainer"}),
+        strategy="rerun",
+        grace_seconds=1.5,
+    ),
+    pod=builders.POD,
+    standing=rounds.Standing(
+        "default/gang-7", builders.POD, rounds.Phase.STOPPED, seconds=MappingProxyType({"stop": 0.1}), slipped=0.01
+    ),
+    boot="this",
+    heard_at=12.5,
+    written_at=1000.0,
+    names=frozenset({"trainer", "logger"}),
+)
+
+
+async def test_a_record_of_a_round_is_written_with_its_intents_and_given_back_whole(store: Store) -> None:
+    await store.begin(builders.intent(), record=RECORD)
+    assert await store.records() == (RECORD,)
+    assert len(await store.unfinished()) == 1
+
+
+async def test_of_one_member_in_one_round_there_is_one_record(store: Store) -> None:
+    later = replace(RECORD, released=True)
+    name = "default/gang-8"
+    other = replace(RECORD, order=replace(RECORD.order, round=name), standing=replace(RECORD.standing, round=name))
+    await store.note(RECORD, other)
+    await store.note(later)
+    assert sorted(await store.records(), key=lambda record: record.order.round) == [later, other]
+    await store.note(gone=[other.key])
+    assert await store.records() == (later,)
+
+
+async def test_a_record_that_cannot_be_read_is_an_error_not_nothing(store: Store, tmp_path: Path) -> None:
+    await store.note(RECORD)
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("UPDATE rounds SET body = '{\"version\": 99}'")
+    database.close()
+    with pytest.raises(HistoryError, match="newer agent"):
+        await store.records()
+
+
+async def test_a_file_of_an_agent_that_knew_no_rounds_is_taken_on(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("CREATE TABLE documents (key TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    store = await Store.open(tmp_path / "state.db")
+    assert await store.records() == ()
+    await store.close()
+
+
+async def test_the_epoch_that_was_obeyed_never_goes_down(store: Store) -> None:
+    assert await store.obeyed_epoch() == 0
+    await store.obey(9)
+    await store.obey(10)
+    await store.obey(9)
+    assert await store.obeyed_epoch() == 10
+
+
+@pytest.mark.parametrize("changes", [{"boot": "another"}, {"released": True}])
+def test_a_record_of_another_boot_or_of_what_was_let_go_is_not_under_way(changes: dict[str, Any]) -> None:
+    assert RECORD.is_under_way(boot="this")
+    assert not replace(RECORD, **changes).is_under_way(boot="this")
+
+
+@pytest.mark.parametrize("phase", [rounds.Phase.RUNNING, rounds.Phase.REFUSED, rounds.Phase.COMPLETED])
+def test_a_member_that_is_through_with_it_is_not_under_way(phase: rounds.Phase) -> None:
+    assert not replace(RECORD, standing=replace(RECORD.standing, phase=phase)).is_under_way(boot="this")

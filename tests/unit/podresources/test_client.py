@@ -8,10 +8,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import Allocations, PodRef, PodUid
 from agent.podresources.client import AllocationCache, PodResourcesClient
 from common import aio
+from common.parts import PartState, PartStatus
 from tests.fakes.podresources_server import PodResourcesServer, pod
 
 P = PodRef(namespace="default", name="p", uid=PodUid("u"))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent.model.actions import ActionClass
-from agent.model.parts import PartState, PartStatus
 from agent.model.verdicts import Health, Verdict
 from agent.reporters.device_taints import DeviceTaintReporter, Pace
 from common import aio
 from common.kube import client, paths
+from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
 from tests.unit.reporters.running import connected, started
 

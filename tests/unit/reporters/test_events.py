@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agent.model.announcements import Announcement, Level
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import PodRef, PodUid
 from agent.reporters import event_objects
 from agent.reporters.events import EventReporter, Limits, Outcome
 from common import aio
 from common.kube import client, paths
+from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
 from tests.unit.reporters.running import connected, started
 
@@ -61,7 +61,7 @@ class Bench:
         self._news.set()
 
     def _told(self, status: PartStatus) -> None:
-        if not self.reports or self.reports[-1] != status:  # as agent.app.parts does
+        if not self.reports or self.reports[-1] != status:  # as common.parts does
             self.reports.append(status)
             self._news.set()
 

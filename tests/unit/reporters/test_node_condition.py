@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agent.model.conditions import Condition, ConditionStatus
-from agent.model.parts import PartState, PartStatus
 from agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
 from common import aio
 from common.kube import client, paths
+from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
 from tests.unit.reporters.running import connected, started
 
@@ -52,7 +52,7 @@ class Bench:
         self.attempts.put_nowait(outcome)
 
     def _told(self, status: PartStatus) -> None:
-        if not self.reports or self.reports[-1] != status:  # as agent.app.parts does
+        if not self.reports or self.reports[-1] != status:  # as common.parts does
             self.reports.append(status)
 
     async def node(self) -> None:

@@ -1,5 +1,6 @@
 """Which restart is admitted, held or refused, and with which reason."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from agent.restart import admission, budget, counts, intents
+from agent.restart import admission, asking, counts, intents
 from agent.restart.admission import Reason, Verb
+from common import budgets
 from tests.unit.restart import builders
 
 NOW = 10_000.0
@@ -193,7 +195,7 @@ def test_a_spent_budget_holds_until_it_opens_and_says_when(
 ) -> None:
     decision = admission.decide(facts(history=history(**scopes)), now=NOW)
     assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, reason, NOW + opens_in)
-    assert f"opens again at {counts.clock(NOW + opens_in)}" in decision.detail
+    assert f"opens again at {budgets.clock(NOW + opens_in)}" in decision.detail
 
 
 def test_a_device_on_which_no_restart_lasts_is_left_alone() -> None:
@@ -214,9 +216,9 @@ def test_a_budget_that_allows_nothing_refuses() -> None:
 
 
 def test_the_storm_guard_is_the_nodes_own() -> None:
-    decision = admission.decide(facts(history=history(node=5), storm=budget.Window(5, 300.0)), now=NOW)
+    decision = admission.decide(facts(history=history(node=5), storm=budgets.Window(5, 300.0)), now=NOW)
     assert decision.reason is Reason.NODE_STORM
-    assert admission.decide(facts(history=history(node=5), storm=budget.Window(6, 300.0)), now=NOW).verb is Verb.ACT
+    assert admission.decide(facts(history=history(node=5), storm=budgets.Window(6, 300.0)), now=NOW).verb is Verb.ACT
 
 
 @pytest.mark.parametrize(
@@ -273,3 +275,46 @@ def test_a_job_must_survive_the_restart_of_every_container() -> None:
     assert admission.decide(facts(pod=rerun, owner=two_for_each), now=NOW).reason is Reason.JOB_BACKOFF
     one = admission.OwnerFacts(job_restarts_left=1)
     assert admission.decide(facts(pod=pod, owner=one), now=NOW).reason is Reason.JOB_BACKOFF
+
+
+ROUND = asking.Asked(containers=frozenset({"trainer"}), by_round=True)
+
+
+def test_a_round_restarts_what_is_newer_than_its_cause() -> None:
+    newer = runtime(started_at=NOW)
+    assert admission.decide(facts(runtime=newer), now=NOW).reason is Reason.ALREADY_REPLACED
+    assert admission.decide(facts(runtime=newer, asked=ROUND), now=NOW).verb is Verb.ACT
+
+
+def test_a_round_passes_the_budgets() -> None:
+    annotations = OPT_IN | {"kubemend.io/max-restarts": "0"}
+    spent = facts(pod=builders.pod(annotations=annotations))
+    assert admission.decide(spent, now=NOW).verb is not Verb.ACT
+    assert admission.decide(dataclasses.replace(spent, asked=ROUND), now=NOW).verb is Verb.ACT
+
+
+def test_a_round_restarts_no_pod_that_has_not_opted_in() -> None:
+    refused = admission.decide(facts(pod=builders.pod(annotations={}), asked=ROUND), now=NOW)
+    assert (refused.verb, refused.reason) == (Verb.REFUSE, Reason.NOT_OPTED_IN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"annotations": {}}, Reason.NOT_OPTED_IN),
+        ({"annotations": OPT_IN | {"kubemend.io/strategy": "magic"}}, Reason.BAD_ANNOTATION),
+        ({"annotations": OPT_IN | {"kubernetes.io/config.mirror": "x"}}, Reason.STATIC_POD),
+    ],
+)
+def test_what_must_not_be_restarted_is_not_held_either(changes: dict[str, Any], reason: Reason) -> None:
+    refusal = admission.why_not_held(builders.pod(**changes), opted_in_namespaces=frozenset(), own_pod_uid=None)
+    assert refusal is not None
+    assert refusal.reason is reason
+
+
+def test_the_agents_own_pod_is_not_held_and_any_other_may_be() -> None:
+    pod = builders.pod(annotations=OPT_IN)
+    own = admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=pod.ref.uid)
+    assert own is not None
+    assert own.reason is Reason.OWN_POD
+    assert admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from agent.model.workloads import PodUid
 from agent.restart import budget, counts
-from agent.restart.budget import Budget, Scope, Window
-from agent.restart.counts import Begun, Closed
+from agent.restart.budget import Budget, Scope
+from agent.restart.counts import Begun
 from agent.restart.device_budget import DeviceBudget
+from common import budgets
+from common.budgets import Closed, Window
 from tests.unit.restart import builders
 
 SMALL = Budget(limit=5, window=1000.0)
@@ -137,11 +139,11 @@ def test_what_a_clock_has_noted_that_was_set_back_since_does_not_count() -> None
 
 @pytest.mark.parametrize(("seconds", "text"), [(3600.0, "1 h"), (300.0, "5 min"), (90.0, "90 s"), (0.5, "0.5 s")])
 def test_spans_are_readable(seconds: float, text: str) -> None:
-    assert counts.span(seconds) == text
+    assert budgets.span(seconds) == text
 
 
 def test_times_are_as_kubernetes_writes_them_and_never_too_early() -> None:
-    assert counts.clock(1_700_000_000.2) == "2023-11-14T22:13:21Z"
+    assert budgets.clock(1_700_000_000.2) == "2023-11-14T22:13:21Z"
 
 
 # ---- what holds for all of them ----

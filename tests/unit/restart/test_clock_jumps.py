@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from agent.restart import admission, budget, counts
 from agent.restart.admission import Reason, Verb
+from common import budgets
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime
 
 HOUR = 3600.0
-JUMPS = st.one_of(st.floats(-2 * HOUR, -counts.CLOCK_SLACK - 1), st.floats(counts.CLOCK_SLACK + 1, 2 * HOUR))
+JUMPS = st.one_of(st.floats(-2 * HOUR, -budgets.CLOCK_SLACK - 1), st.floats(budgets.CLOCK_SLACK + 1, 2 * HOUR))
 AGES = st.floats(0.0, 2 * HOUR)
 
 AGES_OF_RESTARTS = st.lists(AGES, max_size=40)
@@ -36,7 +37,7 @@ def test_no_jump_keeps_a_restart_waiting_for_longer_than_the_longest_budget(
 ) -> None:
     past = history(ages, set_ago=set_ago, jump=jump)
     spent = budget.spent(past, container=budget.Budget(), now=NOW, died_at=NOW)
-    assert spent is None or spent.closed.until - NOW <= HOUR + counts.CLOCK_SLACK
+    assert spent is None or spent.closed.until - NOW <= HOUR + budgets.CLOCK_SLACK
 
 
 @given(since=st.lists(st.floats(0.0, 600.0), min_size=10, max_size=20), set_ago=st.floats(600.0, HOUR), jump=JUMPS)

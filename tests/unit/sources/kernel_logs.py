@@ -11,9 +11,9 @@ from pathlib import Path
 
 from agent.health import catalog_file
 from agent.model.findings import Finding
-from agent.model.parts import PartState, PartStatus
 from agent.sources import kernel_log, kmsg_readers
 from common import aio
+from common.parts import PartState, PartStatus
 from hack import kmsg
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"

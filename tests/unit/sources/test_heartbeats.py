@@ -14,7 +14,6 @@ from agent.cri.answers import ContainerInfo
 from agent.cri.errors import RuntimeUnavailable
 from agent.health.heartbeat import Pulse
 from agent.model.hangs import Hang
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -29,6 +28,7 @@ from agent.sources import heartbeat_watch
 from agent.sources.container_inside import Inside
 from agent.sources.heartbeats import HeartbeatSource
 from agent.sources.processes import ProcFs
+from common.parts import PartState, PartStatus
 from tests.fakes import outside
 from tests.fakes.proc_tree import ProcTree, container_id
 from tests.unit.restart import builders

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.health import evidence
-from agent.model.parts import PartState
 from agent.sources import kernel_log, kmsg_readers
+from common.parts import PartState
 from hack import kmsg
 from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Flood, Notes, running
 

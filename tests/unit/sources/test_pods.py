@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.model.parts import PartState, PartStatus
 from agent.model.workloads import PodUid, PodView
 from agent.sources import pods
 from common import aio
 from common.kube import client, paths
+from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
 
 PODS = paths.collection("pods", namespace="default")
@@ -81,6 +81,12 @@ async def test_pods_of_this_node_come_and_go(bench: Bench) -> None:
     assert bench.watch.by_name("default", "elsewhere") is None
     await bench.api.delete(paths.pod("default", "a"), options={"gracePeriodSeconds": 0})
     assert (await bench.change(pods.PodChangeKind.GONE)).ref == appeared.ref
+    assert not bench.watch.pods()
+
+
+async def test_the_first_listing_can_be_waited_for_even_if_there_is_no_pod(bench: Bench) -> None:
+    await bench.watch.until_synced()
+    assert bench.watch.synced
     assert not bench.watch.pods()
 
 

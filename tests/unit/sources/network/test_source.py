@@ -12,8 +12,8 @@ from agent.health.nic_memory import NicMemory
 from agent.model.actions import ActionClass
 from agent.model.devices import PciAddress
 from agent.model.findings import FindingKind, Source
-from agent.model.parts import PartState
 from agent.sources.network.source import Periods
+from common.parts import PartState
 from tests.fakes.netlink import FakeKernel
 from tests.fakes.nic_node import BOOT, ONE, TWO, NicNode, Notes
 from tests.fakes.sysfs_tree import DOWN, FakePort, SysfsTree

@@ -13,8 +13,8 @@ from agent.health.vitals.limits import Limits
 from agent.model.actions import ActionClass
 from agent.model.devices import GpuUuid, PciAddress
 from agent.model.findings import Finding, FindingKind
-from agent.model.parts import PartState, PartStatus
 from agent.sources.nvml.source import NvmlSource, Periods
+from common.parts import PartState, PartStatus
 from hack.fakenvml import control
 from tests.unit.sources.nvml import in_process
 from tests.unit.sources.nvml.in_process import Nvml

@@ -7,13 +7,13 @@ import pytest
 from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
 from agent.model.findings import FindingKind, Source
-from agent.model.parts import PartState
 from agent.restart.gates import DeviceUse
 from agent.restart.gates import ProcessUse as GateUse
 from agent.sources.nvml.driver import Driver
 from agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
 from agent.sources.nvml.questions import Unknown
 from agent.sources.nvml.source import Periods
+from common.parts import PartState
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from hack.fakenvml.layout import Fault, Group, Kind

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.parts import PartState
 from agent.sources.nvml import presence
+from common.parts import PartState
 from hack.fakenvml.control import FakeNvml
 from hack.fakenvml.layout import Driver
 from tests.unit.sources.nvml.conftest import Start

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent.model.findings import FindingKind
-from agent.model.parts import PartState
 from agent.sources.nvml.protocol import DevicesAnswer
 from agent.sources.nvml.questions import Unknown
 from agent.sources.nvml.source import Periods
+from common.parts import PartState
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, gpu_uuid
 from hack.fakenvml.layout import Driver, Group

@@ -8,10 +8,10 @@ from agent.health.vitals import fold
 from agent.health.vitals.limits import Limits
 from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
 from agent.model.findings import FindingKind
-from agent.model.parts import PartState
 from agent.sources.nvml import events
 from agent.sources.nvml.protocol import DevicesAnswer
 from agent.sources.nvml.source import Periods
+from common.parts import PartState
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, Start

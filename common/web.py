@@ -6,7 +6,7 @@ from typing import Self
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from agent.app.parts import Parts
+from common.parts import Parts
 
 
 class ListenError(Exception):

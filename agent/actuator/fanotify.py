@@ -1,0 +1,68 @@
+"""The kernel's fanotify calls that holds need (fanotify(7)): asked before any file of a filesystem is executed."""
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CLASS_CONTENT, _CLOEXEC = 0x4, 0x1  # linux/fanotify.h
+_MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
+_OPEN_EXEC_PERM = 0x40000
+_ALLOW = 0x1
+_AT_FDCWD = -100
+_EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata
+_ANSWER = struct.Struct("=iI")  # struct fanotify_response
+_MOST_READ = 4096
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A process stands still until it is answered. ``file`` is an open descriptor of what it wants to execute."""
+
+    file: int
+    pid: int
+
+
+def new_group() -> int:
+    """Return the descriptor of a new group. Raises OSError."""
+    group: int = _libc.fanotify_init(_CLASS_CONTENT | _CLOEXEC, os.O_RDONLY | os.O_CLOEXEC)
+    if group < 0:
+        raise _error("fanotify_init")
+    os.set_blocking(group, False)
+    return group
+
+
+def mark(group: int, root: Path) -> None:
+    """Ask for every execution on the filesystem that is mounted there. Raises OSError."""
+    path = os.fsencode(root)
+    how = _MARK_ADD | _MARK_FILESYSTEM
+    if _libc.fanotify_mark(group, how, ctypes.c_uint64(_OPEN_EXEC_PERM), ctypes.c_int(_AT_FDCWD), path) < 0:
+        raise _error(str(root))
+
+
+def flush(group: int) -> None:
+    """Take all marks of a group away. Waits some 10 ms for the kernel."""
+    _libc.fanotify_mark(group, _MARK_FLUSH | _MARK_FILESYSTEM, ctypes.c_uint64(0), ctypes.c_int(_AT_FDCWD), None)
+
+
+def asked(group: int) -> Iterator[Asked]:
+    """Yield what is asked now. Raises BlockingIOError when nothing is."""
+    for size, _, _, _, _, file, pid in _EVENT.iter_unpack(os.read(group, _MOST_READ)):
+        assert size == _EVENT.size
+        yield Asked(file, pid)
+
+
+def allow(group: int, file: int) -> None:
+    """Let who asked go on, and close the file. Raises FileNotFoundError when it was killed meanwhile."""
+    try:
+        os.write(group, _ANSWER.pack(file, _ALLOW))
+    finally:
+        os.close(file)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), what)

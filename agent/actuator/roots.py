@@ -1,0 +1,101 @@
+"""Tells, as it happens, that a container's root has been mounted: some 20 ms before anything of it is executed."""
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+from agent.model.workloads import ContainerId
+
+log = structlog.get_logger(__name__)
+
+_LOOK_AGAIN_MS = 1000
+
+
+class Roots:
+    """Looks at the mounts that the container runtime sees, in one thread for all containers that are awaited.
+
+    The thread is there only while one is: each change of the node's mounts is read once, however many wait.
+    """
+
+    def __init__(self, runtime: Path) -> None:
+        """``runtime`` is the runtime's directory in /proc."""
+        self.runtime = runtime
+        self._lock = threading.Lock()
+        self._awaited: dict[ContainerId, Callable[[Path], None]] = {}
+        self._wake: int | None = None
+
+    def wait_for(self, container_id: ContainerId, then: Callable[[Path], None]) -> None:
+        """Have ``then`` called once with the root, in another thread, as soon as it is there."""
+        with self._lock:
+            self._awaited[container_id] = then
+            if self._wake is None:
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                threading.Thread(target=self._work, args=(self._wake,), name="container roots", daemon=True).start()
+            else:
+                os.eventfd_write(self._wake, 1)
+
+    def forget(self, container_id: ContainerId) -> None:
+        """Wait no longer; ``then`` is not called after this returns."""
+        with self._lock:
+            if self._awaited.pop(container_id, None) is not None and self._wake is not None:
+                os.eventfd_write(self._wake, 1)
+
+    def _work(self, wake: int) -> None:
+        try:
+            with (self.runtime / "mountinfo").open() as mounts:
+                poll = select.poll()
+                poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
+                poll.register(wake, select.POLLIN)
+                while self._look(mounts, wake):
+                    poll.poll(_LOOK_AGAIN_MS)
+        except OSError as error:
+            log.warning("hold.no_mounts", runtime=str(self.runtime), error=str(error))
+            self._end(wake)
+
+    def _look(self, mounts: TextIO, wake: int) -> bool:
+        """Call those whose root is there; False when nobody waits any more, and this thread has ended."""
+        mounts.seek(0)
+        found = dict(_roots(mounts.read()))
+        with self._lock:
+            _drain(wake)
+            for container_id in found.keys() & self._awaited.keys():
+                self._awaited.pop(container_id)(self.runtime / "root" / found[container_id].lstrip("/"))
+            if self._awaited:
+                return True
+            self._close(wake)
+        return False
+
+    def _end(self, wake: int) -> None:
+        with self._lock:
+            self._awaited.clear()
+            self._close(wake)
+
+    def _close(self, wake: int) -> None:
+        self._wake = None
+        os.close(wake)
+
+
+def _roots(mountinfo: str) -> Iterator[tuple[ContainerId, str]]:
+    """Yield containers and where their roots are mounted, from the text of ``/proc/<pid>/mountinfo``.
+
+    Overlays only: they are filesystems of their own. To mark what a bind mount shows would stop the whole node.
+    """
+    for line in mountinfo.splitlines():
+        place, _, kind = line.partition(" - ")
+        if kind.startswith("overlay "):
+            mount_point = place.split()[4]
+            above, _, name = mount_point.rpartition("/")
+            if name == "rootfs":
+                yield ContainerId(above.rpartition("/")[2]), mount_point
+
+
+def _drain(wake: int) -> None:
+    try:
+        os.eventfd_read(wake)
+    except BlockingIOError:
+        return

@@ -1,0 +1,133 @@
+"""Members' faults that the hub has been told of, or will be: said again after each Hello until they are settled."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from agent.model.actions import ActionClass
+from agent.model.rounds import FaultKind, Taken
+from agent.model.workloads import ContainerRef, PodUid
+from common.gangs import GangKey
+
+log = structlog.get_logger(__name__)
+
+LONGEST: Final = 600.0
+"""Seconds for which a fault is told, from when it was noticed: as long as a restart that cannot be decided is kept."""
+MOST: Final = 256
+"""Open faults that are kept; the oldest gives way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one member (coordination/v1 ``Fault``). ``happened_at`` is Unix time, ``id`` unique for ever."""
+
+    id: str
+    target: ContainerRef
+    gang: GangKey
+    kind: FaultKind
+    code: str
+    message: str
+    happened_at: float
+    exit_code: int = 0
+    action: ActionClass = ActionClass.NONE
+    device: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    fault: Fault
+    age: float  # seconds, when it was opened
+    opened: float  # loop time
+    answer: "asyncio.Future[Taken]"
+    said: bool = False
+    taken: Taken | None = None
+    ordered: bool = False
+
+
+class OpenFaults:
+    """The faults. They may be told before there is anybody to say them."""
+
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._open: dict[str, _Open] = {}
+        self._wake: Callable[[], None] = _nobody
+
+    def on_new(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when there is one to be said."""
+        self._wake = wake
+
+    def tell(self, fault: Fault) -> "asyncio.Future[Taken]":
+        """Have a fault told; return what the hub's answer will be. One that is open already is the same."""
+        known = self._open.get(fault.id)
+        if known is not None:
+            return known.answer
+        loop = asyncio.get_running_loop()
+        opened = _Open(fault, max(0.0, self._now() - fault.happened_at), loop.time(), loop.create_future())
+        self._open[fault.id] = opened
+        while len(self._open) > MOST:
+            dropped = self._open.pop(next(iter(self._open)))
+            log.warning("hub.fault_dropped", fault=dropped.fault.id, container=str(dropped.fault.target))
+        self._wake()
+        return opened.answer
+
+    def withdraw(self, fault_id: str) -> None:
+        """Say it no more: it was dealt with otherwise."""
+        self._open.pop(fault_id, None)
+
+    def say_again(self) -> None:
+        """Have all that is open said (again), after a Hello."""
+        for each in self._open.values():
+            each.said = False
+
+    def next(self) -> tuple[Fault, float] | None:
+        """Return a fault that has not been said, with its age in seconds; from now on it has been. None: there is none.
+
+        What has been open for too long is dropped.
+        """
+        time_now = asyncio.get_running_loop().time()
+        for each in [*self._open.values()]:
+            known_for = time_now - each.opened
+            if known_for > LONGEST:
+                del self._open[each.fault.id]
+            elif not each.said:
+                each.said = True
+                return each.fault, each.age + known_for
+        return None
+
+    def answered(self, fault_id: str, taken: Taken) -> Fault | None:
+        """Take an answer; return the fault, or None when nobody waits for this answer (any more).
+
+        One that a round has taken stays open until an order for its pod comes: should the hub die in between, its
+        successor must hear of it.
+        """
+        each = self._open.get(fault_id)
+        if each is None or each.taken is not None:
+            return None
+        each.taken = taken
+        if not each.answer.done():
+            each.answer.set_result(taken)
+        if taken is not Taken.ROUND or each.ordered:
+            del self._open[fault_id]
+        return each.fault
+
+    def ordered(self, pods: Collection[PodUid]) -> None:
+        """Note that a round has begun for these pods: what was told of them has been heard."""
+        for each in [*self._open.values()]:
+            if each.fault.target.pod.uid in pods:
+                each.ordered = True
+                if each.taken is not None:
+                    del self._open[each.fault.id]
+
+    def gone(self, pod: PodUid) -> None:
+        """Forget what nobody waits for of a pod that is gone."""
+        for each in [*self._open.values()]:
+            if each.fault.target.pod.uid == pod and each.fault.kind is FaultKind.EXIT:
+                del self._open[each.fault.id]
+
+
+def _nobody() -> None:
+    return

@@ -1,0 +1,113 @@
+"""What the hub says, obeyed: each message may come twice, late or never, and what makes no sense is counted only."""
+
+from collections.abc import Callable
+
+import structlog
+
+from agent.coordination import ports, wire
+from agent.coordination.faults import OpenFaults
+from agent.coordination.fence import Fence
+from agent.coordination.metrics import IN, HubMetrics
+from agent.model.rounds import Order
+from agent.model.workloads import PodRef, PodUid
+from common.pb.coordination.v1 import coordination_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+
+class StaleLeaderError(Exception):
+    """The one at the other end leads no longer: there has been a higher epoch."""
+
+
+class Inbox:
+    """Takes messages in, one after another. ``begin`` starts an order for a pod, ``say_hello`` tells all anew."""
+
+    def __init__(
+        self,
+        *,
+        fence: Fence,
+        rounds: ports.Rounds,
+        faults: OpenFaults,
+        begin: Callable[[Order, PodRef], None],
+        say_hello: Callable[[], None],
+        metrics: HubMetrics,
+    ) -> None:
+        self._fence = fence
+        self._rounds = rounds
+        self._faults = faults
+        self._begin = begin
+        self._say_hello = say_hello
+        self._metrics = metrics
+
+    async def take(self, message: pb.HubMessage | None) -> str | None:
+        """Obey a message; return the leader's name when it is a Welcome. None are bytes that are no message.
+
+        Raises StaleLeaderError when a leader welcomes us that is none any more.
+        """
+        body = message.WhichOneof("body") if message is not None else None
+        self._metrics.messages.labels(IN, body or "unknown").inc()
+        if message is None:
+            self._ignored("malformed", error="not a message of this protocol")
+        elif body is None:
+            self._ignored("unknown")
+        elif not await self._fence.admits(message.epoch):
+            self._ignored("old-epoch", body=body, epoch=message.epoch, obeyed=self._fence.obeyed)
+            if body == "welcome":
+                raise StaleLeaderError(f"its epoch is {message.epoch}, and {self._fence.obeyed} was obeyed already")
+        elif body == "welcome":
+            return message.welcome.leader
+        else:
+            self._obey(message, body)
+        return None
+
+    def _obey(self, message: pb.HubMessage, body: str) -> None:
+        try:
+            match body:
+                case "answer":
+                    self._answer(message.answer)
+                case "stop":
+                    self._stop(message.stop)
+                case "release":
+                    self._rounds.release(message.release.round, _uids(message.release))
+                case "abort":
+                    reason = message.abort.reason
+                    self._rounds.abort(message.abort.round, _uids(message.abort), reason=reason)
+                case "sync":
+                    self._say_hello()
+        except wire.MalformedError as error:
+            self._ignored("malformed", body=body, error=str(error))
+
+    def _answer(self, said: pb.FaultAnswer) -> None:
+        fault_id, taken = wire.answer(said)
+        fault = self._faults.answered(fault_id, taken)
+        if fault is None:
+            self._ignored("late-answer", fault=fault_id)
+            return
+        self._metrics.answers.labels(fault.kind.value, taken.value).inc()
+        log.info(
+            "hub.fault_answered",
+            fault=fault_id,
+            container=str(fault.target),
+            cause=fault.code,
+            answer=taken.value,
+            round=said.round,
+            reason=said.reason,
+            detail=said.detail,
+        )
+
+    def _stop(self, stop: pb.Stop) -> None:
+        orders = wire.orders(stop)
+        self._faults.ordered({order.pod for order in orders})
+        for order, said in zip(orders, stop.orders, strict=True):
+            self._begin(order, wire.pod_ref(said.pod))
+
+    def _ignored(self, reason: str, **about: object) -> None:
+        self._metrics.ignored.labels(reason).inc()
+        log.debug("hub.ignored", reason=reason, **about)
+
+
+def _uids(said: pb.Release | pb.Abort) -> frozenset[PodUid]:
+    """Return the pods that are let go. Raises MalformedError: none at all would be all of the round for ``Rounds``."""
+    if not said.round or not said.pod_uids:
+        raise wire.MalformedError("a word on no pods")
+    return frozenset(PodUid(uid) for uid in said.pod_uids)

@@ -1,0 +1,46 @@
+"""How hard the devices of members work: sent every few seconds, so that the controller finds stragglers."""
+
+from typing import Final
+
+from agent.coordination import membership, ports
+from agent.coordination.outbox import Loads, Outbox
+from agent.model.devices import GpuUuid
+from agent.model.loads import Load
+from agent.model.workloads import PodUid
+from common import aio
+
+PERIOD: Final = 5.0
+"""Seconds between two samples."""
+_HOLDERS_AGE: Final = 30.0  # seconds; kubelet is asked seldom, for a new member's first samples tell nothing
+
+
+class Sampler:
+    """Samples while there is a hub to hear of it."""
+
+    def __init__(
+        self, *, pods: ports.Pods, holders: ports.Holders, loads: ports.Loads, outbox: Outbox, period: float = PERIOD
+    ) -> None:
+        self._pods = pods
+        self._holders = holders
+        self._loads = loads
+        self._outbox = outbox
+        self._period = period
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        async for _ in aio.ticks(period=self._period):
+            if self._outbox.is_open and (taken := await self._sample()):
+                self._outbox.samples(taken)
+
+    async def _sample(self) -> Loads:
+        """Return the loads of devices by the member that holds them. Of an instance of a GPU nothing can be told."""
+        loads = self._loads.loads()
+        if not loads:
+            return {}
+        held = await self._holders.current(max_age=_HOLDERS_AGE)
+        found: dict[tuple[PodUid, GpuUuid], Load] = {}
+        for item in held.items:
+            pod = self._pods.by_name(item.namespace, item.pod_name)
+            if pod is not None and membership.gang_of(pod) is not None:
+                found |= {(pod.ref.uid, uuid): loads[uuid] for uuid in item.devices & loads.keys()}
+        return found

@@ -1,0 +1,208 @@
+"""Our values as messages of coordination/v1, and the hub's messages as our values. Pure."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from agent.coordination.faults import Fault
+from agent.coordination.membership import Change, Gone, Member, MemberContainer
+from agent.model import rounds
+from agent.model.devices import GpuUuid
+from agent.model.loads import Load
+from agent.model.rounds import FaultKind, OrderKind, Phase, Taken
+from agent.model.workloads import ContainerState, PodRef, PodUid
+from common.pb.coordination.v1 import coordination_pb2 as pb
+
+PROTOCOL: Final = 1
+LONGEST_TEXT: Final = 1024
+"""Characters of a text for people; more is cut off."""
+LONGEST_WORD: Final = 128
+"""Characters of a code or a name."""
+LONGEST_HOLD: Final = 3600.0
+"""Seconds: nobody can mean to hold a member for longer."""
+
+_CANNOT_TELL: Final = -1.0
+_STATES: "Final[Mapping[ContainerState, pb.Container.State.ValueType]]" = {
+    ContainerState.UNKNOWN: pb.Container.UNKNOWN,
+    ContainerState.CREATED: pb.Container.CREATED,
+    ContainerState.RUNNING: pb.Container.RUNNING,
+    ContainerState.EXITED: pb.Container.EXITED,
+}
+_KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = {
+    FaultKind.OTHER: pb.Fault.OTHER,
+    FaultKind.EXIT: pb.Fault.EXIT,
+    FaultKind.DEVICE: pb.Fault.DEVICE,
+    FaultKind.HANG: pb.Fault.HANG,
+}
+_PHASES: "Final[Mapping[Phase, pb.StepResult.Phase.ValueType]]" = {
+    Phase.STOPPING: pb.StepResult.STOPPING,
+    Phase.STOPPED: pb.StepResult.STOPPED,
+    Phase.RUNNING: pb.StepResult.RUNNING,
+    Phase.COMPLETED: pb.StepResult.COMPLETED,
+    Phase.REFUSED: pb.StepResult.REFUSED,
+    Phase.STUCK: pb.StepResult.STUCK,
+    Phase.FAILED: pb.StepResult.FAILED,
+    Phase.SELF_RELEASED: pb.StepResult.SELF_RELEASED,
+    Phase.GONE: pb.StepResult.GONE,
+}
+_ANSWERS: "Final[Mapping[pb.FaultAnswer.Answer.ValueType, Taken]]" = {
+    pb.FaultAnswer.ROUND: Taken.ROUND,
+    pb.FaultAnswer.ALONE: Taken.ALONE,
+    pb.FaultAnswer.NOTHING: Taken.NOTHING,
+}
+_ORDER_KINDS: "Final[Mapping[pb.Order.Action.ValueType, OrderKind]]" = {
+    pb.Order.RESTART: OrderKind.RESTART,
+    pb.Order.HOLD: OrderKind.HOLD,
+}
+
+
+class MalformedError(ValueError):
+    """A message of the hub that makes no sense."""
+
+
+def pod(ref: PodRef) -> pb.Pod:
+    """Return a pod by name and identity."""
+    return pb.Pod(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+def pod_ref(of: pb.Pod) -> PodRef:
+    """Return the same the other way round."""
+    return PodRef(namespace=of.namespace, name=of.name, uid=PodUid(of.uid))
+
+
+def member(of: Member) -> pb.Member:
+    """Return a member with its containers."""
+    return pb.Member(pod=pod(of.pod), gang=str(of.gang), containers=map(container, of.containers))
+
+
+def container(of: MemberContainer) -> pb.Container:
+    """Return a container; one that has ended in an unknown way is of unknown state (``membership``)."""
+    return pb.Container(
+        name=of.name,
+        id=of.id,
+        attempt=of.attempt,
+        state=_STATES[of.state],
+        exit_code=of.exit_code if of.exit_code is not None else 0,
+        held=of.held,
+    )
+
+
+def change(of: Change) -> pb.AgentMessage:
+    """Return a change as a message."""
+    if isinstance(of, Gone):
+        return pb.AgentMessage(change=pb.MemberChange(gone=pod(of.pod)))
+    return pb.AgentMessage(change=pb.MemberChange(member=member(of)))
+
+
+def fault(of: Fault, *, age: float) -> pb.AgentMessage:
+    """Return a fault as a message; ``age`` in seconds."""
+    return pb.AgentMessage(
+        fault=pb.Fault(
+            id=of.id,
+            pod=pod(of.target.pod),
+            gang=str(of.gang),
+            container=of.target.name,
+            kind=_KINDS[of.kind],
+            code=_word(of.code),
+            message=_text(of.message),
+            exit_code=of.exit_code,
+            action_class=of.action.value,
+            device=_word(of.device),
+            age_seconds=age,
+        )
+    )
+
+
+def result(of: rounds.Standing, now: Member | None) -> pb.StepResult:
+    """Return where a member stands, with its containers as they are ``now``."""
+    return pb.StepResult(
+        round=of.round,
+        pod=pod(of.pod),
+        phase=_PHASES[of.phase],
+        reason=_word(of.reason),
+        detail=_text(of.detail),
+        seconds={_word(phase): max(0.0, length) for phase, length in of.seconds.items()},
+        slipped_seconds=max(0.0, of.slipped),
+        containers=map(container, now.containers) if now is not None else (),
+    )
+
+
+def samples(loads: Mapping[tuple[PodUid, GpuUuid], Load]) -> pb.Samples:
+    """Return how the devices of members do."""
+    return pb.Samples(
+        devices=[
+            pb.DeviceSample(
+                pod_uid=uid,
+                device=device,
+                utilization=_share(load.utilization),
+                clock=_share(load.clock),
+                power=_share(load.power),
+            )
+            for (uid, device), load in loads.items()
+        ]
+    )
+
+
+def deserialized(data: bytes) -> pb.HubMessage | None:
+    """Return a message of the hub, None when the bytes are none."""
+    message = pb.HubMessage()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    return message
+
+
+def answer(said: pb.FaultAnswer) -> tuple[str, Taken]:
+    """Return which fault is answered, and how. Raises MalformedError."""
+    taken = _ANSWERS.get(said.answer)
+    if not said.fault_id or taken is None:
+        raise MalformedError(f"an answer {said.answer} to fault {said.fault_id!r}")
+    return said.fault_id, taken
+
+
+def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:
+    """Return what a round wants of each member. Raises MalformedError: nothing is stopped on half an order."""
+    if not stop.round or not stop.orders:
+        raise MalformedError("an order without a round, or of no pods")
+    if not 0 < stop.hold_seconds <= LONGEST_HOLD:  # also what is not a number
+        raise MalformedError(f"a hold of {stop.hold_seconds} s")
+    grace = stop.grace_seconds if stop.HasField("grace_seconds") else None
+    if grace is not None and not (math.isfinite(grace) and grace >= 0):
+        raise MalformedError(f"a grace period of {grace} s")
+    return tuple(_order(stop, each, grace=grace) for each in stop.orders)
+
+
+def _order(stop: pb.Stop, each: pb.Order, *, grace: float | None) -> rounds.Order:
+    kind = _ORDER_KINDS.get(each.action)
+    if not each.pod.uid or kind is None:
+        raise MalformedError(f"an order {each.action} for pod {each.pod.uid!r}")
+    return rounds.Order(
+        round=stop.round,
+        gang=stop.gang,
+        attempt=stop.attempt,
+        pod=PodUid(each.pod.uid),
+        kind=kind,
+        cause_code=stop.cause_code,
+        cause_message=stop.cause_message,
+        hold_seconds=stop.hold_seconds,
+        containers=frozenset(each.containers),
+        strategy=stop.strategy,
+        grace_seconds=grace,
+    )
+
+
+def _text(of: str) -> str:
+    """Return a text for people as protobuf takes it: texts of the kernel and of runtimes may not be Unicode."""
+    return of[:LONGEST_TEXT].encode(errors="replace").decode()
+
+
+def _word(of: str) -> str:
+    """Return a code or a name as the hub takes it: for one word that it cannot take it would end the stream."""
+    return "".join(sign if "!" <= sign <= "~" else "-" for sign in of[:LONGEST_WORD])
+
+
+def _share(value: float | None) -> float:
+    return value if value is not None else _CANNOT_TELL

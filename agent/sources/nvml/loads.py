@@ -1,0 +1,30 @@
+"""From the readings of a poll to how hard each GPU works. Pure."""
+
+from collections.abc import Mapping
+
+from agent.health.vitals.readings import Vital, Vitals
+from agent.model.devices import GpuUuid
+from agent.model.loads import Load
+from agent.sources.nvml.protocol import Snapshot
+
+_PERCENT = 0.01
+
+
+def of(snapshot: Snapshot) -> Mapping[GpuUuid, Load]:
+    """Return the load of each GPU that answers; what it does not tell is None."""
+    return {
+        slot.gpu.uuid: _load(slot.vitals) for slot in snapshot.slots if slot.gpu is not None and slot.vitals is not None
+    }
+
+
+def _load(vitals: Vitals) -> Load:
+    used = vitals.get(Vital.UTILIZATION)
+    return Load(
+        utilization=used * _PERCENT if used is not None else None,
+        clock=_ratio(vitals.get(Vital.SM_CLOCK), vitals.get(Vital.SM_CLOCK_MAX)),
+        power=_ratio(vitals.get(Vital.POWER), vitals.get(Vital.POWER_LIMIT)),
+    )
+
+
+def _ratio(value: int | None, highest: int | None) -> float | None:
+    return value / highest if value is not None and highest else None

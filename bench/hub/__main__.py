@@ -1,0 +1,153 @@
+"""``python -m bench.hub``."""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+import bench.hub
+from bench import figures, footprint
+from bench.hub import cluster, programs
+from bench.hub.cluster import Cluster
+from bench.hub.programs import Fleet
+from common import aio, logs
+
+_PUBLISHED_SECONDS = 60.0
+_ROUND_SECONDS = 60.0
+_PAUSE = 0.5
+_RESTING = 0.1  # of a core
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What some rounds took, in seconds from the fault. ``answered`` is when the last member has said that it runs,
+    ``recorded`` when the Restart object says that all is done, and ``cpu`` what the controller has used until then.
+    """
+
+    stopped: list[float] = field(default_factory=list)
+    released: list[float] = field(default_factory=list)
+    answered: list[float] = field(default_factory=list)
+    recorded: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    writes: list[list[str]] = field(default_factory=list)
+    phases: set[str] = field(default_factory=set)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is printed."""
+        return {
+            "rounds": len(self.released),
+            "phases": sorted(self.phases),
+            "fault_to_last_stop_ms": figures.milliseconds(self.stopped),
+            "fault_to_last_release_ms": figures.milliseconds(self.released),
+            "fault_to_last_release_answered_ms": figures.milliseconds(self.answered),
+            "fault_to_recorded_ms": figures.milliseconds(self.recorded),
+            "controller_cpu_ms": figures.milliseconds(self.cpu),
+            "api_writes_fault_to_release": max(map(len, self.writes)),
+            "api_writes": max(self.writes, key=len),
+        }
+
+
+async def measure(*, agents: int, rounds: int, log: Path) -> dict[str, Any]:
+    """Run everything and return the figures."""
+    programs.check_files(agents=agents)
+    load = round(os.getloadavg()[0], 2)  # what others do on these cores is in the figures
+    with tempfile.TemporaryDirectory(prefix="bench-hub-") as directory:
+        async with (
+            cluster.running(Path(directory), agents=agents) as api,
+            programs.controller(kubeconfig=api.kubeconfig, log=log) as (hub, port),
+            programs.fleet(api.places) as fleet,
+        ):
+            bundle = await _published(api)
+            at_rest = footprint.of(hub)
+            connecting = await fleet.connect(port=port, bundle=bundle)
+            connected = footprint.of(hub)
+            bench = Bench(fleet, api, hub)
+            await bench.rounds(1)  # the first finds all caches cold
+            alone = await bench.rounds(rounds)
+            busy = footprint.of(hub)
+            await fleet.disturb(api.disturbers)
+            disturbed = await bench.rounds(rounds)
+            return {
+                "agents": agents,
+                "cores": os.cpu_count(),
+                "load_before": load,
+                "agent_processes": -(-agents // programs.files_per_process()),
+                "connect_seconds": round(connecting, 2),
+                "hub_while_connecting": connected.since(at_rest),
+                "hub_in_rounds": busy.since(connected),
+                "alone": alone.figures(),
+                "with_a_deaf_and_a_slow_agent": {**disturbed.figures(), "times_dropped": await fleet.dropped()},
+            }
+
+
+async def _published(api: Cluster) -> str:
+    """Wait for the hub's certificates."""
+    backoff = aio.Backoff(first=0.1, limit=0.2)
+    async with asyncio.timeout(_PUBLISHED_SECONDS):
+        while (bundle := api.bundle()) is None:
+            await backoff.wait()
+    return bundle
+
+
+class Bench:
+    """Has rounds begin, one after another. ``hub`` is the controller's pid."""
+
+    def __init__(self, fleet: Fleet, api: Cluster, hub: int) -> None:
+        self._fleet = fleet
+        self._api = api
+        self._hub = hub
+        self._numbers = itertools.count()
+
+    async def rounds(self, count: int) -> Rounds:
+        """Have one member after another fail, and wait each time until all run again and the record is written."""
+        done = Rounds()
+        for number in itertools.islice(self._numbers, count):
+            self._api.rename(f"big-{number}")
+            await self._quiet()
+            before = footprint.of(self._hub)
+            async with asyncio.timeout(_ROUND_SECONDS):
+                told = await self._fleet.round(number % len(self._api.places))
+                recorded, phase = await self._api.finished()
+            done.cpu.append(footprint.of(self._hub).cpu_seconds - before.cpu_seconds)
+            began = next(each["fault"] for each in told if each["fault"] is not None)
+            released = max(max(each["releases"]) for each in told)
+            done.stopped.append(max(max(each["stops"]) for each in told) - began)
+            done.released.append(released - began)
+            done.answered.append(max(each["answered"] for each in told) - began)
+            done.recorded.append(recorded - began)
+            done.writes.append(self._api.writes(since=began, until=released))
+            done.phases.add(phase)
+        return done
+
+    async def _quiet(self) -> None:
+        """Wait until the controller has taken in what has changed, and rests."""
+        before = footprint.of(self._hub)
+        while True:
+            await asyncio.sleep(_PAUSE)
+            now = footprint.of(self._hub)
+            if now.cpu_seconds - before.cpu_seconds < _RESTING * _PAUSE:
+                return
+            before = now
+
+
+@click.command(help=bench.hub.__doc__)
+@click.option("--agents", default=5000, show_default=True, help="Simulated agents.")
+@click.option("--rounds", default=30, show_default=True, help="Rounds without, and as many with slow agents.")
+@click.option(
+    "--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where the controller's log goes."
+)
+def main(agents: int, rounds: int, log: Path) -> None:
+    """Measure and print."""
+    logs.configure(level="error", log_format="console")
+    click.echo(json.dumps(asyncio.run(measure(agents=agents, rounds=rounds, log=log)), indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The processes of the benchmark: the controller, and those that simulate agents."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import resource
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bench.hub.agents import Place
+from hack.devnode.kubelet import process
+
+_SPARE_FILES: Final = 256
+_LINE_BYTES: Final = 2**26
+_STOP_SECONDS: Final = 20.0
+HOST: Final = "127.0.0.1"
+
+
+def files_per_process() -> int:
+    """Raise the soft limit of open files to the hard one, for all children, too; return how many connections it lets
+    one process have.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most - _SPARE_FILES
+
+
+def check_files(*, agents: int) -> None:
+    """Raise ClickException unless one process, the hub, may have a connection to each agent."""
+    if agents > (most := files_per_process()):
+        raise click.ClickException(
+            f"a process may open {most + _SPARE_FILES} files here, and the hub needs one for each of {agents} agents: "
+            f"raise the hard limit (ulimit -Hn), or measure {most} agents"
+        )
+
+
+@asynccontextmanager
+async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int, int]]:
+    """Run the controller; yields its pid and the hub's port. It may not serve yet."""
+    port = free_port()
+    settings = {
+        "--kubeconfig": str(kubeconfig),
+        "--hub-address": f"{HOST}:{port}",
+        "--hub-service": HOST,
+        "--metrics-address": f"{HOST}:{free_port()}",
+        "--log-level": "info",
+    }
+    arguments = [text for pair in settings.items() for text in pair]
+    with log.open("wb") as out:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli", "controller", *arguments, stdout=out, stderr=out,
+            env=process.source_environment(),
+        )  # fmt: skip
+        try:
+            yield child.pid, port
+        finally:
+            await _ended(child)
+
+
+class Fleet:
+    """Simulated agents, in as many processes as open files allow."""
+
+    def __init__(self, children: Sequence[asyncio.subprocess.Process], shares: Sequence[Sequence[Place]]) -> None:
+        self._children = children
+        self._shares = shares
+
+    async def connect(self, *, port: int, bundle: str) -> float:
+        """Connect all; return the seconds until the last one is welcomed."""
+        common = {"do": "connect", "address": [HOST, port], "bundle": bundle}
+        told = await asyncio.gather(
+            *(
+                _ask(child, {**common, "places": [dataclasses.asdict(place) for place in share]})
+                for child, share in zip(self._children, self._shares, strict=True)
+            )
+        )
+        return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
+
+    async def round(self, failing: int) -> list[dict[str, Any]]:
+        """Have one agent's member fail; return each process's times when all its members are released."""
+        asked = []
+        for child, share in zip(self._children, self._shares, strict=True):
+            mine = 0 <= failing < len(share)
+            asked.append(_ask(child, {"do": "round", "agent": failing if mine else None}))
+            failing -= len(share)
+        return await asyncio.gather(*asked)
+
+    async def disturb(self, places: Sequence[Place]) -> None:
+        """Add agents that do not read. They are of the first process, whose members fail when they are to fail, too."""
+        await _ask(self._children[0], {"do": "disturb", "places": [dataclasses.asdict(place) for place in places]})
+
+    async def dropped(self) -> int:
+        """Return how often the hub has dropped those."""
+        return int((await _ask(self._children[0], {"do": "dropped"}))["dropped"])
+
+
+@asynccontextmanager
+async def fleet(places: Sequence[Place]) -> AsyncIterator[Fleet]:
+    """Start the processes for so many agents."""
+    share = files_per_process()
+    shares = [places[at : at + share] for at in range(0, len(places), share)]
+    children: list[asyncio.subprocess.Process] = []
+    try:
+        children += [await _simulators() for _ in shares]
+        yield Fleet(children, shares)
+    finally:
+        for child in children:
+            await _ended(child)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def _simulators() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.hub.simulators", limit=_LINE_BYTES, env=process.source_environment(),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def _ask(child: asyncio.subprocess.Process, command: dict[str, Any]) -> dict[str, Any]:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps(command).encode() + b"\n")
+    await child.stdin.drain()
+    line = await child.stdout.readline()
+    if not line:
+        raise click.ClickException("a process of simulated agents has ended; see above")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+async def _ended(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    try:
+        await asyncio.wait_for(child.wait(), _STOP_SECONDS)
+    except TimeoutError:
+        child.kill()
+        await child.wait()

@@ -1,0 +1,235 @@
+"""Gangs as people look at them, out of pods and Restart objects. Pure.
+
+What an object does not say is missing here as well; nothing is guessed.
+"""
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.model import conditions
+from agent.model.conditions import Condition, ConditionStatus
+from common.gangs import GangKey
+from common.kube import timestamps
+from controller.gangs import members as gang_members
+from controller.gangs import wishes
+from controller.gangs.budget import GangBudget
+from controller.model.members import Member, PodPhase
+from controller.restarts import objects
+from controller.restarts.objects import Restart
+from controller.rounds import status
+
+Json = Mapping[str, Any]
+
+_BAD_OBJECT: Final = (KeyError, ValueError, TypeError, AttributeError)
+
+
+class State(enum.Enum):
+    """How a gang or a member does: the worst that is known of it."""
+
+    WELL = "Well"
+    UNKNOWN = "Unknown"
+    ILL = "Ill"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One member. ``devices`` and ``restart`` are its conditions DevicesHealthy and InPlaceRestart, if it has them.
+
+    ``restarts`` counts those of its main containers, by kubelet's word.
+    """
+
+    slot: str
+    pod: str
+    node: str
+    phase: PodPhase
+    ready: bool
+    opted_in: bool
+    restarts: int
+    devices: Condition | None
+    restart: Condition | None
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is ready, or has completed."""
+        return self.ready or self.phase is PodPhase.SUCCEEDED
+
+    @property
+    def state(self) -> State:
+        """How it does."""
+        devices = self.devices.status if self.devices is not None else ConditionStatus.TRUE
+        if not self.stands or devices is ConditionStatus.FALSE:
+            return State.ILL
+        return State.WELL if devices is ConditionStatus.TRUE else State.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class RoundView:
+    """One Restart object. ``attempt`` 0: no round has been made of it. ``took`` is in milliseconds from the fault until
+    the last member ran, ``at`` is Unix time.
+    """
+
+    name: str
+    attempt: int
+    phase: str
+    cause: str
+    message: str
+    member: str
+    node: str
+    decision: str
+    reason: str
+    detail: str
+    took: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetView:
+    """How many rounds are left of ``limit`` in ``window`` seconds."""
+
+    left: int
+    limit: int
+    window: float
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """One gang; ``rounds`` are newest first. ``budget`` is None when it cannot be told, and ``notes`` say why."""
+
+    key: GangKey
+    members: tuple[MemberView, ...]
+    rounds: tuple[RoundView, ...]
+    budget: BudgetView | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that its members are on."""
+        return tuple(sorted({member.node for member in self.members if member.node}))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether kubemend has to do with it: a member opted in, or carries a condition, or it had a round."""
+        return bool(self.rounds) or any(each.opted_in or each.devices or each.restart for each in self.members)
+
+    @property
+    def state(self) -> State:
+        """How it does."""
+        states = {member.state for member in self.members}
+        return next((state for state in (State.ILL, State.UNKNOWN) if state in states), State.WELL)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All gangs by their keys. ``notes`` say what could not be told; ``whole``: Restart objects could be read."""
+
+    gangs: tuple[GangView, ...]
+    notes: tuple[str, ...] = ()
+    whole: bool = True
+
+    @property
+    def state(self) -> State:
+        """The worst of all gangs, Unknown at best when something could not be told."""
+        states = {gang.state for gang in self.gangs} | ({State.UNKNOWN} if self.notes or not self.whole else set())
+        return next((state for state in (State.ILL, State.UNKNOWN) if state in states), State.WELL)
+
+
+def report(pods: Iterable[Json], restarts: Iterable[Json] | None, *, now: float, notes: tuple[str, ...] = ()) -> Report:
+    """Return all gangs that have members or rounds. ``restarts`` None: they cannot be told, and ``notes`` say why.
+
+    ``now`` is Unix time.
+    """
+    members: defaultdict[GangKey, list[tuple[Member, Json]]] = defaultdict(list)
+    for pod in pods:
+        if (member := gang_members.member(pod)) is not None:
+            members[member.gang].append((member, pod))
+    rounds: defaultdict[GangKey, list[Restart]] = defaultdict(list)
+    unread = []
+    for each in restarts or ():
+        try:
+            restart = objects.parse(each)
+        except _BAD_OBJECT as error:
+            unread.append(f"Restart {_name(each)} is of another version, and left out: {error!r}")
+            continue
+        if restart.gang is not None:
+            rounds[restart.gang].append(restart)
+    gangs = tuple(
+        _gang(key, members[key], rounds[key] if restarts is not None else None, now=now)
+        for key in sorted({*members, *rounds})
+    )
+    return Report(gangs, notes=(*notes, *unread), whole=restarts is not None)
+
+
+def _name(restart: Json) -> str:
+    metadata = restart.get("metadata") or {}
+    return f"{metadata.get('namespace')}/{metadata.get('name')}"
+
+
+def _gang(
+    key: GangKey, pods: Iterable[tuple[Member, Json]], restarts: Iterable[Restart] | None, *, now: float
+) -> GangView:
+    views = {member.pod.uid: (member, pod) for member, pod in pods}
+    counting = gang_members.by_slot(member for member, _ in views.values())
+    newest_first = sorted(restarts or (), key=lambda each: (each.attempt, each.created_at, each.name), reverse=True)
+    notes: tuple[str, ...] = ()
+    budget = None
+    try:
+        limit = wishes.of(counting.values()).max_restarts
+        budget = _budget(limit, newest_first, now=now) if restarts is not None else None
+    except wishes.BadAnnotationError as error:
+        notes = (str(error),)
+    return GangView(
+        key=key,
+        members=tuple(_member(slot, *views[member.pod.uid]) for slot, member in counting.items()),
+        rounds=tuple(_round(each) for each in newest_first),
+        budget=budget,
+        notes=notes,
+    )
+
+
+def _budget(limit: int | None, restarts: Iterable[Restart], *, now: float) -> BudgetView:
+    whole = GangBudget() if limit is None else GangBudget(limit=limit)
+    past = [status.past(each.status, created_at=each.created_at) for each in restarts if each.is_round]
+    return BudgetView(left=whole.left(past, now=now), limit=whole.limit, window=whole.window)
+
+
+def _member(slot: str, member: Member, pod: Json) -> MemberView:
+    told = pod.get("status") or {}
+    ours = {condition.type: condition for condition in conditions.ours(told)}
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in told.get("conditions") or ())
+    return MemberView(
+        slot=slot,
+        pod=member.pod.name,
+        node=member.node,
+        phase=member.phase,
+        ready=ready,
+        opted_in=gang_members.opted_in(member),
+        restarts=sum(each.get("restartCount", 0) for each in told.get("containerStatuses") or ()),
+        devices=ours.get(conditions.DEVICES_HEALTHY),
+        restart=ours.get(conditions.IN_PLACE_RESTART),
+    )
+
+
+def _round(restart: Restart) -> RoundView:
+    told = restart.status
+    trigger, decision = told.get("trigger") or {}, told.get("decision") or {}
+    return RoundView(
+        name=restart.name,
+        attempt=restart.attempt,
+        phase=restart.phase or "Requested",
+        cause=trigger.get("code") or "",
+        message=trigger.get("message") or restart.spec.reason,
+        member=trigger.get("member") or "",
+        node=trigger.get("node") or "",
+        decision=decision.get("kind") or "",
+        reason=decision.get("reason") or "",
+        detail=decision.get("detail") or "",
+        took=(told.get("timings") or {}).get("totalMilliseconds"),
+        at=_time(told.get("startTime")) or restart.created_at,
+    )
+
+
+def _time(text: str | None) -> float:
+    return float(timestamps.unix(text)) if text else 0.0

@@ -1,0 +1,103 @@
+"""The way to the API server for commands of people: errors are one line and an exit code, none is a traceback."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from common.gangs import GANG, JOB_INDEX, JOBSET_NAME
+from common.kube import client, config, errors, paths
+from controller.restarts import names
+
+EXIT_UNKNOWN: Final = 3
+
+NOT_INSTALLED: Final = "Restart objects are not known to this cluster: kubectl apply -f daemonset/crds/restarts.yaml"
+
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_OF_GANGS: Final = (GANG, JOBSET_NAME, JOB_INDEX)
+"""Labels by which pods are in gangs (``common.gangs.key``); a selector has no "or", so each is a list of its own."""
+
+Json = dict[str, Any]
+
+
+class CannotTellError(click.ClickException):
+    """Nothing can be told; the text says why, and the mend."""
+
+    exit_code = EXIT_UNKNOWN
+
+
+class NotInstalledError(CannotTellError):
+    """The cluster does not know Restart objects."""
+
+    def __init__(self) -> None:
+        super().__init__(NOT_INSTALLED)
+
+
+@contextlib.asynccontextmanager
+async def api(kubeconfig: Path | None) -> AsyncIterator[client.KubeClient]:
+    """Give a client. What goes wrong with it within the block is a CannotTellError."""
+    async with client.connect(kubeconfig=kubeconfig) as connected:
+        try:
+            yield connected
+        except errors.KubeError as error:
+            raise CannotTellError(str(error)) from error
+
+
+async def gang_pods(api: client.KubeClient, *, namespace: str | None) -> list[Json]:
+    """Return all pods that may be members of gangs, in one namespace or (None) in all. Raises KubeError."""
+    found: dict[str, Json] = {}
+    for label in _OF_GANGS:
+        path = paths.collection("pods", namespace=namespace)
+        async with contextlib.aclosing(api.pages(path, params={"labelSelector": label})) as pages:
+            async for page in pages:
+                found.update((pod["metadata"]["uid"], pod) for pod in page.items)
+    return list(found.values())
+
+
+async def restarts(api: client.KubeClient, *, namespace: str | None) -> list[Json]:
+    """Return all Restart objects. Raises KubeError, NotInstalledError."""
+    path = names.collection(namespace) if namespace is not None else names.WHOLE
+    found: list[Json] = []
+    try:
+        async with contextlib.aclosing(api.pages(path)) as pages:
+            async for page in pages:
+                found += page.items
+    except errors.NotFoundError as error:  # a list is empty where there is nothing of a kind that is known
+        raise NotInstalledError from error
+    return found
+
+
+async def restart(api: client.KubeClient, *, namespace: str, name: str) -> Json:
+    """Return one Restart object. Raises KubeError, NotInstalledError."""
+    try:
+        return await api.get(names.path(namespace, name))
+    except errors.NotFoundError as error:
+        if f'"{name}"' not in error.what:  # "404 page not found": it does not know the path at all
+            raise NotInstalledError from error
+        text = f"there is no Restart {name} in namespace {namespace}: kubectl get restarts -A lists them"
+        raise CannotTellError(text) from error
+
+
+def current_namespace(kubeconfig: Path | None, *, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the namespace that kubectl would take: the kubeconfig's current one, in a pod the pod's own."""
+    try:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in environ:
+            return _SERVICE_ACCOUNT.read_text().strip()
+        path = kubeconfig or config.default_kubeconfig(environ)
+        return _of_current_context(yaml.safe_load(path.read_bytes())) or "default"
+    except (errors.NotConfiguredError, OSError, yaml.YAMLError, UnicodeDecodeError):
+        return "default"  # connecting meets the same trouble, and says so
+
+
+def _of_current_context(kubeconfig: object) -> str:
+    match kubeconfig:
+        case {"current-context": current, "contexts": [*contexts]}:
+            for each in contexts:
+                match each:
+                    case {"name": name, "context": {"namespace": str(namespace)}} if name == current:
+                        return namespace
+    return ""

@@ -1,0 +1,176 @@
+"""What a collection of the API holds, kept current for as long as the process runs, each object reduced at once.
+
+Listed page by page, then watched. While the API server is away the last view holds, and the part says that it is
+degraded. After an outage the new list is compared with what is known, so listeners hear of differences alone.
+"""
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import structlog
+
+from common import aio
+from common.kube import client, errors, watching
+from common.kube.transport import Json
+from common.parts import PartState, PartStatus
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class ChangeKind(enum.Enum):
+    """What happened to an object. One that was made anew under its name is GONE and then APPEARED, with another UID."""
+
+    APPEARED = "appeared"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """One change; ``value`` is the object as it is now, or as it was last."""
+
+    kind: ChangeKind
+    uid: str
+    value: T
+
+
+class Mirror(Generic[T]):
+    """Keeps the view. ``run`` does the work; everything else can be asked at any time."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        path: str,
+        reduce: Callable[[Json], T | None],
+        report: Callable[[PartStatus], None],
+        params: client.Params | None = None,
+        page: int = 500,
+        backoff: aio.Backoff | None = None,
+    ) -> None:
+        """Create it for the collection at ``path``, narrowed by ``params`` (selectors), listed ``page`` at a time.
+
+        ``reduce`` returns what to keep of an object, or None for one that does not belong here. It may raise KeyError,
+        ValueError, TypeError or AttributeError for an object that it does not understand: that is logged, and what was
+        known of it stays.
+        """
+        self._api = api
+        self._path = path
+        self._params = dict(params or {})
+        self._reduce = reduce
+        self._report = report
+        self._page = page
+        self._backoff = backoff or aio.Backoff(first=0.2, limit=10.0)
+        self._items: dict[str, T] = {}
+        self._listeners: list[Callable[[Change[T]], None]] = []
+        self._synced = asyncio.Event()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the collection has been listed since ``run`` began: before, a missing object means nothing."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Wait until it has."""
+        await self._synced.wait()
+
+    def items(self) -> Mapping[str, T]:
+        """Return what there is by UID: a live, read-only view."""
+        return MappingProxyType(self._items)
+
+    def subscribe(self, listener: Callable[[Change[T]], None]) -> Callable[[], None]:
+        """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def run(self) -> None:
+        """Keep the view current for ever; list again after every outage. It can be cancelled, and run again."""
+        try:
+            while True:
+                await self._follow()
+                await self._backoff.wait()
+        finally:
+            self._synced.clear()
+
+    async def _follow(self) -> None:
+        """List, then watch until something goes wrong. A watch that ends in peace goes on where it was."""
+        try:
+            version = await self._list()
+            self._synced.set()
+            self._report(PartStatus(PartState.READY))
+            log.info("mirror.synced", path=self._path, items=len(self._items), resource_version=version)
+            while True:
+                version = await self._watch_from(version)
+        except errors.GoneError:
+            log.info("mirror.history_gone", path=self._path)  # away for too long: list again
+        except errors.KubeError as error:
+            self._report(PartStatus(PartState.DEGRADED, message=error.what, mend=error.mend))
+            log.debug("mirror.api_away", path=self._path, error=str(error), items=len(self._items))
+
+    async def _list(self) -> str:
+        """Take a new list; what it lacks has gone while nobody looked. Returns its version."""
+        version = ""
+        listed: dict[str, T] = {}
+        async with contextlib.aclosing(self._api.pages(self._path, params=self._params, limit=self._page)) as pages:
+            async for page in pages:
+                version = page.resource_version
+                for obj in page.items:
+                    uid, value = self._reduced(obj)
+                    if value is not None:
+                        listed[uid] = value
+        for uid in self._items.keys() - listed.keys():
+            self._drop(uid)
+        for uid, value in listed.items():
+            self._put(uid, value)
+        return version
+
+    async def _watch_from(self, version: str) -> str:
+        events = self._api.watch(self._path, params=self._params, resource_version=version)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                self._backoff.reset()
+                if event.type is not watching.EventType.BOOKMARK:
+                    self._take(event)
+                version = event.resource_version or version
+        return version
+
+    def _take(self, event: watching.WatchEvent) -> None:
+        uid, value = self._reduced(event.object)
+        if event.type is watching.EventType.DELETED or value is None:
+            self._drop(uid, last=value)
+        else:
+            self._put(uid, value)
+
+    def _reduced(self, obj: Json) -> tuple[str, T | None]:
+        """Return an object's UID and what to keep of it."""
+        uid = str(obj["metadata"]["uid"])
+        try:
+            return uid, self._reduce(obj)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            name = obj["metadata"].get("name", "?")
+            log.warning("mirror.not_understood", path=self._path, name=name, error=repr(error))
+            return uid, self._items.get(uid)
+
+    def _put(self, uid: str, value: T) -> None:
+        before = self._items.get(uid)
+        self._items[uid] = value
+        if before is None:
+            self._tell(Change(ChangeKind.APPEARED, uid, value))
+        elif before != value:
+            self._tell(Change(ChangeKind.CHANGED, uid, value))
+
+    def _drop(self, uid: str, *, last: T | None = None) -> None:
+        before = self._items.pop(uid, None)
+        if before is not None:
+            self._tell(Change(ChangeKind.GONE, uid, before if last is None else last))
+
+    def _tell(self, change: Change[T]) -> None:
+        for listener in tuple(self._listeners):
+            listener(change)

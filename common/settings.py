@@ -1,0 +1,141 @@
+"""Settings of a process: one frozen value, from flags, environment, a file and defaults, in this order."""
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+ENV_PREFIX: Final = "KUBEMEND_"
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def setting(help_text: str, *, default: Any, env: str | None = None) -> Any:
+    """A field whose flag is its name, whose variable is ``KUBEMEND_`` and its name, or ``env``."""
+    return field(default=default, metadata={"help": help_text, "env": env})
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return both of ``HOST:PORT`` or ``[HOST]:PORT``. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def check_logging(*, level: str, form: str) -> None:
+    """Raise click.BadParameter unless these are a log level and a log format."""
+    if level not in ("debug", "info", "warning", "error"):
+        raise click.BadParameter(f"--log-level {level!r}; use debug, info, warning or error")
+    if form not in ("json", "console"):
+        raise click.BadParameter(f"--log-format {form!r}; use json or console")
+
+
+class Options:
+    """The options of a click command that are the fields of a settings value: a frozen dataclass of ``setting``."""
+
+    def __init__(self, kind: type, *, owner: str, check: Callable[[Any], None]) -> None:
+        """Create them; ``owner`` is whose settings these are, such as "the agent".
+
+        ``check`` raises click.BadParameter for values that cannot work, before anything starts.
+        """
+        self._kind = kind
+        self._owner = owner
+        self._check = check
+
+    def all(self, command: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a click command ``--config`` and one option per setting, and call it with the value as ``settings``.
+
+        What other options the command has are passed on to it.
+        """
+        names = [item.name for item in fields(self._kind)]
+
+        @functools.wraps(command)
+        def with_settings(**given: Any) -> Any:
+            settings = self._kind(**{name: given.pop(name) for name in names})
+            self._check(settings)
+            return command(settings=settings, **given)
+
+        return self.some(*names)(with_settings)
+
+    def some(self, *names: str) -> Decorator:
+        """Give a click command ``--config`` and the options of these settings, passed on under their names."""
+
+        def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+            decorated = command
+            for item in reversed(fields(self._kind)):
+                if item.name in names:
+                    decorated = self._option(item)(decorated)
+            return click.option(
+                "--config",
+                type=click.Path(path_type=Path, dir_okay=False),
+                envvar=ENV_PREFIX + "CONFIG",
+                is_eager=True,
+                expose_value=False,
+                callback=self._read_file,
+                help=f"YAML file with any of {self._owner}'s settings, named like its flags.",
+            )(decorated)
+
+        return decorate
+
+    def _option(self, item: "Field[Any]") -> Decorator:
+        kind = typing.get_type_hints(self._kind)[item.name]
+        flag = f"--{item.name.replace('_', '-')}"
+        assert item.default is not MISSING
+        common: dict[str, Any] = {
+            "default": item.default,
+            "help": item.metadata["help"],
+            "envvar": [ENV_PREFIX + item.name.upper(), *filter(None, [item.metadata["env"]])],
+            "show_envvar": True,
+            "show_default": item.default not in (None, (), ""),
+        }
+        if kind is bool:
+            return click.option(f"{flag}/--no-{flag[2:]}", **common)
+        if kind == tuple[str, ...]:
+            return click.option(flag.removesuffix("s"), item.name, multiple=True, **common)
+        return click.option(flag, type=_parameter(kind), **common)
+
+    def _read_file(self, context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        try:
+            document = yaml.safe_load(path.read_text()) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise click.BadParameter(f"cannot read {path}: {' '.join(str(error).split())}") from error
+        if not isinstance(document, Mapping):
+            raise click.BadParameter(
+                f"{path} is not a mapping of settings; write lines such as 'state-dir: /var/lib/x'"
+            )
+        known = {item.name for item in fields(self._kind)}
+        values = {str(key).replace("-", "_"): value for key, value in document.items()}
+        if unknown := sorted(set(values) - known):
+            raise click.BadParameter(
+                f"{path} has unknown settings: {', '.join(unknown)}; see --help for those there are"
+            )
+        context.default_map = {**(context.default_map or {}), **values}
+        return path
+
+
+def _parameter(kind: Any) -> Any:
+    members = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if Path in members:
+        return _HostPath(optional=types.NoneType in members)
+    return next(member for member in members if member is not types.NoneType)
+
+
+class _HostPath(click.ParamType[Path | None]):
+    """A path; the empty text is "none" where that means something."""
+
+    name = "path"
+
+    def __init__(self, *, optional: bool) -> None:
+        self._optional = optional
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | None:
+        if not str(value) and not self._optional:
+            self.fail("name a path", param, ctx)
+        return Path(value) if str(value) else None

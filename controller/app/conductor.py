@@ -1,0 +1,245 @@
+"""What a leader does: hear agents and the API server, keep a desk for each gang, and conduct their rounds."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from common import aio
+from common.gangs import GangKey
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.app import conducting, story, words
+from controller.app.desk import Desk, Reply
+from controller.app.outside import Outside
+from controller.app.stragglers import Stragglers
+from controller.hub.ports import Session
+from controller.leader.election import Term
+from controller.model.members import Member, NodeName, PodRef, PodUid
+from controller.model.rounds import PodGone, StepTold
+from controller.restarts.objects import Restart
+from controller.restarts.recreate import Outcome
+from controller.restarts.store import RestartChange, RestartChangeKind
+from controller.watches.members import MemberChange, MemberChangeKind
+from controller.watches.nodes import NodeChange
+
+log = structlog.get_logger(__name__)
+
+_FAULTS_KEPT: Final = 10_000
+_TIDY_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A fault, by whom we last heard of it, and what was answered."""
+
+    session: Session
+    kind: str
+    reply: Reply | None = None
+
+
+class Conductor:
+    """One term of leadership. ``controller.hub.ports.Listener`` for the agents' streams."""
+
+    def __init__(self, *, outside: Outside, term: Term) -> None:
+        self._outside = outside
+        self._term = term
+        self._desks: dict[GangKey, Desk] = {}
+        self._faults: OrderedDict[str, _Asked] = OrderedDict()
+        self._stragglers = Stragglers(outside=outside)
+        self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Take up what former leaders have begun, and go on for ever. ``ready`` is set when agents may be heard."""
+        outside = self._outside
+        await outside.members.wait_synced()
+        await outside.nodes.wait_synced()
+        await outside.restarts.wait_synced()
+        unsubscribe = [
+            outside.members.subscribe(self._member_changed),
+            outside.nodes.subscribe(self._node_changed),
+            outside.restarts.subscribe(self._restart_changed),
+        ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                aio.spawn_eternal(tasks, self._stragglers.run(), name="stragglers")
+                aio.spawn_eternal(tasks, self._tidy(), name="tidy")
+                await self._take_up()
+                self.ready.set()
+                while True:
+                    work, name = await self._spawned.get()
+                    tasks.create_task(work, name=name)
+        finally:
+            for stop in unsubscribe:
+                stop()
+            for desk in self._desks.values():
+                desk.drop()
+            while not self._spawned.empty():
+                self._spawned.get_nowait()[0].close()
+
+    def connected(self, session: Session) -> None:
+        """An agent's stream begins; its Hello follows at once, and says more."""
+
+    def hello(self, session: Session, hello: pb.Hello) -> None:
+        """An agent says where everything stands."""
+        for result in hello.results:
+            self._standing(session, result)
+        self._tell_node(session.node)  # after these: what they answer need not be said again
+
+    def told(self, session: Session, message: pb.AgentMessage) -> None:
+        """An agent tells of its members."""
+        match message.WhichOneof("body"):
+            case "fault":
+                self._fault(session, message.fault)
+            case "result":
+                self._standing(session, message.result)
+            case "samples":
+                self._stragglers.take([words.sample(each) for each in message.samples.devices])
+            case _:
+                pass  # what a member looks like is the API server's word; attempts are only for people who listen in
+
+    def gone(self, session: Session) -> None:
+        """An agent's stream has ended."""
+        self._tell_node(session.node)
+
+    def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
+        """A pod that was to be replaced has been deleted, is gone already, or must not be deleted."""
+        log.info("pod.replaced", pod=str(pod), outcome=outcome.value, detail=detail)
+        if outcome is Outcome.GONE:
+            for desk in self._desks.values():
+                desk.told(PodGone(pod.uid))
+
+    async def _take_up(self) -> None:
+        for restart in self._outside.restarts.unfinished():
+            await self._outside.restarts.resume(restart, epoch=self._term.epoch)
+            assert restart.gang is not None
+            self._resume(restart, self._desk(restart.gang))
+        for restart in self._outside.restarts.requests():
+            self._request(restart)
+
+    def _resume(self, restart: Restart, desk: Desk) -> None:
+        """Go on with a round; one that cannot be understood has failed, and its agents let go by themselves."""
+        try:
+            if desk.conducting is None:
+                desk.resume(restart)
+                return
+            why = f"round {desk.conducting.id} of the same gang is under way"
+        except (KeyError, ValueError, TypeError) as error:
+            why = f"what was kept of it cannot be understood: {error!r}"
+        log.error("round.not_resumed", round=restart.id, why=why)
+        self._outside.restarts.set_status(restart.id, {**story.without_resume(restart.status), **story.failed(why)})
+
+    def _fault(self, session: Session, told: pb.Fault) -> None:
+        known = self._faults.get(told.id)
+        if known is not None:
+            known.session = session
+            if known.reply is not None:
+                self._send(known.session, told.id, known.reply)
+            return
+        kind = pb.Fault.Kind.Name(told.kind) if told.kind in pb.Fault.Kind.values() else "OTHER"
+        self._faults[told.id] = _Asked(session, kind)
+        if len(self._faults) > _FAULTS_KEPT:
+            self._faults.popitem(last=False)
+        member = self._outside.members.by_uid(PodUid(told.pod.uid))
+        pod = f"{told.pod.namespace}/{told.pod.name}"
+        log.info("fault", id=told.id, node=session.node, pod=pod, kind=kind, code=told.code)
+        if member is None:
+            self._answer(told.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="it is in no gang"))
+            return
+        self._desk(member.gang).fault(words.fault(told, gang=member.gang, now=self._outside.now()))
+
+    def _answer(self, fault_id: str, reply: Reply) -> None:
+        asked = self._faults.get(fault_id)
+        if asked is None or asked.reply == reply:
+            return  # a fault of our own making, or of long ago
+        asked.reply = reply
+        self._outside.metrics.faults.labels(asked.kind, pb.FaultAnswer.Answer.Name(reply.what)).inc()
+        self._send(asked.session, fault_id, reply)
+
+    def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
+        session.send(
+            words.answer(fault_id, what=reply.what, round_id=reply.round, reason=reply.reason, detail=reply.detail)
+        )
+
+    def _standing(self, session: Session, result: pb.StepResult) -> None:
+        """Pass on where a member stands; what belongs to no round any more must not stay held."""
+        step = words.standing(result)
+        if step is None:
+            return
+        round_ = self._round_of(step)
+        if round_ is not None and round_.id == result.round:
+            round_.take(step)
+        elif step.phase in words.HELD:
+            log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
+            session.send(words.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
+
+    def _round_of(self, step: StepTold) -> "conducting.Conducting | None":
+        member = self._outside.members.by_uid(step.pod)
+        desk = self._desks.get(member.gang) if member is not None else None
+        return desk.conducting if desk is not None else None
+
+    def _member_changed(self, change: MemberChange) -> None:
+        desk = self._desks.get(change.member.gang)
+        if desk is not None and change.kind is not MemberChangeKind.LEFT:
+            desk.member_changed(change.member, gone=change.kind is MemberChangeKind.GONE)
+
+    def _node_changed(self, change: NodeChange) -> None:
+        self._tell_node(change.name)
+
+    def _tell_node(self, node: NodeName) -> None:
+        """Tell the rounds that have members there how the node does."""
+        told = conducting.node_told(node, outside=self._outside)
+        for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
+            if gang in self._desks:
+                self._desks[gang].node_changed(told)
+
+    def _restart_changed(self, change: RestartChange) -> None:
+        restart = change.restart
+        if change.kind is RestartChangeKind.GONE or restart.deleting:
+            if restart.gang in self._desks:
+                self._desks[restart.gang].withdraw(restart)
+        elif restart.is_request:
+            self._request(restart)
+
+    def _request(self, restart: Restart) -> None:
+        key = self._gang_of(restart)
+        if key is None or not self._outside.members.of_gang(key):
+            detail = f"there are no pods of {key}" if key is not None else "its target is no gang"
+            log.info("request.refused", restart=restart.id, detail=detail)
+            decision = {"kind": "Observe", "reason": "NotAGang", "detail": detail}
+            self._outside.restarts.set_status(restart.id, {"phase": "Refused", "decision": decision})
+            return
+        self._desk(key).request(restart)
+
+    def _gang_of(self, restart: Restart) -> GangKey | None:
+        """Return which gang a request is about: a pod that it names stands for the whole of its gang."""
+        target = restart.spec.target
+        if restart.gang is not None or target is None:
+            return restart.gang
+        members = (each for gang in self._outside.members.gangs() for each in self._members_of(gang))
+        named = (restart.namespace, target.name)
+        return next((each.gang for each in members if (each.pod.namespace, each.pod.name) == named), None)
+
+    def _members_of(self, gang: GangKey) -> "list[Member]":
+        return list(self._outside.members.of_gang(gang).values())
+
+    def _desk(self, key: GangKey) -> Desk:
+        if key not in self._desks:
+            self._desks[key] = Desk(
+                key,
+                outside=self._outside,
+                term=self._term,
+                answer=self._answer,
+                spawn=lambda work, name: self._spawned.put_nowait((work, name)),
+            )
+        return self._desks[key]
+
+    async def _tidy(self) -> None:
+        """Forget the desks of gangs that are no more."""
+        async for _ in aio.ticks(period=_TIDY_SECONDS):
+            for key, desk in list(self._desks.items()):
+                if desk.is_idle and not self._outside.members.of_gang(key):
+                    del self._desks[key]

@@ -1,0 +1,155 @@
+"""The controller process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
+
+import asyncio
+import gc
+import signal
+import uuid
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from common import aio
+from common.kube import client as kube
+from common.parts import Parts, PartState, PartStatus
+from common.web import WebServer
+from controller.app.leading import Leading, Relay
+from controller.app.metrics import Metrics
+from controller.app.outside import Outside, Policy, steady_clock
+from controller.certificates.keeper import Keeper, KeeperOptions
+from controller.hub import identity
+from controller.hub.metrics import HubMetrics
+from controller.hub.server import Hub, HubOptions
+from controller.hub.service import Coordination
+from controller.leader.election import Election
+from controller.restarts.events import EventTeller
+from controller.restarts.recreate import Recreator
+from controller.restarts.store import RestartStore
+from controller.settings import Settings
+from controller.watches.members import MemberChange, MemberChangeKind, Members
+from controller.watches.nodes import Nodes
+
+log = structlog.get_logger(__name__)
+
+
+class _Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
+    """Ends the controller's TaskGroup."""
+
+
+async def run(settings: Settings) -> None:
+    """Run the controller until SIGTERM or SIGINT, which may come as early as they like.
+
+    Raises ListenError when it cannot start; an ExceptionGroup is a defect of ours.
+    """
+    stop = _stop_signal()
+    gc.set_threshold(
+        100_000, 50, 1000
+    )  # the default costs a fifth of a large hub's time, for garbage that is not there
+    async with kube.connect(kubeconfig=settings.kubeconfig) as api:
+        try:
+            await _run_parts(settings, stop=stop, api=api)
+        except* _Stop:
+            log.info("controller.stopped")
+
+
+async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeClient) -> None:
+    registry = _registry()
+    metrics = Metrics(registry)
+    parts = Parts(show=metrics.show_part)
+    now = steady_clock()
+    relay = Relay()
+    members = Members(api=api, report=parts.reporter("members"))
+    nodes = Nodes(api=api, report=parts.reporter("nodes"))
+    hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
+    events = EventTeller(api=api, report=parts.reporter("events"))
+    outside = Outside(
+        members=members,
+        nodes=nodes,
+        restarts=RestartStore(
+            api=api,
+            report=parts.reporter("restarts"),
+            is_alive=lambda gang: bool(members.of_gang(gang)),
+            keeping=settings.keeping(),
+        ),
+        recreator=Recreator(api=api, on_outcome=relay.replaced),
+        events=events,
+        sessions=lambda node: hub.sessions().get(node),
+        metrics=metrics,
+        now=now,
+        policy=Policy(settings.limits(), frozenset(settings.opted_in_namespaces), dry_run=settings.dry_run),
+    )
+    election = Election(
+        api=api,
+        namespace=settings.namespace,
+        name=settings.lease_name,
+        identity=f"{settings.pod_name}_{uuid.uuid4().hex[:8]}",
+        lead=Leading(outside=outside, hub=hub, relay=relay),
+        report=parts.reporter("leader"),
+    )
+    members.subscribe(lambda change: _bound(change, hub))
+    async with (
+        WebServer(address=settings.listen(), parts=parts, registry=registry),
+        asyncio.TaskGroup() as tasks,
+    ):
+        eternal = {
+            "members": members.run(),
+            "nodes": nodes.run(),
+            "events": events.run(),
+            "election": election.run(),
+            "hub": _serve(hub, settings=settings, api=api, report=parts.reporter("hub")),
+        }
+        for name, work in eternal.items():
+            aio.spawn_eternal(tasks, work, name=name)
+        log.info("controller.started", pod=settings.pod_name, namespace=settings.namespace)
+        await stop.wait()
+        raise _Stop
+
+
+def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Members, metrics: HubMetrics) -> Hub:
+    service = Coordination(
+        name=settings.pod_name,
+        listener=relay,
+        pods=members,
+        identities=identity.Identities(identity.TokenReviewer(api, user=settings.agent_user())),
+        metrics=metrics,
+    )
+    return Hub(service, options=HubOptions(settings.hub_address))
+
+
+async def _serve(hub: Hub, *, settings: Settings, api: kube.KubeClient, report: Callable[[PartStatus], None]) -> None:
+    """Serve agents for ever, once there are certificates."""
+    keeper = Keeper(api, KeeperOptions(settings.namespace, settings.hub_services))
+    report(PartStatus(PartState.DEGRADED, "the hub's certificates are not there yet", "is the API server reachable?"))
+    await keeper.ready()
+    await hub.start(keeper.credentials())
+    report(PartStatus(PartState.READY))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            aio.spawn_eternal(tasks, keeper.run(), name="certificates")
+            aio.spawn_eternal(tasks, hub.run(), name="streams")
+    finally:
+        await hub.stop()
+
+
+def _bound(change: MemberChange, hub: Hub) -> None:
+    """What an agent has said of a pod before we knew of it can be looked at now."""
+    if change.member.node and change.kind is not MemberChangeKind.GONE:
+        hub.pod_bound(change.member.pod.uid, change.member.node)
+
+
+def _stop_signal() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set from now on, so that neither ends the process out of turn."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry

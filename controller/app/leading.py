@@ -1,0 +1,110 @@
+"""What this replica does while it leads: one conductor for each term, and the hub open to agents."""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from common import aio
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.app.conductor import Conductor
+from controller.app.outside import Outside
+from controller.hub.ports import Session
+from controller.hub.server import Hub
+from controller.leader.election import Term
+from controller.model.members import PodRef
+from controller.restarts.recreate import Outcome
+
+log = structlog.get_logger(__name__)
+
+_BELIEVABLE: Final = 10_000
+"""By so much an agent's epoch may be above ours: one node that says more must not drive all epochs to their end."""
+
+
+class Relay:
+    """Hears the agents' streams for as long as the process lives, and passes on what it hears to who leads now."""
+
+    def __init__(self) -> None:
+        self._conductor: Conductor | None = None
+        self._epoch = 0
+        self._higher = asyncio.Event()
+        self.highest = 0
+
+    def use(self, conductor: Conductor | None, *, epoch: int = 0) -> None:
+        """Pass everything on to this one from now on."""
+        self._conductor = conductor
+        self._epoch = self.highest = epoch
+        self._higher.clear()
+
+    async def higher_epoch(self) -> int:
+        """Wait until an agent has told of a higher epoch than the leader's own, and return it."""
+        await self._higher.wait()
+        self._higher.clear()
+        self._epoch = self.highest
+        return self.highest
+
+    def connected(self, session: Session) -> None:
+        """An agent's stream begins."""
+        if self._conductor is not None:
+            self._conductor.connected(session)
+
+    def hello(self, session: Session, hello: pb.Hello) -> None:
+        """An agent says where everything stands."""
+        if max(self._epoch, self.highest) < hello.epoch <= self._epoch + _BELIEVABLE:
+            self.highest = hello.epoch
+            self._higher.set()
+        if self._conductor is not None:
+            self._conductor.hello(session, hello)
+
+    def told(self, session: Session, message: pb.AgentMessage) -> None:
+        """An agent tells of its members."""
+        if self._conductor is not None:
+            self._conductor.told(session, message)
+
+    def gone(self, session: Session) -> None:
+        """An agent's stream has ended."""
+        if self._conductor is not None:
+            self._conductor.gone(session)
+
+    def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
+        """A pod that was to be replaced has been deleted, is gone already, or must not be deleted."""
+        if self._conductor is not None:
+            self._conductor.replaced(pod, outcome, detail)
+
+
+class Leading:
+    """Leads, term after term (``controller.leader.election.Election`` calls it)."""
+
+    def __init__(self, *, outside: Outside, hub: Hub, relay: Relay) -> None:
+        self._outside = outside
+        self._hub = hub
+        self._relay = relay
+
+    async def __call__(self, term: Term) -> None:
+        """Lead until cancelled, which is when the Lease is lost."""
+        outside = self._outside
+        conductor = Conductor(outside=outside, term=term)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
+                aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+                aio.spawn_eternal(tasks, conductor.run(), name="conductor")
+                await conductor.ready.wait()
+                self._relay.use(conductor, epoch=term.epoch)
+                self._hub.lead(term.epoch)
+                outside.metrics.leads.set(1)
+                aio.spawn_eternal(tasks, self._follow_epoch(term), name="epoch")
+        finally:
+            outside.metrics.leads.set(0)
+            self._hub.stand_by()
+            self._relay.use(None)
+
+    async def _follow_epoch(self, term: Term) -> None:
+        """Rise above an epoch that agents have obeyed (the Lease was deleted meanwhile): else none would hear us."""
+        while True:
+            seen = await self._relay.higher_epoch()
+            epoch = await term.raise_above(seen)
+            log.warning("leader.epoch_raised", seen=seen, epoch=epoch)
+            self._hub.lead(epoch)
+            for session in [*self._hub.sessions().values()]:
+                session.send(pb.HubMessage(sync=pb.Sync()))

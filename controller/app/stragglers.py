@@ -1,0 +1,81 @@
+"""Members that stay far behind their gang: told as degraded, never restarted for it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from common import aio
+from common.gangs import GangKey
+from controller.app.outside import Outside
+from controller.gangs import stragglers
+from controller.gangs.stragglers import Report
+from controller.model.members import Member
+from controller.model.samples import Sample
+from controller.restarts.events import ObjectRef
+
+log = structlog.get_logger(__name__)
+
+STRAGGLER: Final = "Straggler"
+CAUGHT_UP: Final = "CaughtUp"
+"""Reasons of events on pods."""
+
+_JUDGE_SECONDS: Final = 5.0
+
+
+class Stragglers:
+    """Takes in how members' devices do, and tells of those that stay far below their gang's median."""
+
+    def __init__(self, *, outside: Outside) -> None:
+        self._outside = outside
+        self._watches: dict[GangKey, stragglers.Watch] = {}
+
+    def take(self, samples: Sequence[Sample]) -> None:
+        """Take in what one agent has measured."""
+        by_gang: dict[GangKey, list[Sample]] = {}
+        for sample in samples:
+            if (member := self._outside.members.by_uid(sample.pod)) is not None:
+                by_gang.setdefault(member.gang, []).append(sample)
+        for gang, own in by_gang.items():
+            self._watches[gang] = self._watches.get(gang, stragglers.Watch()).seen(own, now=self._outside.now())
+
+    async def run(self) -> None:
+        """Judge for ever."""
+        async for _ in aio.ticks(period=_JUDGE_SECONDS):
+            self.judge()
+
+    def judge(self) -> None:
+        """Compare the members of each gang that anything was measured of."""
+        for gang, watch in list(self._watches.items()):
+            members = self._outside.members.of_gang(gang)
+            if not members:
+                del self._watches[gang]
+                continue
+            self._watches[gang], reports = watch.judged(members.keys(), now=self._outside.now())
+            for report in reports:
+                self._tell(members[report.pod], report)
+            self._show(gang)
+
+    def _tell(self, member: Member, report: Report) -> None:
+        log.warning(
+            "gang.straggler" if not report.ended else "gang.caught_up",
+            gang=str(member.gang),
+            pod=str(member.pod),
+            node=member.node,
+            verdict="Healthy" if report.ended else "Degraded",
+            measure=report.measure.value,
+            value=round(report.value, 3),
+            median=round(report.median, 3),
+        )
+        self._outside.events.tell(
+            ObjectRef("v1", "Pod", member.pod.namespace, member.pod.name, member.pod.uid),
+            reason=CAUGHT_UP if report.ended else STRAGGLER,
+            message=f"on {member.node}: {report}",
+            warning=not report.ended,
+            subject=report.measure.value,
+        )
+
+    def _show(self, gang: GangKey) -> None:
+        lagging = {pod for pod, _ in self._watches[gang].lagging}
+        gauge = self._outside.metrics.stragglers.labels(gang.namespace, gang.kind, gang.name)
+        gauge.set(len(lagging))

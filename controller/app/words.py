@@ -1,0 +1,146 @@
+"""Between the wire's messages and the controller's values. Pure."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from common.gangs import GangKey
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub import wire
+from controller.model import rounds
+from controller.model.faults import Fault, FaultKind
+from controller.model.members import Member, NodeName, PodRef, PodUid
+from controller.model.rounds import OrderKind, RoundRef, StepPhase, StepTold
+from controller.model.samples import Sample
+
+_FAULT_KINDS: Final[Mapping[int, FaultKind]] = MappingProxyType(
+    {
+        pb.Fault.OTHER: FaultKind.OTHER,
+        pb.Fault.EXIT: FaultKind.EXIT,
+        pb.Fault.DEVICE: FaultKind.DEVICE,
+        pb.Fault.HANG: FaultKind.HANG,
+    }
+)
+_PHASES: Final[Mapping[int, StepPhase]] = MappingProxyType(
+    {pb.StepResult.Phase.Value(phase.name): phase for phase in StepPhase}
+)
+_ORDERS: Final = MappingProxyType({OrderKind.RESTART: pb.Order.RESTART, OrderKind.HOLD: pb.Order.HOLD})
+HELD: Final = frozenset({StepPhase.STOPPING, StepPhase.STOPPED})
+"""Where a member stands that is held, or will be."""
+
+
+def fault(told: pb.Fault, *, gang: GangKey, now: float) -> Fault:
+    """Return a member's fault; what kind it is may be of a newer agent. ``now`` is Unix time."""
+    kind = _FAULT_KINDS.get(told.kind, FaultKind.OTHER)
+    return Fault(
+        id=told.id,
+        pod=pod_ref(told.pod),
+        gang=gang,
+        kind=kind,
+        code=told.code,
+        message=told.message,
+        at=now - max(told.age_seconds, 0.0),
+        container=told.container,
+        exit_code=told.exit_code if kind is FaultKind.EXIT else None,
+        action_class=told.action_class,
+        device=told.device,
+    )
+
+
+def standing(result: pb.StepResult) -> StepTold | None:
+    """Return where a member stands; None where the agent says nothing that we know."""
+    phase = _PHASES.get(result.phase)
+    if phase is None:
+        return None
+    return StepTold(
+        pod=PodUid(result.pod.uid),
+        phase=phase,
+        reason=result.reason,
+        detail=result.detail,
+        seconds=MappingProxyType(dict(result.seconds)),
+        slipped=result.slipped_seconds,
+    )
+
+
+def sample(told: pb.DeviceSample) -> Sample:
+    """Return how one device does."""
+    return Sample(
+        pod=PodUid(told.pod_uid),
+        device=told.device,
+        utilization=told.utilization,
+        clock=told.clock,
+        power=told.power,
+    )
+
+
+def pod_ref(pod: pb.Pod) -> PodRef:
+    """Return a pod by name and identity."""
+    return PodRef(pod.namespace, pod.name, PodUid(pod.uid))
+
+
+class Orders:
+    """What one round says to agents. What all its Stops have in common is serialized once: rounds can be large."""
+
+    def __init__(
+        self,
+        ref: RoundRef,
+        *,
+        code: str,
+        message: str,
+        hold_seconds: float,
+        strategy: str = "",
+        grace_seconds: float | None = None,
+        containers: tuple[str, ...] = (),
+        find: Callable[[PodUid], Member | None],
+    ) -> None:
+        """``find`` knows members by their pods."""
+        self._round = ref.id
+        self._containers = containers
+        self._find = find
+        self._head = wire.encode(
+            pb.HubMessage(
+                stop=pb.Stop(
+                    round=ref.id,
+                    gang=str(ref.gang),
+                    attempt=ref.attempt,
+                    cause_code=code,
+                    cause_message=message,
+                    strategy=strategy,
+                    hold_seconds=hold_seconds,
+                    grace_seconds=grace_seconds,
+                )
+            )
+        )
+
+    def of(self, effect: rounds.Stop | rounds.Release | rounds.Abort) -> tuple[NodeName, bytes]:
+        """Return to which node, and the message."""
+        match effect:
+            case rounds.Stop():
+                orders = [self._order(pod, kind) for pod, kind in effect.pods.items()]
+                return effect.node, self._head + wire.encode(pb.HubMessage(stop=pb.Stop(orders=orders)))
+            case rounds.Release():
+                message = pb.HubMessage(release=pb.Release(round=self._round, pod_uids=sorted(effect.pods)))
+            case rounds.Abort():
+                message = abort(self._round, pods=effect.pods, reason=effect.reason)
+        return effect.node, wire.encode(message)
+
+    def _order(self, uid: PodUid, kind: OrderKind) -> pb.Order:
+        member = self._find(uid)
+        pod = pb.Pod(uid=uid)
+        if member is not None:
+            pod.namespace, pod.name = member.pod.namespace, member.pod.name
+        return pb.Order(pod=pod, action=_ORDERS[kind], containers=self._containers)
+
+
+def abort(round_id: str, *, pods: frozenset[PodUid], reason: str) -> pb.HubMessage:
+    """Return the message that a round is off for these members."""
+    return pb.HubMessage(abort=pb.Abort(round=round_id, pod_uids=sorted(pods), reason=reason))
+
+
+def answer(
+    fault_id: str, *, what: "pb.FaultAnswer.Answer.ValueType", round_id: str = "", reason: str = "", detail: str = ""
+) -> pb.HubMessage:
+    """Return the message that tells an agent what becomes of a fault."""
+    return pb.HubMessage(
+        answer=pb.FaultAnswer(fault_id=fault_id, answer=what, round=round_id, reason=reason, detail=detail)
+    )

@@ -1,0 +1,64 @@
+"""What several rules of the table look at, worked out once. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.decisions.facts import Facts, needs_recreation
+from controller.gangs import members, wishes
+from controller.gangs.wishes import Wishes
+from controller.model.faults import Fault
+from controller.model.members import Member, NodeName, NodeView, PodPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A gang as the rules see it.
+
+    ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` the slots whose pods
+    must be replaced. ``unclear`` says what of the gang's annotations cannot be understood.
+    """
+
+    facts: Facts
+    now: float
+    present: Mapping[str, Member]
+    hit: Member | None
+    recreate: frozenset[str]
+    wishes: Wishes
+    unclear: str = ""
+
+    @classmethod
+    def of(cls, facts: Facts, *, now: float) -> "Case":
+        """Return the case that these facts make."""
+        present = members.by_slot(facts.members)
+        cause = facts.cause
+        hit, recreate = None, lost_slots(present, facts.nodes)
+        if isinstance(cause, Fault):
+            hit = next((each for each in facts.members if each.pod.uid == cause.pod.uid), None)
+            if hit is not None and needs_recreation(cause):
+                recreate |= {hit.slot}
+        elif cause.recreate:
+            recreate |= {slot for slot, each in present.items() if not each.is_over and not each.deleting}
+        try:
+            return cls(facts, now, present, hit, recreate, wishes.of(facts.members))
+        except wishes.BadAnnotationError as error:
+            return cls(facts, now, present, hit, recreate, Wishes(), unclear=str(error))
+
+    @property
+    def live(self) -> Mapping[str, Member]:
+        """Those that a round would restart."""
+        return {slot: each for slot, each in self.present.items() if not each.is_over and not each.deleting}
+
+
+def is_lost(node: NodeView | None) -> bool:
+    """Return whether a node is known not to work. One that nobody has told of yet is not known to."""
+    return node is not None and (node.ready is not True or node.out_of_service)
+
+
+def lost_slots(present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView]) -> frozenset[str]:
+    """Return the slots whose pods can only be recreated: they have failed for good, or their node is lost."""
+    return frozenset(
+        slot
+        for slot, member in present.items()
+        if member.phase is PodPhase.FAILED
+        or (not member.is_over and not member.deleting and is_lost(nodes.get(member.node)))
+    )

@@ -1,0 +1,87 @@
+"""What a decision looks at, and what it says."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from controller.gangs.budget import GangBudget, Past
+from controller.model.faults import Cause, Fault
+from controller.model.members import Member, NodeName, NodeView
+
+_MOVES = frozenset({"ResetDevice", "RebootNode", "Replace"})
+
+
+class Kind(enum.Enum):
+    """What is done. The first three begin a round."""
+
+    IN_PLACE = "InPlace"
+    IN_PLACE_AND_RECREATE = "InPlaceAndRecreate"
+    RECREATE_ALL = "RecreateAll"
+    OBSERVE = "Observe"
+    ALONE = "Alone"
+    FAIL = "Fail"
+    HOLD = "Hold"
+
+    @property
+    def begins_round(self) -> bool:
+        """Whether a Restart object is made for it and the gang is restarted."""
+        return self in (Kind.IN_PLACE, Kind.IN_PLACE_AND_RECREATE, Kind.RECREATE_ALL)
+
+
+class Reason(enum.Enum):
+    """Why. Stable: they appear in Restart objects, events, metrics and docs/operations.md."""
+
+    MEMBER_FAILED = "MemberFailed"
+    REQUESTED = "Requested"
+    MEMBERS_LOST = "MembersLost"
+    RECREATION_REQUESTED = "RecreationRequested"
+    NOT_A_GANG = "NotAGang"
+    MEMBER_GONE = "MemberGone"
+    MEMBER_COMPLETED = "MemberCompleted"
+    SUSPENDED = "Suspended"
+    BAD_ANNOTATION = "BadAnnotation"
+    NOT_OPTED_IN = "NotOptedIn"
+    OBSERVED_ONLY = "ObservedOnly"
+    DRY_RUN = "DryRun"
+    FATAL_EXIT_CODE = "FatalExitCode"
+    NOT_REPLACEABLE = "NotReplaceable"
+    DEVICE_NOT_PROVEN = "DeviceNotProven"
+    BUDGET_SPENT = "BudgetSpent"
+    NO_PROGRESS = "NoProgress"
+    BACKOFF = "Backoff"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the decision looks at.
+
+    ``members`` are those of the gang that the API server has, ``history`` its rounds so far, oldest first.
+    ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``suspended``: its owner has it stand
+    still (JobSet or Job ``spec.suspend``). ``dry_run``: the controller only says what it would do.
+    """
+
+    cause: Cause
+    members: tuple[Member, ...]
+    nodes: Mapping[NodeName, NodeView] = field(default_factory=lambda: MappingProxyType({}))
+    history: tuple[Past, ...] = ()
+    budget: GangBudget = field(default_factory=GangBudget)
+    opted_in_namespaces: frozenset[str] = frozenset()
+    suspended: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer. ``recreate`` are the slots whose pods are replaced, ``retry_at`` is the end of a timed HOLD."""
+
+    kind: Kind
+    reason: Reason
+    detail: str = ""
+    recreate: frozenset[str] = frozenset()
+    retry_at: float | None = None
+
+
+def needs_recreation(fault: Fault) -> bool:
+    """Return whether no new process would live on the device at fault: its member is recreated elsewhere."""
+    return fault.action_class in _MOVES

@@ -1,0 +1,161 @@
+"""May this gang be restarted as one, now, and how? A table of rules: the first that has an answer gives it.
+
+What cannot be told is not done. A pod that did not opt in, and one that nobody would bring back, is never deleted; what
+only an agent knows (strategies, a Job's backoffLimit, LeaderWorkerSets) it says in the round itself.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from common import budgets
+from controller.decisions.cases import Case
+from controller.decisions.facts import Decision, Facts, Kind, Reason
+from controller.gangs import budget, members, wishes
+from controller.model.faults import Fault, FaultKind, Request
+from controller.model.members import PodPhase
+
+ASK_DRIVER = "AskDriver"
+_NOTHING_TO_MEND = frozenset({"None", "Observe"})
+
+
+def decide(facts: Facts, *, now: float) -> Decision:
+    """Return what is done about a fault or a request, and why. ``now`` is Unix time in seconds."""
+    case = Case.of(facts, now=now)
+    return next((decision for rule in _RULES if (decision := rule(case)) is not None), None) or _round(case)
+
+
+_Rule = Callable[[Case], Decision | None]
+
+
+def _member_hit(case: Case) -> Decision | None:
+    cause = case.facts.cause
+    if not isinstance(cause, Fault):
+        return None
+    if not case.facts.members:
+        return Decision(Kind.ALONE, Reason.NOT_A_GANG, f"the API server has no pod of gang {cause.gang}")
+    if case.hit is None:
+        return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} is gone, or was replaced")
+    if cause.exit_code == 0 or case.hit.phase is PodPhase.SUCCEEDED:
+        return Decision(Kind.OBSERVE, Reason.MEMBER_COMPLETED, f"pod {cause.pod} has completed")
+    if case.hit.deleting:
+        return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} is being deleted")
+    if case.present[case.hit.slot].pod.uid != cause.pod.uid:
+        return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} was replaced")
+    return None
+
+
+def _gang_there(case: Case) -> Decision | None:
+    if case.facts.suspended:
+        return Decision(Kind.OBSERVE, Reason.SUSPENDED, f"gang {case.facts.cause.gang} is suspended")
+    if not case.live and not case.recreate:
+        return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"no member of gang {case.facts.cause.gang} runs")
+    return None
+
+
+def _wishes_clear(case: Case) -> Decision | None:
+    return Decision(Kind.OBSERVE, Reason.BAD_ANNOTATION, case.unclear) if case.unclear else None
+
+
+def _opted_in(case: Case) -> Decision | None:
+    concerned = {**case.live, **{slot: case.present[slot] for slot in case.recreate}}
+    outside = [
+        slot
+        for slot, each in concerned.items()
+        if not members.opted_in(each, namespaces=case.facts.opted_in_namespaces)
+    ]
+    if not outside:
+        return None
+    which = f"{len(outside)} of {len(concerned)} members lack annotation {members.RESTART}: {members.IN_PLACE}"
+    return Decision(Kind.OBSERVE, Reason.NOT_OPTED_IN, f"{which}, such as {min(outside)}")
+
+
+def _device_ready(case: Case) -> Decision | None:
+    cause = case.facts.cause
+    if not isinstance(cause, Fault):
+        return None
+    if cause.action_class == ASK_DRIVER:
+        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
+    if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_MEND:
+        return Decision(Kind.OBSERVE, Reason.OBSERVED_ONLY, f"{cause.code} asks for no restart")
+    return None
+
+
+def _exit_not_fatal(case: Case) -> Decision | None:
+    cause = case.facts.cause
+    if isinstance(cause, Fault) and cause.exit_code in case.wishes.fatal_exit_codes:
+        detail = f"exit code {cause.exit_code} is left to the workload ({wishes.FATAL_EXIT_CODES})"
+        return Decision(Kind.FAIL, Reason.FATAL_EXIT_CODE, detail)
+    return None
+
+
+def _alone(case: Case) -> Decision | None:
+    """A gang of one has nobody to wait for, and its agent is faster without us."""
+    if isinstance(case.facts.cause, Fault) and len(case.present) == 1 and not case.recreate:
+        return Decision(Kind.ALONE, Reason.NOT_A_GANG, "it is the only member of its gang")
+    return None
+
+
+def _replaceable(case: Case) -> Decision | None:
+    for slot in sorted(case.recreate):
+        if (bar := members.bar(case.present[slot], namespaces=case.facts.opted_in_namespaces)) is not None:
+            detail = f"{slot} cannot be restarted where it is, and its pod is not deleted: {bar.value}"
+            return Decision(Kind.FAIL, Reason.NOT_REPLACEABLE, detail)
+    return None
+
+
+def _affordable(case: Case) -> Decision | None:
+    """Whoever asks by name passes the budget, but counts against it."""
+    cause = case.facts.cause
+    if not isinstance(cause, Fault):
+        return None
+    fault = budget.Past(
+        at=case.now, fault_at=cause.at, slot=case.hit.slot if case.hit is not None else "", code=cause.code
+    )
+    shut = _budget(case).shut(case.facts.history, fault=fault, now=case.now)
+    if shut is None:
+        return None
+    until, why = shut.closed.until, shut.closed.why
+    opens = "" if math.isinf(until) else f"; it opens again at {budgets.clock(until)}"
+    detail = f"the gang's budget is used up: {why}{opens}" + (f"; {shut.in_vain}" if shut.in_vain else "")
+    if shut.verdict is budget.Verdict.SPENT:
+        return Decision(Kind.FAIL, Reason.NO_PROGRESS if shut.in_vain else Reason.BUDGET_SPENT, detail)
+    return Decision(Kind.HOLD, Reason.NO_PROGRESS if shut.in_vain else Reason.BACKOFF, detail, retry_at=until)
+
+
+def _not_only_said(case: Case) -> Decision | None:
+    if not case.facts.dry_run:
+        return None
+    would = _round(case)
+    detail = f"it would be {would.kind.value}: {would.detail or would.reason.value}"
+    return Decision(Kind.OBSERVE, Reason.DRY_RUN, detail)
+
+
+_RULES: tuple[_Rule, ...] = (
+    _member_hit,
+    _gang_there,
+    _wishes_clear,
+    _opted_in,
+    _device_ready,
+    _exit_not_fatal,
+    _alone,
+    _replaceable,
+    _affordable,
+    _not_only_said,
+)
+
+
+def _round(case: Case) -> Decision:
+    cause = case.facts.cause
+    if not case.recreate:
+        return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
+    which = f"{len(case.recreate)} of {len(case.present)} are recreated, such as {min(case.recreate)}"
+    asked = isinstance(cause, Request) and cause.recreate
+    reason = Reason.RECREATION_REQUESTED if asked else Reason.MEMBERS_LOST
+    kind = Kind.RECREATE_ALL if set(case.live) <= case.recreate else Kind.IN_PLACE_AND_RECREATE
+    return Decision(kind, reason, which, recreate=case.recreate)
+
+
+def _budget(case: Case) -> budget.GangBudget:
+    most = case.wishes.max_restarts
+    return case.facts.budget if most is None else replace(case.facts.budget, limit=most)

@@ -1,0 +1,99 @@
+"""Members out of pods, as the API server has them. Pure."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from common import gangs
+from common.kube import timestamps
+from controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
+
+PREFIX: Final = "kubemend.io/"
+RESTART: Final = PREFIX + "restart"
+IN_PLACE: Final = "InPlace"
+
+_NODE = "Node"
+"""The kind that owns a mirror pod: its file on the node brings it back, whatever is deleted here."""
+
+
+class Bar(enum.Enum):
+    """Why a pod must not be deleted by us. Stable: they appear in Restart objects and docs/operations.md."""
+
+    NOT_OPTED_IN = "NotOptedIn"
+    NOBODY_RECREATES_IT = "NobodyRecreatesIt"
+
+
+def member(pod: Mapping[str, Any]) -> Member | None:
+    """Return the member that a pod object is; None when it is in no gang."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    labels = meta.get("labels") or {}
+    gang = gangs.key(meta["namespace"], labels)
+    if gang is None:
+        return None
+    return Member(
+        pod=PodRef(meta["namespace"], meta["name"], PodUid(meta["uid"])),
+        gang=gang,
+        slot=gangs.slot(meta["name"], labels),
+        node=NodeName(spec.get("nodeName") or ""),
+        phase=_phase(status.get("phase")),
+        deleting=bool(meta.get("deletionTimestamp")),
+        restart_policy=spec.get("restartPolicy") or "Always",
+        owner=_owner(meta.get("ownerReferences") or ()),
+        annotations=_ours(meta.get("annotations") or {}),
+        created_at=_created_at(meta.get("creationTimestamp")),
+    )
+
+
+def opted_in(member: Member, *, namespaces: frozenset[str] = frozenset()) -> bool:
+    """Return whether it may be restarted: by its own annotation, or because its namespace is one of these."""
+    return member.annotations.get(RESTART) == IN_PLACE or member.pod.namespace in namespaces
+
+
+def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | None:
+    """Return why its pod must not be deleted to have it recreated; None when it may be."""
+    if not opted_in(member, namespaces=namespaces):
+        return Bar.NOT_OPTED_IN
+    if member.owner is None or member.owner.kind == _NODE:
+        return Bar.NOBODY_RECREATES_IT
+    return None
+
+
+def by_slot(members: Iterable[Member]) -> Mapping[str, Member]:
+    """Return the one that counts for each slot, in the slots' order.
+
+    A slot can have several pods: a Job keeps its failed ones, and may replace a pod that still ends. The one counts
+    that can still run, and of several the newest.
+    """
+    found: dict[str, Member] = {}
+    for each in members:
+        if each.slot not in found or _rank(each) > _rank(found[each.slot]):
+            found[each.slot] = each
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def _rank(member: Member) -> tuple[bool, bool, float, PodUid]:
+    return not member.is_over, not member.deleting, member.created_at, member.pod.uid
+
+
+def _phase(text: str | None) -> PodPhase:
+    try:
+        return PodPhase(text)
+    except ValueError:
+        return PodPhase.UNKNOWN
+
+
+def _owner(references: Iterable[Mapping[str, Any]]) -> Owner | None:
+    for each in references:
+        if each.get("controller"):
+            group, slash, _ = each["apiVersion"].partition("/")
+            return Owner(group if slash else "", each["kind"], each["name"], each["uid"])
+    return None
+
+
+def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    return MappingProxyType({name: text for name, text in annotations.items() if name.startswith(PREFIX)})
+
+
+def _created_at(text: str | None) -> float:
+    return float(timestamps.unix(text)) if text else 0.0

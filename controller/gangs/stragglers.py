@@ -1,0 +1,142 @@
+"""Which members lag behind their gang, by what their devices are measured to do. Pure.
+
+One slow GPU slows a whole synchronous job, and nothing fails. A member is a straggler when one measure of its devices
+has been far below the gang's median for a while, and the gang was busy all that time. It is reported, and nothing else.
+What cannot be told (no sample, an old one, a negative value) neither begins a report nor ends one.
+"""
+
+import enum
+import statistics
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from controller.model.members import PodUid
+from controller.model.samples import Sample
+
+
+class Measure(enum.Enum):
+    """What is compared. A throttled GPU shows in its clock first, one that waits for its input in its load."""
+
+    UTILIZATION = "utilization"
+    CLOCK = "clock"
+    POWER = "power"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a member lags; parts are of the gang's median, times in seconds.
+
+    ``behind``: below that part of the median it lags, by measure. ``caught_up``: it must come so much closer before a
+    report ends (added to the part). ``persists`` is for how long it must lag, or have caught up, without a break.
+    ``busy``: only while the gang's median load is at least that. ``fewest``: members that a median needs. ``stale``:
+    what is older is not known any more.
+    """
+
+    behind: Mapping[Measure, float] = field(
+        default_factory=lambda: MappingProxyType({Measure.UTILIZATION: 0.5, Measure.CLOCK: 0.75, Measure.POWER: 0.5})
+    )
+    caught_up: float = 0.1
+    persists: float = 120.0
+    busy: float = 0.5
+    fewest: int = 3
+    stale: float = 30.0
+
+
+DEFAULT: Final = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A member has become a straggler by one measure, or (``ended``) is none any more. ``since`` is Unix time."""
+
+    pod: PodUid
+    measure: Measure
+    value: float
+    median: float
+    since: float
+    ended: bool = False
+
+    def __str__(self) -> str:
+        if self.ended:
+            return f"{self.measure.value} is back at {self.value:.0%}, the gang's median is {self.median:.0%}"
+        return f"{self.measure.value} is {self.value:.0%} where the gang's median is {self.median:.0%}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A member's newest values: means over those of its devices that could be told."""
+
+    at: float
+    values: Mapping[Measure, float]
+
+
+_Key = tuple[PodUid, Measure]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is known of one gang. ``turned`` is since when a member is on the other side of what is reported of it."""
+
+    thresholds: Thresholds = DEFAULT
+    readings: Mapping[PodUid, _Reading] = field(default_factory=lambda: MappingProxyType({}))
+    turned: Mapping[_Key, float] = field(default_factory=lambda: MappingProxyType({}))
+    lagging: Mapping[_Key, Report] = field(default_factory=lambda: MappingProxyType({}))
+
+    def seen(self, samples: Iterable[Sample], *, now: float) -> "Watch":
+        """Take in what agents have just measured; all devices of a member come together."""
+        by_pod: dict[PodUid, list[Sample]] = {}
+        for sample in samples:
+            by_pod.setdefault(sample.pod, []).append(sample)
+        fresh = {pod: _Reading(now, _means(own)) for pod, own in by_pod.items()}
+        return replace(self, readings=MappingProxyType({**self.readings, **fresh}))
+
+    def judged(self, members: Collection[PodUid], *, now: float) -> tuple["Watch", tuple[Report, ...]]:
+        """Compare these members, and forget all others; return the reports that begin or end now."""
+        limits = self.thresholds
+        known = {pod: each for pod, each in self.readings.items() if pod in members and now - each.at <= limits.stale}
+        medians = {measure: _median(known.values(), measure, fewest=limits.fewest) for measure in Measure}
+        load = medians[Measure.UTILIZATION]
+        is_busy = load is not None and load >= limits.busy
+        turned: dict[_Key, float] = {}
+        lagging = {key: report for key, report in self.lagging.items() if key[0] in members}
+        reports: list[Report] = []
+        for pod, measure in sorted(((pod, each) for pod in known for each in Measure), key=lambda key: key[0]):
+            key, value, median = (pod, measure), known[pod].values.get(measure), medians[measure]
+            if not is_busy or value is None or median is None or not self._is_turned(key, value, median):
+                continue
+            turned[key] = since = self.turned.get(key, now)
+            if now - since < limits.persists:
+                continue
+            del turned[key]
+            report = Report(pod, measure, value, median, since, ended=key in lagging)
+            reports.append(report)
+            if report.ended:
+                del lagging[key]
+            else:
+                lagging[key] = report
+        readings = {pod: each for pod, each in self.readings.items() if pod in members}
+        after = Watch(limits, MappingProxyType(readings), MappingProxyType(turned), MappingProxyType(lagging))
+        return after, tuple(reports)
+
+    def _is_turned(self, key: _Key, value: float, median: float) -> bool:
+        part = self.thresholds.behind[key[1]]
+        if key in self.lagging:
+            return value >= (part + self.thresholds.caught_up) * median
+        return value < part * median
+
+
+def _means(samples: Iterable[Sample]) -> Mapping[Measure, float]:
+    told: dict[Measure, list[float]] = {}
+    for sample in samples:
+        for measure in Measure:
+            value: float = getattr(sample, measure.value)
+            if value >= 0:
+                told.setdefault(measure, []).append(value)
+    return {measure: statistics.fmean(values) for measure, values in told.items()}
+
+
+def _median(readings: Iterable[_Reading], measure: Measure, *, fewest: int) -> float | None:
+    values = [each.values[measure] for each in readings if measure in each.values]
+    return statistics.median(values) if len(values) >= fewest else None

@@ -1,0 +1,206 @@
+"""What an agent may say. Nothing else of the controller ever sees bytes or values that have not passed here. Pure.
+
+An agent is believed about the pods of its own node (``controller.hub.claims``), but its process may be broken, taken
+over, or newer than this one.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from common import gangs
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub.refusals import Reason, RefusedError
+
+PROTOCOL: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one message may hold. A node runs a few hundred pods at most; each list has room for many times that.
+
+    ``text`` is for what people read, in characters; identifiers have lengths of their own, by Kubernetes' rules.
+    """
+
+    message_bytes: int = 1024 * 1024
+    members: int = 2048
+    containers: int = 64
+    results: int = 4096
+    samples: int = 4096
+    seconds: int = 64
+    text: int = 8192
+
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123, as namespaces and containers have it
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # names of pods, nodes and most objects
+_UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
+_WORD: Final = re.compile(r"[\x21-\x7e]{0,128}")  # codes, reasons, versions and identifiers: no blanks
+_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+
+_STATES: Final = frozenset(pb.Container.State.values())
+_KINDS: Final = frozenset(pb.Fault.Kind.values())
+_PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
+
+
+def parse(data: bytes, *, limits: Limits) -> pb.AgentMessage:
+    """Return the message that these bytes are. Raises RefusedError, and nothing else, whatever they are."""
+    if len(data) > limits.message_bytes:
+        raise RefusedError(Reason.OVERSIZED, f"a message of {len(data)} bytes; {limits.message_bytes} is the most")
+    try:
+        message = pb.AgentMessage.FromString(data)
+    except DecodeError as error:
+        raise RefusedError(Reason.MALFORMED, "not an AgentMessage of coordination/v1") from error
+    body = message.WhichOneof("body")
+    if body is None:
+        raise RefusedError(Reason.UNKNOWN_WORD, "a message without anything that is known here")
+    _CHECKS[body](getattr(message, body), limits)
+    return message
+
+
+def hello_of(message: pb.AgentMessage, *, node: str) -> pb.Hello:
+    """Return the Hello that a stream must begin with. Raises RefusedError when it is none, or another node's."""
+    if message.WhichOneof("body") != "hello":
+        raise RefusedError(Reason.MALFORMED, "the first message of a stream is a Hello")
+    if message.hello.node != node:
+        raise RefusedError(
+            Reason.WRONG_NODE, f"Hello is from node {message.hello.node}, but the token is node {node}'s"
+        )
+    return message.hello
+
+
+def _hello(hello: pb.Hello, limits: Limits) -> None:
+    if hello.protocol != PROTOCOL:
+        raise RefusedError(Reason.MALFORMED, f"protocol {hello.protocol}; this hub speaks {PROTOCOL}")
+    _shape(_SUBDOMAIN, hello.node, "node")
+    _shape(_ID, hello.instance, "instance")
+    _shape(_WORD, hello.agent_version, "agent_version")
+    _count(hello.members, limits.members, "members")
+    _count(hello.results, limits.results, "results")
+    for member in hello.members:
+        _member(member, limits)
+    for result in hello.results:
+        _result(result, limits)
+    if len({member.pod.uid for member in hello.members}) < len(hello.members):
+        raise RefusedError(Reason.MALFORMED, "a Hello that names one pod twice")
+
+
+def _change(change: pb.MemberChange, limits: Limits) -> None:
+    match change.WhichOneof("body"):
+        case "member":
+            _member(change.member, limits)
+        case "gone":
+            _pod(change.gone)
+        case _:
+            raise RefusedError(Reason.UNKNOWN_WORD, "a change of nothing that is known here")
+
+
+def _fault(fault: pb.Fault, limits: Limits) -> None:
+    _shape(_ID, fault.id, "id of a fault")
+    _pod(fault.pod)
+    _gang(fault.gang, fault.pod)
+    if fault.container:
+        _shape(_LABEL, fault.container, "container")
+    _known(fault.kind, _KINDS, "kind of fault")
+    _shape(_WORD, fault.code, "code")
+    _shape(_WORD, fault.action_class, "action_class")
+    _shape(_WORD, fault.device, "device")
+    _text(fault.message, limits, "message")
+    _seconds(fault.age_seconds, "age_seconds")
+
+
+def _result(result: pb.StepResult, limits: Limits) -> None:
+    _round(result.round)
+    _pod(result.pod)
+    _known(result.phase, _PHASES, "phase")
+    _shape(_WORD, result.reason, "reason")
+    _text(result.detail, limits, "detail")
+    _count(result.seconds, limits.seconds, "seconds")
+    for phase, length in result.seconds.items():
+        _shape(_ID, phase, "name of a phase")
+        _seconds(length, "seconds")
+    _seconds(result.slipped_seconds, "slipped_seconds")
+    _containers(result.containers, limits)
+
+
+def _samples(samples: pb.Samples, limits: Limits) -> None:
+    _count(samples.devices, limits.samples, "devices")
+    for sample in samples.devices:
+        _shape(_UID, sample.pod_uid, "uid of a pod")
+        _shape(_ID, sample.device, "device")
+        if not all(map(math.isfinite, (sample.utilization, sample.clock, sample.power))):
+            raise RefusedError(Reason.MALFORMED, "a sample that is not a number")
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, Limits], None]]] = {
+    "hello": _hello,
+    "change": _change,
+    "fault": _fault,
+    "result": _result,
+    "samples": _samples,
+}
+
+
+def _member(member: pb.Member, limits: Limits) -> None:
+    _pod(member.pod)
+    _gang(member.gang, member.pod)
+    _containers(member.containers, limits)
+
+
+def _containers(containers: Collection[pb.Container], limits: Limits) -> None:
+    _count(containers, limits.containers, "containers")
+    for container in containers:
+        _shape(_LABEL, container.name, "name of a container")
+        _shape(_WORD, container.id, "id of a container")
+        _known(container.state, _STATES, "state of a container")
+
+
+def _pod(pod: pb.Pod) -> None:
+    _shape(_UID, pod.uid, "uid of a pod")
+    _shape(_LABEL, pod.namespace, "namespace")
+    _shape(_SUBDOMAIN, pod.name, "name of a pod")
+
+
+def _gang(text: str, pod: pb.Pod) -> None:
+    try:
+        gang = gangs.GangKey.parse(text)
+    except ValueError as error:
+        raise RefusedError(Reason.MALFORMED, "a gang that is not NAMESPACE/KIND/NAME") from error
+    _shape(_WORD, gang.kind, "kind of a gang")
+    _shape(_WORD, gang.name, "name of a gang")
+    if gang.namespace != pod.namespace:
+        raise RefusedError(Reason.MALFORMED, "a gang of another namespace than its member's")
+
+
+def _round(text: str) -> None:
+    namespace, _, name = text.partition("/")
+    _shape(_LABEL, namespace, "namespace of a round")
+    _shape(_SUBDOMAIN, name, "name of a round")
+
+
+def _shape(pattern: re.Pattern[str], value: str, what: str) -> None:
+    if pattern.fullmatch(value) is None:
+        raise RefusedError(Reason.MALFORMED, f"{what}: {value[:64]!r} cannot be one")
+
+
+def _known(value: int, values: Collection[int], what: str) -> None:
+    if value not in values:
+        raise RefusedError(Reason.UNKNOWN_WORD, f"{what}: {value} is not known here")
+
+
+def _text(value: str, limits: Limits, what: str) -> None:
+    if len(value) > limits.text:
+        raise RefusedError(Reason.OVERSIZED, f"{what} has {len(value)} characters; {limits.text} is the most")
+
+
+def _count(items: Collection[object], most: int, what: str) -> None:
+    if len(items) > most:
+        raise RefusedError(Reason.TOO_MANY, f"{len(items)} {what} in one message; {most} is the most")
+
+
+def _seconds(value: float, what: str) -> None:
+    if not 0 <= value < math.inf:
+        raise RefusedError(Reason.MALFORMED, f"{what}: {value} is no length of time")

@@ -1,0 +1,32 @@
+"""How many messages an agent may send: a token bucket. Pure, the time is passed in."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_second`` for ever, and up to ``burst`` at once."""
+
+    per_second: float
+    burst: float
+
+
+class Bucket:
+    """Full at first."""
+
+    __slots__ = ("_at", "_left", "_rate")
+
+    def __init__(self, rate: Rate, *, now: float) -> None:
+        self._rate = rate
+        self._left = rate.burst
+        self._at = now
+
+    def take(self, cost: float, *, now: float) -> bool:
+        """Take so much; False when less is left. ``now`` is in seconds of a clock that does not go back."""
+        grown = self._left + (now - self._at) * self._rate.per_second
+        self._left = min(grown, self._rate.burst)
+        self._at = now
+        if self._left < cost:
+            return False
+        self._left -= cost
+        return True

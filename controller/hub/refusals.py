@@ -1,0 +1,62 @@
+"""Why the hub refuses a stream or a message: in words for metrics, for gRPC and for people."""
+
+import enum
+
+import grpc
+
+
+class Reason(enum.Enum):
+    """Label values of ``kubemend_hub_refused_total``: part of the API (docs/operations.md)."""
+
+    STANDBY = "Standby"
+    CROWDED = "Crowded"
+    SILENT = "Silent"
+    NO_TOKEN = "NoToken"  # noqa: S105 - a name
+    BAD_TOKEN = "BadToken"  # noqa: S105 - a name
+    NOT_TOLD = "NotTold"
+    WRONG_NODE = "WrongNode"
+    MALFORMED = "Malformed"
+    OVERSIZED = "Oversized"
+    TOO_MANY = "TooMany"
+    TOO_OFTEN = "TooOften"
+    REPLAYED = "Replayed"
+    FOREIGN_POD = "ForeignPod"
+    UNKNOWN_POD = "UnknownPod"
+    UNKNOWN_WORD = "UnknownWord"
+    INTERNAL = "Internal"
+
+
+_CODES = {
+    Reason.STANDBY: grpc.StatusCode.UNAVAILABLE,
+    Reason.NOT_TOLD: grpc.StatusCode.UNAVAILABLE,
+    Reason.CROWDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.OVERSIZED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_OFTEN: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.SILENT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Reason.NO_TOKEN: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.BAD_TOKEN: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.WRONG_NODE: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+
+class RefusedError(Exception):
+    """A stream or a message is refused. The text says in one line what is wrong, and the mend where there is one."""
+
+    def __init__(self, reason: Reason, what: str) -> None:
+        super().__init__(what)
+        self.reason = reason
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """The status that a stream ends with."""
+        return _CODES.get(self.reason, grpc.StatusCode.INVALID_ARGUMENT)
+
+    @property
+    def ends_stream(self) -> bool:
+        """Whether the stream ends, too. A newer agent's unknown words, and pods that have just moved, do not end it."""
+        return self.reason not in _PASSED_OVER
+
+
+_PASSED_OVER = frozenset({Reason.UNKNOWN_WORD, Reason.FOREIGN_POD, Reason.UNKNOWN_POD, Reason.REPLAYED})

@@ -1,0 +1,229 @@
+"""The Coordination service: from a call to a session."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Never
+
+import grpc
+import grpc.aio
+import structlog
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub import identity, messages, wire
+from controller.hub.hearing import Hearing
+from controller.hub.identity import Identities
+from controller.hub.messages import Limits
+from controller.hub.metrics import HubMetrics
+from controller.hub.ports import Listener, Pods
+from controller.hub.rates import Bucket, Rate
+from controller.hub.refusals import Reason, RefusedError
+from controller.hub.roster import Roster
+from controller.hub.streams import Caller, Context, Ending, Stream, Why
+from controller.model.members import NodeName, PodUid
+
+log = structlog.get_logger(__name__)
+
+_NAME: Final = pb.DESCRIPTOR.services_by_name["Coordination"].full_name
+_BYTES_OF_A_MESSAGE: Final = 4096
+_NOT_LEADING: Final = "this replica does not lead: connect to another one"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one agent, or a peer that is not known yet, may take.
+
+    ``strangers`` may be connected at once, without having said Hello within ``hello_seconds``; one node may have
+    ``streams_of_node`` calls, ended ones that it does not read to the end included. ``waiting`` messages may wait to
+    be sent to an agent. ``rate`` is of its messages. After ``review_seconds`` its token is checked again.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    rate: Rate = field(default_factory=lambda: Rate(per_second=50, burst=2000))
+    strangers: int = 1024
+    hello_seconds: float = 10.0
+    streams_of_node: int = 4
+    waiting: int = 256
+    review_seconds: float = 300.0
+
+
+class Coordination:
+    """Handles the calls. It refuses all of them until ``lead``."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        listener: Listener,
+        pods: Pods,
+        identities: Identities,
+        metrics: HubMetrics,
+        rules: Rules | None = None,
+    ) -> None:
+        self.roster = Roster(listener, metrics)
+        self._name = name
+        self._identities = identities
+        self._metrics = metrics
+        self._rules = rules or Rules()
+        self._hearing = Hearing(listener=listener, pods=pods, metrics=metrics, limits=self._rules.limits)
+        self._stamp: bytes | None = None
+        self._strangers = 0
+        self._calls: Counter[NodeName] = Counter()
+        self._numbers = itertools.count(1)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a server is given. Bytes in, bytes out: what is sent is often serialized already."""
+        method: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._connect)
+        return grpc.method_handlers_generic_handler(_NAME, {"Connect": method})
+
+    def lead(self, epoch: int) -> None:
+        """Take agents in from now on; said again, all that is sent from then on carries the new epoch."""
+        self._stamp = wire.stamp(epoch)
+        for stream in self.roster.streams.values():
+            stream.stamp = self._stamp
+
+    def stand_by(self) -> None:
+        """End all sessions, and refuse new ones."""
+        self._stamp = None
+        self.roster.end_all(Ending(Why.STANDBY, grpc.StatusCode.UNAVAILABLE, _NOT_LEADING))
+
+    def pod_bound(self, uid: PodUid, node: NodeName) -> None:
+        """A pod is known to be bound now: its node's agent may have spoken of it before."""
+        if (stream := self.roster.streams.get(node)) is not None:
+            self._hearing.pod_bound(stream, uid)
+
+    async def review(self, stream: Stream) -> None:
+        """Have a living stream's token checked again; the stream ends when it is not good any more."""
+        stream.review_at = time.monotonic() + self._rules.review_seconds
+        try:
+            await self._identities.identify(stream.caller.token, fresh=True)
+        except RefusedError as error:
+            if error.reason is not Reason.NOT_TOLD or _is_expired(stream.caller.token):
+                self._metrics.refused(error.reason)
+                self.roster.end(stream, Ending(Why.TOKEN, grpc.StatusCode.UNAUTHENTICATED, str(error)))
+
+    async def _connect(self, _: object, context: Context) -> None:
+        with contextlib.ExitStack() as held:
+            try:
+                ending = await self._converse(context, held)
+            except RefusedError as error:
+                self._metrics.refused(error.reason)
+                if error.reason is not Reason.STANDBY:  # every agent of the cluster tries every replica
+                    log.info("hub.refused", peer=context.peer(), reason=error.reason.value, detail=str(error))
+                ending = Ending(Why.REFUSED, error.code, str(error))
+            else:
+                self._metrics.ended.labels(ending.why.value).inc()
+            if ending.code is not grpc.StatusCode.OK:
+                await _abort(context, ending)
+
+    async def _converse(self, context: Context, held: contextlib.ExitStack) -> Ending:
+        with self._as_stranger():
+            caller, hello = await self._introduced(context)
+        held.enter_context(self._as_caller(caller))
+        # By itself: a status could not follow a first message that the agent never reads.
+        await context.send_initial_metadata(())
+        return await self._session(self._stream(context, caller), hello)
+
+    async def _introduced(self, context: Context) -> tuple[Caller, pb.Hello]:
+        """Return who calls, and its Hello."""
+        try:
+            async with asyncio.timeout(self._rules.hello_seconds):
+                token = identity.token_of(context.invocation_metadata() or ())
+                who = await self._identities.identify(token)
+                data = await context.read()
+        except TimeoutError as error:
+            raise RefusedError(Reason.SILENT, f"no Hello within {self._rules.hello_seconds:g} s") from error
+        if data is grpc.aio.EOF:
+            raise RefusedError(Reason.SILENT, "the stream ended without a Hello")
+        hello = messages.hello_of(messages.parse(data, limits=self._rules.limits), node=who.node)
+        return Caller(who.node, token, hello.instance, next(self._numbers)), hello
+
+    async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
+        self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name)))
+        hearing = asyncio.create_task(self._hear(stream, hello), name="hub-hear")
+        try:
+            return await stream.over
+        finally:
+            hearing.cancel()
+            self.roster.leave(stream)
+
+    async def _hear(self, stream: Stream, hello: pb.Hello) -> None:
+        """Tell the listener all that comes, until it ends or breaks the rules."""
+        try:
+            self._hearing.hello(stream, hello)
+            while (data := await stream.read()) is not grpc.aio.EOF and not stream.over.done():
+                self._check_rate(stream, data)
+                self._hearing.words(stream, data)
+            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))
+        except RefusedError as error:
+            self._metrics.refused(error.reason)
+            log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))
+            stream.end(Ending(Why.REFUSED, error.code, str(error)))
+        except grpc.aio.BaseError:
+            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended under us
+        except Exception:  # one agent's words must not take the hub from all the others
+            self._metrics.refused(Reason.INTERNAL)
+            log.exception("hub.listener_failed", node=stream.node)
+            stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message: see its log"))
+
+    def _check_rate(self, stream: Stream, data: bytes) -> None:
+        """Raise RefusedError when an agent says too much; long messages count for several."""
+        if not stream.bucket.take(1 + len(data) / _BYTES_OF_A_MESSAGE, now=time.monotonic()):
+            raise RefusedError(Reason.TOO_OFTEN, f"more than {self._rules.rate.per_second:g} messages a second")
+
+    def _stream(self, context: Context, caller: Caller) -> Stream:
+        now = time.monotonic()
+        stream = Stream(
+            context,
+            caller,
+            stamp=self._leading(),
+            most=self._rules.waiting,
+            bucket=Bucket(self._rules.rate, now=now),
+        )
+        stream.review_at = now + self._rules.review_seconds
+        return stream
+
+    def _leading(self) -> bytes:
+        """Return the stamp of the epoch. Raises RefusedError."""
+        if self._stamp is None:
+            raise RefusedError(Reason.STANDBY, _NOT_LEADING)
+        return self._stamp
+
+    @contextlib.contextmanager
+    def _as_stranger(self) -> Iterator[None]:
+        self._leading()
+        if self._strangers >= self._rules.strangers:
+            raise RefusedError(Reason.CROWDED, "too many peers are connecting: try again")
+        self._strangers += 1
+        try:
+            yield
+        finally:
+            self._strangers -= 1
+
+    @contextlib.contextmanager
+    def _as_caller(self, caller: Caller) -> Iterator[None]:
+        if self._calls[caller.node] >= self._rules.streams_of_node:
+            raise RefusedError(Reason.CROWDED, f"node {caller.node} has too many streams that it does not read")
+        self._calls[caller.node] += 1
+        try:
+            yield
+        finally:
+            self._calls[caller.node] -= 1
+            if not self._calls[caller.node]:
+                del self._calls[caller.node]
+
+
+async def _abort(context: Context, ending: Ending) -> Never:
+    """Give a call its status; returns when the agent has read all before it, or has left."""
+    try:
+        await context.abort(ending.code, ending.text)
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError from error  # it has left: grpc.aio takes anything else for a defect of ours
+
+
+def _is_expired(token: str) -> bool:
+    return identity.expiry_of(token) <= time.time()

@@ -1,0 +1,215 @@
+"""Which replica leads. Leading is a coroutine that runs for as long as the Lease is ours, and no longer."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from common import aio
+from common.kube import client, errors
+from common.parts import PartState, PartStatus
+from controller.leader import library
+from controller.leader.lease import EpochLock
+
+log = structlog.get_logger(__name__)
+
+_RELEASE_SECONDS: Final = 2.0
+_WIDEST_JUMP: Final = 10_000
+"""Leaders that nobody can have missed: an agent that tells of more is wrong, and could use the numbers up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds, as in client-go: ``lease`` until others may take a Lease that is not renewed, ``renew`` until a leader
+    that cannot renew it ends leading by itself, ``retry`` between two attempts.
+    """
+
+    lease: float = 15.0
+    renew: float = 10.0
+    retry: float = 2.0
+
+
+class LostError(Exception):
+    """The Lease is not ours any more: what this leader was about to do, another one may be doing."""
+
+
+class Term:
+    """One time of leading. ``epoch`` can grow in it, and is good for as long as the leading coroutine runs."""
+
+    def __init__(self, *, epoch: int, renewed_at: float) -> None:
+        self.epoch = epoch
+        self.renewed_at = renewed_at  # loop time
+        self.wanted = epoch
+        self.over = False
+        self.wish = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def raise_above(self, seen: int) -> int:
+        """Have an epoch higher than ``seen`` (an agent has obeyed it), and return it.
+
+        The Lease was deleted, say, and begun anew. That it is ours is made sure by the same write. Raises LostError
+        when it is not, and ValueError when there cannot have been so many leaders.
+        """
+        if seen - self.epoch > _WIDEST_JUMP:
+            raise ValueError(f"an agent has obeyed epoch {seen}, but the Lease says {self.epoch}: too far apart")
+        self.wanted = max(self.wanted, seen + 1) if seen > self.epoch else self.wanted
+        while self.epoch <= seen and not self.over:
+            self.wish.set()
+            news = self._news
+            await news.wait()
+        if self.over:
+            raise LostError("this replica does not lead any more")
+        return self.epoch
+
+    def renewed(self, *, epoch: int, at: float) -> None:
+        """Take note that the Lease is ours as of ``at`` (loop time)."""
+        self.epoch, self.renewed_at = epoch, at
+        self._tell()
+
+    def end(self) -> None:
+        """Take note that it is not."""
+        self.over = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Election:
+    """Campaigns for ever, and leads in between."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        lead: Callable[[Term], Coroutine[Any, Any, object]],
+        report: Callable[[PartStatus], None],
+        timing: Timing | None = None,
+    ) -> None:
+        """Create it for the Lease ``name``. ``identity`` is unique to this process, not to its pod.
+
+        ``lead`` runs while this replica leads. It is cancelled when the Lease is lost, and awaited before anything
+        else happens; it must not end by itself, and an exception of it passes through ``run``.
+        """
+        self._identity = identity
+        self._lead = lead
+        self._report = report
+        self._timing = timing if timing is not None else Timing()
+        self._lock = EpochLock(api=api, namespace=namespace, name=name, identity=identity)
+        self._rules = library.LeaderElection(
+            library.Config(
+                self._lock,
+                lease_duration=self._timing.lease,
+                renew_deadline=self._timing.renew,
+                retry_period=self._timing.retry,
+                onstarted_leading=_nothing,
+                onstopped_leading=_nothing,
+            )
+        )
+        self._term: Term | None = None
+
+    @property
+    def leading(self) -> bool:
+        """Whether this replica leads."""
+        return self._term is not None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this replica's term, or of its last one; 0 before the first."""
+        return self._lock.epoch
+
+    @property
+    def holder(self) -> str:
+        """Who leads, as far as is known; "" nobody."""
+        return self._lock.holder
+
+    async def run(self) -> None:
+        """Campaign and lead for ever. When cancelled while leading, the Lease is given up once ``lead`` has ended."""
+        while True:
+            self._term = await self._win()
+            log.info("leader.begins", identity=self._identity, epoch=self._term.epoch)
+            try:
+                await self._serve(self._term)
+            except BaseException:  # this process ends: others need not wait until the Lease has run out
+                await self._release()
+                raise
+            finally:
+                self._term.end()
+                log.info("leader.ends", identity=self._identity, epoch=self._term.epoch, holder=self._lock.holder)
+                self._term = None
+
+    async def _win(self) -> Term:
+        """Wait until the Lease is ours."""
+        backoff = aio.Backoff(first=self._timing.retry, limit=self._timing.retry)
+        while True:
+            at = asyncio.get_running_loop().time()
+            if await self._rules.try_acquire_or_renew():
+                return Term(epoch=self._lock.epoch, renewed_at=at)
+            self._say(f"{self._lock.holder} leads")
+            await backoff.wait()
+
+    async def _serve(self, term: Term) -> None:
+        """Lead until the Lease is lost."""
+        async with asyncio.TaskGroup() as group:
+            leading = aio.spawn_eternal(group, self._lead(term), name="leading")
+            await self._keep(term)
+            term.end()
+            leading.cancel()
+
+    async def _keep(self, term: Term) -> None:
+        """Renew the Lease until that fails for too long, or another holder is seen."""
+        while True:
+            try:
+                async with asyncio.timeout_at(term.renewed_at + self._timing.renew):
+                    await self._renew(term)
+            except TimeoutError:
+                log.warning("leader.not_renewed", seconds=self._timing.renew, error=str(self._lock.error or ""))
+                return
+            except LostError as error:
+                log.warning("leader.lost", error=str(error))
+                return
+            self._say(f"leads, epoch {term.epoch}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.retry):
+                    await term.wish.wait()
+
+    async def _renew(self, term: Term) -> None:
+        """Try until the Lease is renewed. Raises LostError once another has had it."""
+        while True:
+            term.wish.clear()
+            self._lock.floor = term.wanted
+            at = asyncio.get_running_loop().time()
+            if await self._rules.try_acquire_or_renew():
+                if self._lock.regained:  # it was deleted, or another has led since
+                    raise LostError("the Lease was not ours when it was renewed")
+                term.renewed(epoch=self._lock.epoch, at=at)
+                return
+            if self._lock.holder not in ("", self._identity):
+                raise LostError(f"{self._lock.holder} has taken the Lease")
+            self._say("cannot renew the Lease")
+            await asyncio.sleep(self._timing.retry)
+
+    async def _release(self) -> None:
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._lock.release()
+        except (errors.KubeError, TimeoutError) as error:
+            log.info("leader.not_released", error=str(error) or "no answer")
+
+    def _say(self, message: str) -> None:
+        error = self._lock.error
+        if error is None:
+            self._report(PartStatus(PartState.READY, message))
+        else:
+            self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+
+
+async def _nothing() -> None:
+    """The library insists on callbacks for the loop of its own that we do not use."""

@@ -1,0 +1,135 @@
+"""The Lease by which replicas agree who leads, with the leader's epoch in an annotation of it.
+
+Each write carries the resource version that was read, so of two replicas that write at once one fails. The epoch grows
+in the very write by which the holder changes: no two leaders ever have the same one.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+import structlog
+
+from common.kube import client, errors, paths
+from common.kube.transport import Json
+from controller.leader import library
+
+log = structlog.get_logger(__name__)
+
+EPOCH: Final = "kubemend.io/epoch"
+"""Annotation of the Lease: the epoch of the leader that holds it or held it last."""
+
+
+class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
+    """The library's lock over our own client, whose calls have deadlines. Errors become False, and ``error``.
+
+    ``epoch`` is ours once we have written it. ``floor``: the lowest that may be written from now on. ``holder`` is whom
+    the Lease named last, "" nobody. ``regained``: our last write took the Lease over, be it from nobody.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create it; ``clock`` gives Unix seconds, for people who read the Lease: nobody decides by them."""
+        super().__init__(name, namespace, identity)
+        self._api = api
+        self._collection = paths.collection("leases", namespace=namespace, group="coordination.k8s.io")
+        self._path = f"{self._collection}/{quote(name, safe='')}"
+        self._clock = clock
+        self._lease: Json = {}
+        self.epoch = 0
+        self.floor = 1
+        self.holder = ""
+        self.regained = False
+        self.error: errors.KubeError | None = None
+
+    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:  # noqa: ARG002 - the library's words
+        """Return the record in the Lease, None where nobody holds it; or False and why, in the library's words."""
+        try:
+            self._read(await self._api.get(self._path))
+        except errors.NotFoundError:
+            self._lease, self.holder, self.error = {}, "", None
+            return False, library.ApiException(status=404, reason="Not Found", body='{"code": 404}')
+        except errors.KubeError as error:
+            self.error = error
+            return False, library.ApiException(status=error.status, reason=str(error))
+        if not self.holder:
+            return True, None
+        spec = self._lease["spec"]
+        return True, library.LeaderElectionRecord(
+            self.holder,
+            str(spec.get("leaseDurationSeconds") or 1),
+            str(spec.get("acquireTime") or "unknown"),
+            str(spec.get("renewTime") or "unknown"),
+        )
+
+    async def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ARG002
+        """Make the Lease, ours; return whether it is."""
+        return await self._write(election_record)
+
+    async def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ARG002
+        """Take or renew the Lease that was read last; return whether it is ours."""
+        return await self._write(updated_record)
+
+    async def release(self) -> None:
+        """Give the Lease up, so that others need not wait until it has run out. Raises KubeError."""
+        self._read(await self._api.get(self._path))
+        if self.holder == self.identity:
+            spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            await self._api.update(self._path, {**self._lease, "spec": spec})
+
+    async def _write(self, record: Any) -> bool:
+        ours = self.holder == self.identity
+        wanted = self._with(duration=int(float(record.lease_duration)), ours=ours)
+        try:
+            if self._lease:
+                self._read(await self._api.update(self._path, wanted))
+            else:
+                self._read(await self._api.create(self._collection, wanted))
+        except errors.KubeError as error:
+            self.error = None if isinstance(error, errors.ConflictError) else error
+            log.debug("lease.not_written", error=str(error))
+            return False
+        self.regained = not ours
+        return True
+
+    def _with(self, *, duration: int, ours: bool) -> Json:
+        """Return the Lease as it is to be."""
+        now = dt.datetime.fromtimestamp(self._clock(), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        metadata, spec = self._lease.get("metadata") or {"name": self.name}, self._lease.get("spec") or {}
+        known = max(self.epoch, _epoch_of(self._lease))
+        epoch = max(known if ours else known + 1, self.floor)
+        transitions = int(spec.get("leaseTransitions") or 0)
+        return {
+            **self._lease,
+            "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), EPOCH: str(epoch)}},
+            "spec": {
+                **spec,
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": duration,
+                "acquireTime": spec.get("acquireTime") if ours else now,
+                "renewTime": now,
+                "leaseTransitions": transitions if ours or not self._lease else transitions + 1,
+            },
+        }
+
+    def _read(self, lease: Json) -> None:
+        self._lease = lease
+        self.holder = (lease.get("spec") or {}).get("holderIdentity") or ""
+        self.error = None
+        if self.holder == self.identity:
+            self.epoch = max(self.epoch, _epoch_of(lease))
+
+
+def _epoch_of(lease: Json) -> int:
+    """Return the epoch of whoever holds or held a Lease; 0 where it says none that makes sense."""
+    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,38 @@
+"""The names of the Restart resource (daemonset/crds/restarts.yaml), and of what we write beside its spec and status."""
+
+from typing import Final
+from urllib.parse import quote
+
+from common.kube import paths
+
+GROUP: Final = "restarts.kubemend.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "Restart"
+PLURAL: Final = "restarts"
+
+GANG_KIND: Final = "kubemend.io/gang-kind"
+GANG_NAME: Final = "kubemend.io/gang-name"
+"""Labels: a round's gang, so that ``kubectl get restarts -l kubemend.io/gang-name=NAME`` is its history."""
+
+ATTEMPT: Final = "kubemend.io/attempt"
+CAUSE: Final = "kubemend.io/cause"
+DECISION: Final = "kubemend.io/decision"
+"""Annotations that ``kubectl get restarts`` shows."""
+EPOCH: Final = "kubemend.io/epoch"
+"""Annotation: the epoch of the leader that the round belongs to; nobody else's words about it count."""
+ROUND: Final = "kubemend.io/round"
+"""Annotation: the status with which the round began, as JSON. (A status cannot be set by a creation.)"""
+
+WHOLE: Final = f"/apis/{API_VERSION}/{PLURAL}"
+"""The path of all Restarts."""
+
+
+def collection(namespace: str) -> str:
+    """Return the path of a namespace's Restarts."""
+    return paths.collection(PLURAL, namespace=namespace, group=GROUP, version=VERSION)
+
+
+def path(namespace: str, name: str) -> str:
+    """Return the path of one Restart."""
+    return f"{collection(namespace)}/{quote(name, safe='')}"

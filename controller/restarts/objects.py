@@ -1,0 +1,248 @@
+"""Restart objects as values, and the values as objects. Pure."""
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from common.gangs import GangKey
+from common.kube import timestamps
+from controller.model.members import Owner
+from controller.model.rounds import RoundRef
+from controller.restarts import names
+
+Json = dict[str, Any]
+
+FINAL: Final = frozenset({"Done", "Degraded", "Failed", "Refused"})
+"""Phases after which nothing comes."""
+COMPLETE: Final = "Complete"
+"""Condition: True from its end on, so that ``kubectl wait`` has something to wait for."""
+
+_PERCENT: Final = re.compile(r"(?P<number>\d{1,3})%")
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9]+")
+_LONGEST_PREFIX: Final = 200  # of a name, which may have 253 characters
+_VERSIONS: Final[Mapping[str, str]] = {"batch": "v1", "jobset.x-k8s.io": "v1alpha2", "apps": "v1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``spec.targetRef``."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSpec:
+    """What somebody asks for; None and empty leave it to the pods or to the controller. Times are in seconds."""
+
+    gang: GangKey | None = None
+    target: Target | None = None
+    containers: tuple[str, ...] = ()
+    strategy: str = ""
+    grace_seconds: int | None = None
+    max_unavailable: int | None = None
+    max_unavailable_percent: int | None = None
+    reason: str = ""
+    timeout_seconds: int | None = None
+    ttl_seconds: int | None = None
+
+    def unavailable(self, members: int) -> int | None:
+        """Return how many of so many members may be away at a time; None: all of them. A part is at least one."""
+        if self.max_unavailable_percent is not None:
+            return max(1, members * self.max_unavailable_percent // 100)
+        return self.max_unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One Restart object. ``created_at`` is Unix time by the API server's clock.
+
+    ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of a round that is not at its end is the one that it
+    began with, and what has been written since.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    created_at: float
+    spec: RestartSpec
+    gang: GangKey | None
+    attempt: int = 0
+    epoch: int = 0
+    status: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    deleting: bool = False
+
+    @property
+    def id(self) -> str:
+        """How rounds are called (``RoundRef.id``)."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def ref(self) -> RoundRef | None:
+        """The round that it is; None for a request that none has been made of."""
+        if self.gang is None or not self.attempt:
+            return None
+        return RoundRef(self.namespace, self.name, self.gang, self.attempt)
+
+    @property
+    def phase(self) -> str:
+        """``status.phase``; "" while there is none."""
+        return str(self.status.get("phase") or "")
+
+    @property
+    def is_round(self) -> bool:
+        """Whether a round has been made of it."""
+        return self.ref is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has come to its end, good or bad."""
+        return self.phase in FINAL
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it waits to be taken on."""
+        return not self.is_round and not self.is_finished and not self.deleting
+
+    @property
+    def finished_at(self) -> float:
+        """Unix time of its end."""
+        told = self.status.get("completionTime")
+        return timestamps.unix(told) if told else self.created_at
+
+
+@dataclass(frozen=True, slots=True)
+class NewRound:
+    """A round that begins. ``status`` is what there is to say by now, in the words of the resource.
+
+    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes.
+    """
+
+    gang: GangKey
+    attempt: int
+    epoch: int
+    status: Mapping[str, Any]
+    spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    owner: Owner | None = None
+
+    def labels(self) -> Json:
+        """Return the labels of its object."""
+        return {names.GANG_KIND: self.gang.kind, names.GANG_NAME: self.gang.name}
+
+    def annotations(self) -> Json:
+        """Return the annotations of its object."""
+        return {
+            names.ATTEMPT: str(self.attempt),
+            names.CAUSE: str((self.status.get("trigger") or {}).get("code") or ""),
+            names.DECISION: str((self.status.get("decision") or {}).get("kind") or ""),
+            names.EPOCH: str(self.epoch),
+            names.ROUND: json.dumps(dict(self.status), separators=(",", ":"), sort_keys=True),
+        }
+
+    def body(self, name: str) -> Json:
+        """Return its object."""
+        metadata: Json = {"name": name, "labels": self.labels(), "annotations": self.annotations()}
+        if (owners := _owners(self.owner)) is not None:
+            metadata["ownerReferences"] = owners
+        gang = {"kind": self.gang.kind, "name": self.gang.name}
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": metadata,
+            "spec": {"gang": gang, **self.spec},
+        }
+
+
+def name_for(gang: GangKey, attempt: int) -> str:
+    """Return a new name for a round's object: readable, in order, and never one that was there before."""
+    readable = _NOT_IN_A_NAME.sub("-", gang.name.lower()).strip("-")[:_LONGEST_PREFIX].strip("-") or "gang"
+    return f"{readable}-{attempt}-{secrets.token_hex(2)}"
+
+
+def parse(obj: Mapping[str, Any]) -> Restart:
+    """Return the value of a Restart object. Raises what ``common.kube.mirror`` takes for "not understood"."""
+    metadata, told = obj["metadata"], obj.get("status") or {}
+    namespace = metadata["namespace"]
+    annotations = metadata.get("annotations") or {}
+    spec = _spec(obj.get("spec") or {}, namespace)
+    round_told = names.ROUND in annotations
+    return Restart(
+        namespace=namespace,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=str(metadata.get("resourceVersion", "")),
+        generation=int(metadata.get("generation", 1)),
+        created_at=timestamps.unix(metadata["creationTimestamp"]),
+        spec=spec,
+        gang=_gang(metadata.get("labels") or {}, spec, namespace),
+        attempt=int(annotations[names.ATTEMPT]) if round_told else 0,
+        epoch=int(annotations[names.EPOCH]) if round_told else 0,
+        status=_status(told, json.loads(annotations[names.ROUND]) if round_told else {}),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json:
+    """Return a status as it is written: with the generation that it is about, and a condition to wait for."""
+    told: Json = {**status, "observedGeneration": generation}
+    phase = status.get("phase")
+    if phase in FINAL:
+        condition = {
+            "type": COMPLETE,
+            "status": "True",
+            "observedGeneration": generation,
+            "lastTransitionTime": status.get("completionTime") or timestamps.rfc3339(now),
+            "reason": phase,
+            "message": str((status.get("decision") or {}).get("detail") or ""),
+        }
+        others = [each for each in status.get("conditions") or () if each["type"] != COMPLETE]
+        told["conditions"] = [*others, condition]
+    return told
+
+
+def _status(told: Mapping[str, Any], begun: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the status of an object: one that is not at its end keeps what a new leader needs of its beginning."""
+    return MappingProxyType(dict(told) if told.get("phase") in FINAL else {**begun, **told})
+
+
+def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
+    """Read a spec. The server has checked it, so what cannot be here is not looked for."""
+    limit = spec.get("maxUnavailable")
+    percent = _PERCENT.fullmatch(limit) if isinstance(limit, str) else None
+    gang, target = spec.get("gang"), spec.get("targetRef")
+    return RestartSpec(
+        gang=GangKey(namespace, gang["kind"], gang["name"]) if gang else None,
+        target=Target(target["apiVersion"], target["kind"], target["name"]) if target else None,
+        containers=tuple(spec.get("containers") or ()),
+        strategy=spec.get("strategy") or "",
+        grace_seconds=spec.get("gracePeriodSeconds"),
+        max_unavailable=limit if isinstance(limit, int) else None,
+        max_unavailable_percent=int(percent["number"]) if percent else None,
+        reason=spec.get("reason") or "",
+        timeout_seconds=spec.get("timeoutSeconds"),
+        ttl_seconds=spec.get("ttlSecondsAfterFinished"),
+    )
+
+
+def _gang(labels: Mapping[str, str], spec: RestartSpec, namespace: str) -> GangKey | None:
+    """Return the gang that an object is about; None when only the pod that it names knows."""
+    if labels.get(names.GANG_KIND) and labels.get(names.GANG_NAME):
+        return GangKey(namespace, labels[names.GANG_KIND], labels[names.GANG_NAME])
+    if spec.target is not None and spec.target.kind in ("Job", "JobSet"):
+        return GangKey(namespace, spec.target.kind, spec.target.name)
+    return spec.gang
+
+
+def _owners(owner: Owner | None) -> list[Json] | None:
+    """Return the owner references, so that the object goes with its gang; None for an owner of an unknown version."""
+    if owner is None or owner.api_group not in _VERSIONS:
+        return None
+    api_version = f"{owner.api_group}/{_VERSIONS[owner.api_group]}"
+    return [{"apiVersion": api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}]

@@ -1,0 +1,143 @@
+"""Has pods replaced: each is marked, so that its Job does not count it as a failure, and then deleted.
+
+By name and UID: what has come in its place is never touched. Whoever owns the pod makes the new one.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from common import aio, conditions
+from common.kube import client, errors, paths, timestamps
+from controller.model.members import PodRef, PodUid
+from controller.model.rounds import Recreate
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(enum.Enum):
+    """What became of a pod.
+
+    ``DELETED``: it ends now; that it is gone, the pod watch tells. ``GONE``: there was no such pod any more.
+    ``REFUSED``: the API server will not have it deleted, or marked.
+    """
+
+    DELETED = "deleted"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+class Recreator:
+    """``recreate`` says what should go, ``run`` brings it about."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        on_outcome: Callable[[PodRef, Outcome, str], None],
+        clock: Callable[[], float] = time.time,
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.1, limit=5.0),
+        parallel: int = 16,
+    ) -> None:
+        """Create it; ``on_outcome`` gets the pod, what became of it, and why. ``clock`` gives Unix seconds."""
+        self._api = api
+        self._on_outcome = on_outcome
+        self._clock = clock
+        self._backoff = backoff
+        self._slots = asyncio.Semaphore(parallel)
+        self._wanted: dict[PodUid, Recreate] = {}
+        self._active: set[PodUid] = set()
+        self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
+
+    def recreate(self, wanted: Recreate) -> None:
+        """Have a pod replaced. Does not block. Said again it changes nothing, but for ``force``, which hastens it."""
+        uid = wanted.pod.uid
+        before = self._wanted.get(uid)
+        if before is not None and (before.force or not wanted.force):
+            return
+        self._wanted[uid] = wanted
+        if uid not in self._active:
+            self._active.add(uid)
+            self._queue.put_nowait(uid)
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop what is wanted of a pod: it is gone, or its round is off. What has been deleted stays so."""
+        self._wanted.pop(uid, None)
+
+    async def run(self) -> None:
+        """Carry it out for ever. What is left when it is cancelled is dropped: another leader has it then."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    uid = await self._queue.get()
+                    group.create_task(self._converge(uid), name=f"recreation of {uid}")
+        finally:
+            self._wanted.clear()
+            self._active.clear()
+            self._queue = asyncio.Queue()
+
+    async def _converge(self, uid: PodUid) -> None:
+        backoff = self._backoff()
+        done: Recreate | None = None
+        while (wanted := self._wanted.get(uid)) is not None and wanted is not done:
+            try:
+                async with self._slots:
+                    outcome, why = await self._replace(wanted)
+            except (errors.ApiUnavailableError, errors.ConflictError) as error:
+                log.warning("recreation.delayed", pod=str(wanted.pod), error=str(error))
+                await backoff.wait()
+                continue
+            except errors.KubeError as error:
+                outcome, why = Outcome.REFUSED, str(error)
+            done = wanted
+            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
+            self._on_outcome(wanted.pod, outcome, why)
+        self._active.discard(uid)
+
+    async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
+        pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
+        try:
+            await self._api.patch_status(path, _marks(wanted, now=self._clock()))
+            await self._api.delete(path, options=_options(wanted))
+        except errors.NotFoundError:
+            return Outcome.GONE, "the API server does not know it"
+        except (errors.ConflictError, errors.InvalidError):
+            if not await self._is_there(pod):
+                return Outcome.GONE, "there is another pod of its name"
+            raise
+        return Outcome.DELETED, wanted.message
+
+    async def _is_there(self, pod: PodRef) -> bool:
+        """Whether this very pod exists: a wrong UID answers 409 to a deletion, and 422 to a patch."""
+        try:
+            found = await self._api.get(paths.pod(pod.namespace, pod.name))
+        except errors.NotFoundError:
+            return False
+        return bool(found["metadata"]["uid"] == pod.uid)
+
+
+def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
+    """Return the patch that says why the pod goes; its UID is a precondition."""
+    types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
+    told = {
+        "status": "True",
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": timestamps.rfc3339(now),
+    }
+    return {
+        "metadata": {"uid": wanted.pod.uid},
+        "status": {"conditions": [{"type": each, **told} for each in types]},
+    }
+
+
+def _options(wanted: Recreate) -> dict[str, Any]:
+    """Return the DeleteOptions. One second of grace: frozen processes cannot answer SIGTERM however long they get.
+
+    Without any, the API server forgets the pod before kubelet has ended it; so only where nothing of it runs.
+    """
+    return {"preconditions": {"uid": wanted.pod.uid}, "gracePeriodSeconds": 0 if wanted.force else 1}

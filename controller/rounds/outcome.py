@@ -1,0 +1,78 @@
+"""What came of a round: who is back, who is not and why, and whether anything new ran beside something old. Pure."""
+
+from dataclasses import dataclass
+
+from controller.model.members import NodeName
+from controller.rounds.states import MemberState, Phase, Round, Stand
+
+_BACK = (Stand.RUNNING, Stand.COMPLETED)
+_NOT_BACK = (Stand.FAILED, Stand.STOPPING, Stand.LEAVING, Stand.JOINING, Stand.STOPPED, Stand.RELEASING)
+_WHY = {
+    Stand.LEAVING: ("NotGone", "its old pod is not gone yet"),
+    Stand.JOINING: ("NotRunning", "its new pod does not run yet"),
+    Stand.STOPPING: ("NotStopped", "it has not told that it is stopped"),
+    Stand.STOPPED: ("NotReleased", "it was stopped, and is let run without the others"),
+    Stand.RELEASING: ("NotRunning", "it has not told that it runs"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A member that is not back."""
+
+    member: str
+    node: NodeName
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a round ends that goes to its end, and why."""
+
+    phase: Phase
+    reason: str
+    detail: str = ""
+
+
+def ending(state: Round) -> Ending:
+    """Return how the round ends as it stands."""
+    missing = failures(state)
+    back = sum(one.stand in _BACK for one in current(state))
+    left_out = state.count(Stand.WAITING)
+    if missing or left_out:
+        first = missing[0] if missing else None
+        reason = first.reason if first is not None else "FailedAgain"
+        detail = f"{len(missing)} of {back + left_out + len(missing)} members are not back"
+        detail += f", such as {first.member}: {first.detail or first.reason}" if first is not None else ""
+        return Ending(Phase.DEGRADED if back or left_out else Phase.FAILED, reason, detail)
+    if not back:
+        return Ending(Phase.FAILED, "MembersGone", "no member is there any more")
+    return Ending(Phase.DONE, "Completed" if not state.count(Stand.RUNNING) else "Running")
+
+
+def current(state: Round) -> tuple[MemberState, ...]:
+    """Return the pod that counts for each slot, in the slots' order."""
+    return tuple(state.members[uid] for _, uid in sorted(state.newest.items()))
+
+
+def failures(state: Round) -> tuple[Failure, ...]:
+    """Return the members that are not back, in their slots' order. One that was deleted for good is none of them."""
+    found = {slot: Failure(slot, NodeName(""), "NotReplaced", "nobody has replaced its pod") for slot in state.awaited}
+    beside = (one for one in state.members.values() if one.old_runs and one.stand is not Stand.WAITING)
+    for one in (*current(state), *beside):
+        if one.stand in _NOT_BACK:
+            reason, detail = _WHY.get(one.stand, ("", ""))
+            name, node = one.member.pod.name, one.member.node
+            found[one.member.slot] = Failure(name, node, one.reason or reason, one.detail or detail)
+    return tuple(found[slot] for slot in sorted(found))
+
+
+def unheld(state: Round) -> tuple[MemberState, ...]:
+    """Return the pods of which something new ran, or may have run, before everything old was dead."""
+    return tuple(one for _, one in sorted(state.members.items()) if one.let_go or one.slipped > 0)
+
+
+def old_may_run(state: Round) -> tuple[MemberState, ...]:
+    """Return the pods of which something old may run though the round is over: those that made it fail."""
+    return tuple(one for _, one in sorted(state.members.items()) if one.old_runs)

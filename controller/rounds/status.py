@@ -1,0 +1,266 @@
+"""A round as its Restart object tells it, and back. Pure.
+
+What a round begins with is kept in an annotation of its object, as JSON: ``render`` of a round that is not over has
+everything in it that another leader needs (``parse``). At its end ``render`` gives the status, of bounded size: counts,
+timings, the slowest members, and those that are not back.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from common.gangs import GangKey
+from common.kube import timestamps
+from controller.decisions.facts import Decision, Kind, Reason
+from controller.gangs.budget import Past
+from controller.model.faults import Cause, Fault, FaultKind, Request
+from controller.model.members import PodRef, PodUid
+from controller.model.rounds import OrderKind
+from controller.rounds import outcome
+from controller.rounds.states import MemberState, Phase, Round, Stand
+
+Json = dict[str, Any]
+
+REQUEST: Final = "Request"
+REQUESTED: Final = "Requested"
+SLOWEST: Final = 20
+MOST_FAILURES: Final = 64
+MOST_SLOTS: Final = 1000
+"""Above that many slots a new leader finds out by itself which pods cannot go on where they are."""
+HELD_TOGETHER: Final = "HeldTogether"
+"""Condition: nothing new ran before everything old was dead. False has the reason, and names one pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """``status.trigger``. ``at`` is Unix time."""
+
+    kind: str
+    member: str
+    slot: str
+    node: str
+    code: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a new leader knows of a round. ``created_at`` is Unix time by the API server's clock, the others by ours."""
+
+    cause: Cause
+    decision: Decision
+    trigger: Trigger
+    started_at: float
+    created_at: float
+
+
+def render(state: Round) -> Json:
+    """Return the round in the words of the resource (daemonset/crds/restarts.yaml)."""
+    told: Json = {
+        "phase": state.phase.value,
+        "attempt": state.ref.attempt,
+        "trigger": _trigger(state),
+        "decision": {
+            "kind": state.decision.kind.value,
+            "reason": state.decision.reason.value,
+            "detail": state.decision.detail,
+        },
+        "startTime": timestamps.rfc3339(state.started_at),
+    }
+    if not state.phase.is_final:
+        return told | {"resume": _resume(state)}
+    assert state.ended is not None
+    ended_at = state.started_at + state.ended
+    failures = outcome.failures(state) if state.phase is not Phase.DONE else ()
+    return told | {
+        "members": _counts(state, failed=len(failures)),
+        "timings": _timings(state),
+        "completionTime": timestamps.rfc3339(ended_at),
+        "slowest": [_slow(each) for each in _slowest(state)],
+        "failures": [_failure(each) for each in failures[:MOST_FAILURES]],
+        "conditions": [_held_together(state, at=ended_at)],
+    }
+
+
+def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
+    """Return what ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError."""
+    resume, told, decided = status["resume"], status["trigger"], status["decision"]
+    trigger = Trigger(
+        kind=told["kind"],
+        member=told["member"],
+        slot=told["slot"],
+        node=told["node"],
+        code=told["code"],
+        message=told["message"],
+        at=float(resume["causeAt"]),
+    )
+    decision = Decision(
+        Kind(decided["kind"]), Reason(decided["reason"]), decided["detail"], recreate=frozenset(resume["recreate"])
+    )
+    return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), created_at)
+
+
+def past(status: Mapping[str, Any], *, created_at: float) -> Past:
+    """Return how a gang's budget counts a round, by its object. What is not told is taken to be as of its creation."""
+    trigger = status.get("trigger") or {}
+    at = _moment(status.get("completionTime"), default=_moment(status.get("startTime"), default=created_at))
+    is_request = trigger.get("kind") == REQUEST
+    return Past(
+        at=at,
+        fault_at=min(_moment(trigger.get("time"), default=created_at), at),
+        slot=str(trigger.get("slot") or ""),
+        code="" if is_request else str(trigger.get("code") or ""),
+    )
+
+
+def _trigger(state: Round) -> Json:
+    cause = state.cause
+    time = timestamps.rfc3339(cause.at)
+    if isinstance(cause, Request):
+        message = f"asked for by {cause.by}" + (f": {cause.why}" if cause.why else "")
+        who = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
+        return who | {"code": REQUESTED, "message": message, "time": time}
+    hit = state.members.get(cause.pod.uid)
+    return {
+        "kind": cause.kind.value,
+        "member": cause.pod.name,
+        "slot": hit.member.slot if hit is not None else "",
+        "node": hit.member.node if hit is not None else "",
+        "code": cause.code,
+        "message": cause.message,
+        "time": time,
+    }
+
+
+def _resume(state: Round) -> Json:
+    """What only another leader needs."""
+    cause, decision = state.cause, state.decision
+    kept: Json = {
+        "gang": str(state.ref.gang),
+        "startedAt": state.started_at,
+        "causeAt": cause.at,
+        "recreate": sorted(decision.recreate) if len(decision.recreate) <= MOST_SLOTS else [],
+    }
+    if isinstance(cause, Request):
+        return kept | {"by": cause.by, "why": cause.why, "all": cause.recreate, "atATime": cause.max_unavailable}
+    return kept | {
+        "id": cause.id,
+        "pod": [cause.pod.namespace, cause.pod.name, cause.pod.uid],
+        "container": cause.container,
+        "exitCode": cause.exit_code,
+        "actionClass": cause.action_class,
+        "device": cause.device,
+    }
+
+
+def _cause(trigger: Trigger, resume: Mapping[str, Any]) -> Cause:
+    gang = GangKey.parse(resume["gang"])
+    if trigger.kind == REQUEST:
+        return Request(gang, resume["by"], resume["why"], trigger.at, resume["atATime"], resume["all"])
+    namespace, name, uid = resume["pod"]
+    return Fault(
+        id=resume["id"],
+        pod=PodRef(namespace, name, PodUid(uid)),
+        gang=gang,
+        kind=FaultKind(trigger.kind),
+        code=trigger.code,
+        message=trigger.message,
+        at=trigger.at,
+        container=resume["container"],
+        exit_code=resume["exitCode"],
+        action_class=resume["actionClass"],
+        device=resume["device"],
+    )
+
+
+def _counts(state: Round, *, failed: int) -> Json:
+    current = outcome.current(state)
+    return {
+        "total": len(state.newest.keys() | state.awaited.keys()),
+        "inPlace": sum(each.order is OrderKind.RESTART and each.running is not None for each in current),
+        "recreated": len(_recreated(state)),
+        "stopped": sum(not each.old_runs for each in current),
+        "running": sum(each.stand is Stand.RUNNING for each in current),
+        "failed": failed,
+    }
+
+
+def _recreated(state: Round) -> set[str]:
+    return {each.member.slot for each in state.members.values() if each.recreated or each.replaces}
+
+
+def _timings(state: Round) -> Json:
+    """``totalMilliseconds`` counts from the fault, the others from the decision."""
+    told: Json = {}
+    everyone = state.members.values()
+    if state.stopped is not None:
+        told["stopMilliseconds"] = _milliseconds(state.stopped)
+        in_place = max(
+            (each.stopped for each in everyone if each.stopped is not None and not each.replaces), default=0.0
+        )
+        told["recreateMilliseconds"] = _milliseconds(state.stopped - in_place) if _recreated(state) else 0
+    if (last := max((each.running for each in everyone if each.running is not None), default=None)) is not None:
+        if state.stopped is not None and not state.rolling:
+            told["releaseMilliseconds"] = _milliseconds(max(last - state.stopped, 0.0))
+        told["totalMilliseconds"] = _milliseconds(max(state.started_at - state.cause.at, 0.0) + last)
+    return told
+
+
+def _slowest(state: Round) -> list[MemberState]:
+    everyone = outcome.current(state)
+    return sorted(everyone, key=lambda each: (-(each.running or 0.0), -(each.stopped or 0.0), each.member.slot))[
+        :SLOWEST
+    ]
+
+
+def _slow(one: MemberState) -> Json:
+    told: Json = {"member": one.member.pod.name, "node": one.member.node}
+    if one.stopped is not None:
+        told["stoppedMilliseconds"] = _milliseconds(one.stopped)
+    if one.running is not None:
+        told["runningMilliseconds"] = _milliseconds(one.running)
+    return told | {"phases": {name: _milliseconds(seconds) for name, seconds in one.seconds.items()}}
+
+
+def _failure(failure: outcome.Failure) -> Json:
+    return {
+        "member": failure.member,
+        "node": failure.node,
+        "reason": failure.reason,
+        "message": failure.detail,
+    }
+
+
+def _held_together(state: Round, *, at: float) -> Json:
+    holds, reason, message = True, "AllHeld", ""
+    if state.rolling:
+        holds, reason, message = False, "Rolling", "members were restarted one after another"
+    elif let_go := [each for each in outcome.unheld(state) if each.let_go]:
+        holds, reason, message = False, "RanUnheld", _such_as(let_go, "were let run before everything old was stopped")
+    elif old := outcome.old_may_run(state):
+        holds, reason, message = False, "OldMayRun", _such_as(old, "may still run as before, beside new ones")
+    elif slipped := outcome.unheld(state):
+        longest = max(each.slipped for each in slipped)
+        what = f"ran for {_milliseconds(longest)} ms at most before they were held"
+        holds, reason, message = True, "HeldAfterMilliseconds", _such_as(slipped, what)
+    return {
+        "type": HELD_TOGETHER,
+        "status": "True" if holds else "False",
+        "lastTransitionTime": timestamps.rfc3339(at),
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _such_as(found: Iterable[MemberState], what: str) -> str:
+    names = [each.member.pod.name for each in found]
+    return f"{len(names)} members {what}, such as {names[0]}"
+
+
+def _moment(text: str | None, *, default: float) -> float:
+    return float(timestamps.unix(text)) if text else default
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,203 @@
+"""The controller beside the dev nodes: its replicas as processes, and all that agents need to find and trust its hub.
+
+The agents' tokens are what a cluster would project into their pods: of the agent's service account, for the hub's
+audience, and bound to a pod on the agent's node. Those pods are there, but the agents run outside of them.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.kube import client as kube
+from common.kube import errors, paths
+from hack.devnode import images, loopback, processes
+from hack.devnode.node import Agent, DevNode
+
+NAMESPACE = "kubemend"
+ACCOUNT = "kubemend-agent"
+AUDIENCE = "kubemend-hub"
+HUB_NAME = "kubemend-hub.kubemend.svc"
+LEASE = "kubemend-controller"
+_LEASE_PATH = f"{paths.collection('leases', namespace=NAMESPACE, group='coordination.k8s.io')}/{LEASE}"
+_CA_CONFIG_MAP, _CA_KEY = "kubemend-hub-ca", "ca.crt"
+_MANIFESTS = Path(__file__).resolve().parents[2] / "daemonset"
+_CRDS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+_STOP_SECONDS = 30.0
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_TOKEN_SECONDS = 24 * 3600
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A controller process. ``name`` is its identity in the Lease."""
+
+    name: str
+    child: processes.Child
+    hub_address: str
+    metrics_address: str
+    log: Path
+
+
+class Controllers:
+    """The controller of a cluster. ``async with Controllers.on(nodes) as made: async with made.run() as first: …``."""
+
+    def __init__(self, nodes: Sequence[DevNode], *, replicas: int, api: kube.KubeClient) -> None:
+        self.hub_addresses = tuple(f"127.0.0.1:{loopback.free_port()}" for _ in range(replicas))
+        self._nodes = nodes
+        self._running: list[Controller] = []
+        self._api = api
+        self._directory = nodes[0].layout.root / "hub"
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, nodes: Sequence[DevNode], *, replicas: int = 2) -> "AsyncIterator[Controllers]":
+        """Make all that the controller finds in a cluster: CRDs, its namespace, the agents' account and tokens.
+
+        A Lease that a killed controller has left goes: the next one would wait until it expires.
+        """
+        async with kube.connect(kubeconfig=nodes[0].kubeconfig) as api:
+            made = cls(nodes, replicas=replicas, api=api)
+            await made._prepare()
+            yield made
+
+    @contextlib.asynccontextmanager
+    async def run(self, *extra: str, number: int = 1) -> AsyncIterator[Controller]:
+        """Run ``kubemend controller`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
+        name, where = f"controller-{number}", self._nodes[0].layout
+        metrics_address = f"127.0.0.1:{loopback.free_port()}"
+        flags = {
+            "kubeconfig": str(where.kubeconfig),
+            "pod-name": name,
+            "lease-name": LEASE,
+            "hub-address": self.hub_addresses[number - 1],
+            "metrics-address": metrics_address,
+        }
+        log = where.log_file(name)
+        child = processes.Child.start(
+            [sys.executable, "-m", "cli", "controller", *(f"--{key}={value}" for key, value in flags.items()), *extra],
+            name=f"kubemend controller {number}",
+            log=log,
+            pid_file=where.pid_file(name),
+            environment={**os.environ, "POD_NAMESPACE": NAMESPACE},
+        )
+        made = Controller(name, child, self.hub_addresses[number - 1], metrics_address, log)
+        self._running.append(made)
+        try:
+            yield made
+        finally:
+            self._running.remove(made)
+            await child.stop(grace=_STOP_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def agent(self, node: DevNode, *extra: str) -> AsyncIterator[Agent]:
+        """Run an agent that belongs to the hub; the controller must have run once, for its certificates."""
+        async with node.agent(*await self.agent_flags(node), *extra) as agent:
+            yield agent
+
+    async def agent_flags(self, node: DevNode) -> list[str]:
+        """Return how an agent finds and trusts the hub. Waits for the controller's certificate authority.
+
+        Raises processes.ProcessError when no controller runs that would make one.
+        """
+        authority = self._directory / "ca.crt"
+        authority.write_text(await self._authority())
+        return [
+            *(f"--hub={address}" for address in self.hub_addresses),
+            f"--hub-ca={authority}",
+            f"--hub-token={self._token_file(node)}",
+            f"--hub-name={HUB_NAME}",
+        ]
+
+    async def leader(self) -> str:
+        """Return who holds the Lease; empty when nobody does."""
+        try:
+            return str((await self._api.get(_LEASE_PATH))["spec"].get("holderIdentity") or "")
+        except errors.NotFoundError:
+            return ""
+
+    async def _authority(self) -> str:
+        path = f"{paths.collection('configmaps', namespace=NAMESPACE)}/{_CA_CONFIG_MAP}"
+        async with asyncio.timeout(_START_SECONDS):
+            while True:
+                with contextlib.suppress(errors.NotFoundError):
+                    return str((await self._api.get(path))["data"][_CA_KEY])
+                if all(each.child.returncode is not None for each in self._running):
+                    logs = ", ".join(str(each.log) for each in self._running)
+                    raise processes.ProcessError(f"no controller runs that would make certificates; see {logs}")
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _prepare(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        await self._create(paths.collection("namespaces"), _object("Namespace", NAMESPACE))
+        for path in sorted((_MANIFESTS / "crds").glob("*.yaml")):
+            for document in yaml.safe_load_all(path.read_text()):
+                if document and document["kind"] == "CustomResourceDefinition":
+                    await self._create(_CRDS, document)
+        await self._create(
+            paths.collection("serviceaccounts", namespace=NAMESPACE),
+            _object("ServiceAccount", ACCOUNT, namespace=NAMESPACE),
+        )
+        with contextlib.suppress(errors.NotFoundError):
+            await self._api.delete(_LEASE_PATH)
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._nodes:
+                tasks.create_task(self._write_token(node), name=f"token-{node.name}")
+
+    async def _write_token(self, node: DevNode) -> None:
+        pods = paths.collection("pods", namespace=NAMESPACE)
+        pod = await self._create(pods, _agent_pod(node.name))
+        file = self._token_file(node)
+        file.touch(mode=0o600)
+        file.write_text(await self._token(pod))
+
+    async def _token(self, pod: Json) -> str:
+        """Ask for a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node)."""
+        accounts = paths.collection("serviceaccounts", namespace=NAMESPACE)
+        metadata = pod["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": _TOKEN_SECONDS, "boundObjectRef": bound},
+        }
+        return str((await self._api.create(f"{accounts}/{ACCOUNT}/token", body))["status"]["token"])
+
+    def _token_file(self, node: DevNode) -> Path:
+        return self._directory / f"{node.name}.token"
+
+    async def _create(self, path: str, body: Json) -> Json:
+        """Create an object, or return the one that is there: the same cluster may be set up twice."""
+        try:
+            return await self._api.create(path, body)
+        except errors.ConflictError:
+            return await self._api.get(f"{path}/{body['metadata']['name']}")
+
+
+def _object(kind: str, name: str, *, namespace: str = "") -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+def _agent_pod(node: str) -> Json:
+    """Return the pod that an agent would be in."""
+    container = {"name": "agent", "image": images.PAUSE, "imagePullPolicy": "Never"}
+    pod = _object("Pod", f"{ACCOUNT}-{node}", namespace=NAMESPACE)
+    pod["spec"] = {
+        "nodeName": node,
+        "serviceAccountName": ACCOUNT,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }
+    return pod

@@ -1,0 +1,247 @@
+"""A gang as JobSet makes it: the pods of one Indexed Job, spread over nodes; each a worker that proves when it lives.
+
+Nothing runs that would replace lost members, as the Job controller does; who wants that calls ``Gang.replace``.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+from agent.actuator.cgroups import Cgroup
+from agent.cri.client import CriClient
+from agent.model.workloads import ContainerState, ContainerView, PodUid
+from agent.podresources.client import PodResourcesClient
+from common import cgroupfs
+from common.kube import client as kube
+from common.kube import errors, paths
+from hack.devnode import pulse
+from hack.devnode.gang_objects import CONTAINER, NAMESPACE, Json, Shape, Template
+from hack.devnode.node import DevNode
+from hack.devnode.pulse import Barrier, Life
+
+_JOBS = paths.collection("jobs", namespace=NAMESPACE, group="batch")
+_LOOK_SECONDS = 0.01
+_OVER = ("Succeeded", "Failed")
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 2 ms, and a busy machine lets it wait
+
+_T = TypeVar("_T")
+
+
+class Gang:
+    """One gang; make it with ``Gang.on``. A member is called by its index; a pod's host name is its member's name."""
+
+    def __init__(self, name: str, *, nodes: Sequence[DevNode], shape: Shape, api: kube.KubeClient) -> None:
+        root = nodes[0].layout.root
+        self.template = Template(name, shape=shape, lives=root / "gangs" / name, program=root / "pulse")
+        self.nodes = [nodes[index % len(nodes)] for index in range(shape.members)]
+        self._api = api
+        self._job_uid = ""
+        self._names: dict[int, str] = {}
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(
+        cls, nodes: Sequence[DevNode], name: str, *, shape: Shape | None = None, timeout: float = 60.0
+    ) -> AsyncIterator[Self]:
+        """Run a gang for the length of the block; yields it when all members train. Member i is on node i, and so on.
+
+        Raises TimeoutError.
+        """
+        async with kube.connect(kubeconfig=nodes[0].kubeconfig) as api:
+            gang = cls(name, nodes=nodes, shape=shape or Shape(), api=api)
+            began = time.monotonic_ns()
+            try:
+                await gang._create()
+                await gang.all_running(since=began, timeout=timeout)
+                await gang.shown_running(timeout=timeout)
+                yield gang
+            finally:
+                await gang._delete()
+
+    # --- what is to be seen of it
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        return self.template.shape.members
+
+    def lives(self) -> tuple[Life, ...]:
+        """Return all lives that its members have led, oldest first."""
+        return pulse.lives(self.template.lives)
+
+    def step(self, index: int) -> int:
+        """Return how far a member's training is."""
+        return pulse.step(self.template.lives, self.template.member(index))
+
+    async def pod(self, index: int) -> Json:
+        """Return a member's pod. Raises errors.NotFoundError when it is gone."""
+        return await self._api.get(paths.pod(NAMESPACE, self._names[index]))
+
+    async def pods(self) -> list[Json]:
+        """Return all members' pods, in their order."""
+        return [await self.pod(index) for index in range(self.size)]
+
+    async def identities(self) -> list[tuple[str, str, str]]:
+        """Return each member's pod UID, IP and node: what a restart in place keeps."""
+        return [
+            (pod["metadata"]["uid"], pod["status"].get("podIP", ""), pod["spec"]["nodeName"])
+            for pod in await self.pods()
+        ]
+
+    async def containers(self, index: int) -> tuple[ContainerView, ...]:
+        """Return the worker's containers in a member's pod, oldest first."""
+        uid = PodUid((await self.pod(index))["metadata"]["uid"])
+        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
+            return await cri.list_containers(pod_uid=uid, name=CONTAINER)
+
+    async def pid(self, index: int) -> int:
+        """Return the host's pid of a member's worker."""
+        (container,) = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
+        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
+            pid = (await cri.container_info(container.id)).pid
+        assert pid is not None, f"{self.template.member(index)} does not run"
+        return pid
+
+    async def devices(self, index: int) -> frozenset[str]:
+        """Return the UUIDs of the GPUs that kubelet has given to a member."""
+        socket = str(self.nodes[index].kubelet.pod_resources_socket)
+        async with PodResourcesClient(socket, report=lambda _: None) as pod_resources:
+            held = await pod_resources.list()
+        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
+        return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
+
+    async def stands_still(self, index: int) -> bool:
+        """Whether the kernel keeps a member's worker, which runs for the runtime, from running."""
+        cgroup = Cgroup.of_process(await self.pid(index), proc=_PROC, mounted_at=_CGROUPS)
+        return cgroup is not None and cgroupfs.frozen([cgroup.path]) is True
+
+    def running_since(self, moment: int) -> tuple[Life, ...]:
+        """Return each member's life that began at or after a moment (``time.monotonic_ns``) and is going on."""
+        now = time.monotonic_ns()
+        going_on = [life for life in self.lives() if life.began >= moment and now - life.last < _ALIVE_WITHIN]
+        return tuple({life.member: life for life in going_on}.values())
+
+    async def all_running(self, *, since: int, count: int | None = None, timeout: float = 60.0) -> tuple[Life, ...]:
+        """Wait until so many members (all) live that began at or after a moment. Raises TimeoutError."""
+        wanted = self.size if count is None else count
+        return await self.until(
+            lambda: found if len(found := self.running_since(since)) >= wanted else None,
+            what=f"{wanted} running workers of {self.template.name}",
+            timeout=timeout,
+        )
+
+    async def shown_running(self, *, timeout: float = 60.0) -> None:
+        """Wait until the API shows every member that is not over as it is in the runtime. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            for index in range(self.size):
+                while not await self._is_shown_running(index):  # noqa: ASYNC110 - two sides are compared, not one event
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def over(self, index: int, *, timeout: float = 60.0) -> None:
+        """Wait until the API shows that a member has come to its end. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while (await self.pod(index)).get("status", {}).get("phase") not in _OVER:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def started_by_kubelet(self) -> int:
+        """Return how many of the workers that run now kubelet has started, and not we, after their predecessors."""
+        now = [await self.containers(index) for index in range(self.size)]
+        return sum(views[-1].attempt > 0 and views[-1].restart_id is None for views in now)
+
+    async def until(self, look: Callable[[], _T | None], *, what: str, timeout: float = 60.0) -> _T:
+        """Look until there is something, and return it. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while (found := look()) is None:  # noqa: ASYNC110 - a mapped file tells nobody that it is written to
+                    await asyncio.sleep(_LOOK_SECONDS)
+                return found
+        except TimeoutError as error:
+            raise TimeoutError(f"{what} did not come within {timeout:g} s; lives: {self.lives()}") from error
+
+    def barrier(self, *, since: int) -> Barrier:
+        """Return how old and new lives lie around the round after a fault at ``since``."""
+        return pulse.barrier(self.lives(), since=since)
+
+    # --- what befalls it
+
+    async def end(self, index: int, *, exit_code: int) -> int:
+        """Have a member's worker exit by itself, with 0 or 1; return the moment before it."""
+        assert exit_code in (0, 1), "the worker knows these two"
+        pid = await self.pid(index)
+        moment = time.monotonic_ns()
+        os.kill(pid, signal.SIGUSR2 if exit_code else signal.SIGUSR1)
+        return moment
+
+    async def kill(self, *indices: int) -> int:
+        """SIGKILL members' workers, all at once; return the moment before it."""
+        pids = [await self.pid(index) for index in indices]
+        moment = time.monotonic_ns()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return moment
+
+    async def delete(self, index: int) -> None:
+        """Delete a member's pod, as a person or an eviction would."""
+        await self._api.delete(paths.pod(NAMESPACE, self._names[index]))
+
+    async def gone(self, index: int, uid: str, *, timeout: float = 60.0) -> None:
+        """Wait until a member's pod of that UID is not in the API any more. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while await self._exists(index, uid):  # noqa: ASYNC110 - a watch for one pod's end is not worth it
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def replace(self, index: int, *, node: DevNode | None = None) -> None:
+        """Make a member's pod anew under another name, as its Job would; on another ``node`` where one is given."""
+        if node is not None:
+            self.nodes[index] = node
+        await self._create_pod(index)
+
+    async def _is_shown_running(self, index: int) -> bool:
+        status = (await self.pod(index)).get("status", {})
+        if status.get("phase") in _OVER:
+            return True
+        shown = {each["name"]: each.get("containerID", "") for each in status.get("containerStatuses", ())}
+        running = [view.id for view in await self.containers(index) if view.state is ContainerState.RUNNING]
+        return bool(status.get("podIP")) and [shown.get(CONTAINER, "").rpartition("/")[2]] == running
+
+    # --- its objects
+
+    async def _create(self) -> None:
+        await asyncio.to_thread(pulse.build, self.template.program)
+        self.template.lives.mkdir(parents=True)
+        job = await self._api.create(_JOBS, self.template.job_object())
+        self._job_uid = job["metadata"]["uid"]
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(self.size):
+                tasks.create_task(self._create_pod(index), name=f"create-{index}")
+
+    async def _create_pod(self, index: int) -> None:
+        name = self._names[index] = f"{self.template.member(index)}-{secrets.token_hex(3)}"
+        pod = self.template.pod(index, name=name, node=self.nodes[index].name, job_uid=self._job_uid)
+        await self._api.create(paths.collection("pods", namespace=NAMESPACE), pod)
+
+    async def _delete(self) -> None:
+        """Delete all pods of the gang, and wait until they are gone: the next one wants their GPUs."""
+        uids = {}
+        for index, name in self._names.items():
+            with contextlib.suppress(errors.NotFoundError):
+                uids[index] = (await self._api.get(paths.pod(NAMESPACE, name)))["metadata"]["uid"]
+                await self._api.delete(paths.pod(NAMESPACE, name), options={"gracePeriodSeconds": 0})
+        for index, uid in uids.items():
+            await self.gone(index, uid)
+        if self._job_uid:
+            await self._api.delete(f"{_JOBS}/{self.template.job}", options={"propagationPolicy": "Background"})
+
+    async def _exists(self, index: int, uid: str) -> bool:
+        try:
+            pod = await self.pod(index)
+        except errors.NotFoundError:
+            return False
+        return bool(pod["metadata"]["uid"] == uid)

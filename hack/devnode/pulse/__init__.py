@@ -1,0 +1,114 @@
+"""Proof of life: a worker in C that says when it was alive, by a clock that all containers of the machine share.
+
+Whether something new ran while something old was still alive is told by the containers themselves, not by our logs.
+"""
+
+import struct
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIFE = struct.Struct("=5Q")  # struct life in pulse.c
+_STEP = struct.Struct("=Q")
+_PROGRAM = "pulse"
+_HELD = 50_000_000  # nanoseconds; a busy machine lets a process wait less than this, a round holds it longer
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run of a worker. Times are CLOCK_MONOTONIC nanoseconds (``time.monotonic_ns``), both ends inclusive.
+
+    ``still_since`` and ``still_for`` tell of its longest stand-still.
+    """
+
+    member: str
+    began: int
+    last: int
+    beats: int
+    still_since: int
+    still_for: int
+
+    def ran_before(self, moment: int) -> int:
+        """Return for how many nanoseconds it ran before that moment, if it stood still from some time before it on."""
+        if self.began >= moment:
+            return 0
+        stood_still = self.still_since < moment <= self.still_since + self.still_for
+        return (self.still_since if stood_still else min(self.last, moment)) - self.began
+
+    @property
+    def runs_since(self) -> int:
+        """When it was let run: where it was held after its first moments, the end of that."""
+        was_held = self.still_for > _HELD and self.still_since - self.began < _HELD
+        return self.still_since + self.still_for if was_held else self.began
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """How the lives of a gang lie around one round, in nanoseconds.
+
+    ``old`` and ``new`` count them. ``apart``: from the last sign of life of anything old to the first of anything new;
+    negative when they overlap. ``slipped``: for how long at most something new ran before everything old was dead.
+    """
+
+    old: int
+    new: int
+    apart: int
+    slipped: int
+
+
+def build(directory: Path) -> Path:
+    """Compile the worker into a directory, for any root file system; return its path.
+
+    Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / _PROGRAM
+    source = Path(__file__).with_name("pulse.c")
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static"]
+    subprocess.run(["cc", *flags, str(source), "-o", str(target)], check=True)
+    return target
+
+
+def command(*, program: str, lives: str) -> Sequence[str]:
+    """Return how a container runs it; both are paths as the container sees them."""
+    return (f"{program}/{_PROGRAM}", lives)
+
+
+def lives(directory: Path) -> tuple[Life, ...]:
+    """Return all lives that were ever led, oldest first."""
+    found = []
+    for path in directory.glob("*.life"):
+        data = path.read_bytes()
+        if len(data) == _LIFE.size and any(data):  # not between its creation and its first beat
+            found.append(Life(path.name.split(".")[0], *_LIFE.unpack(data)))
+    return tuple(sorted(found, key=lambda life: life.began))
+
+
+def step(directory: Path, member: str) -> int:
+    """Return how far a member's training is; 0 when it has never begun."""
+    try:
+        data = (directory / f"{member}.step").read_bytes()
+    except FileNotFoundError:
+        return 0
+    return int(_STEP.unpack(data)[0]) if len(data) == _STEP.size else 0
+
+
+def barrier(seen: Iterable[Life], *, since: int) -> Barrier:
+    """Return how lives lie around one round, for a fault at ``since``.
+
+    Old is the last life of each member that began before; one that goes on has not been restarted, and counts. New is
+    all that began later. Raises ValueError when there is nothing old, or nothing new: then nothing is proved.
+    """
+    lives_seen = sorted(seen, key=lambda life: life.began)
+    old = {life.member: life for life in lives_seen if life.began < since}
+    new = [life for life in lives_seen if life.began >= since]
+    if not old or not new:
+        raise ValueError(f"{len(old)} lives were there at {since} and {len(new)} began after it; no barrier to judge")
+    last_death = max(life.last for life in old.values())
+    return Barrier(
+        old=len(old),
+        new=len(new),
+        apart=new[0].began - last_death,
+        slipped=max(life.ran_before(last_death) for life in new),
+    )

@@ -1,0 +1,81 @@
+"""What a running dev node tells about itself: a file with its surroundings, and the state of its parts."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.kube import client, errors, paths
+from hack.devnode import layout, processes
+from hack.devnode.node import DevNode
+from hack.fakenvml import control as nvml_control
+
+_METRICS_PORT = 9464
+
+
+def write(nodes: Sequence[DevNode]) -> None:
+    """Note that these nodes are Ready, in each one's root. The first is named like the whole."""
+    names = [node.name for node in nodes]
+    for number, node in enumerate(nodes):
+        flags = node.agent_flags(metrics_address=f"127.0.0.1:{_METRICS_PORT + 10 * number}")
+        ready = {
+            "nodes": names,
+            "gpus": node.options.gpus,
+            "kinds": node.kinds,
+            "environment": {
+                "KUBECONFIG": str(node.kubeconfig),
+                "CONTAINER_RUNTIME_ENDPOINT": f"unix://{node.layout.containerd_socket}",
+                **{f"KUBEMEND_{key.upper().replace('-', '_')}": value for key, value in flags.items()},
+                **node.nvml.env(),
+            },
+        }
+        fresh = _file(node.layout).with_suffix(".tmp")
+        fresh.write_text(json.dumps(ready))
+        fresh.replace(_file(node.layout))
+
+
+def read(where: layout.NodeLayout) -> dict[str, Any] | None:
+    """Return what was noted of a node; None when it is not Ready (yet, or any more)."""
+    try:
+        ready: dict[str, Any] = json.loads(_file(where).read_text())
+    except FileNotFoundError:
+        return None
+    return ready
+
+
+def parts(where: layout.NodeLayout) -> Iterator[tuple[str, bool, str]]:
+    """Yield each part's name, whether it is fine, and a line about it."""
+    ready = read(where)
+    yield "node", ready is not None, f"{where.root}" if ready is not None else "not running"
+    if ready is None:
+        return
+    for part in ("containerd", "kubelet"):
+        running = processes.read_pid_file(where.pid_file(part))
+        if running is None and part == "containerd" and not where.containerd_config.exists():
+            yield part, True, "that of the first node"
+            continue
+        kind = f" ({ready['kinds'][part]})" if part in ready["kinds"] else ""
+        yield part, running is not None, f"pid {running.pid}{kind}" if running is not None else "not running"
+    good, line = asyncio.run(_node_condition(where))
+    yield "API", good, f"{line} ({ready['kinds']['api']})"
+    nvml_dir = Path(ready["environment"]["LD_LIBRARY_PATH"].split(":")[0])
+    with nvml_control.FakeNvml(where.nvml_dir / "state", nvml_dir) as nvml:
+        yield "NVML", True, f"driver {nvml.status()['driver']}, {ready['gpus']} GPUs, {where.nvml_dir}"
+    yield "kernel log", where.kernel_log.exists(), str(where.kernel_log)
+    agent = processes.read_pid_file(where.pid_file("agent"))
+    yield "agent", True, f"pid {agent.pid}" if agent is not None else "not started by this node"
+
+
+async def _node_condition(where: layout.NodeLayout) -> tuple[bool, str]:
+    try:
+        async with client.connect(kubeconfig=where.kubeconfig) as kube:
+            answer = await kube.get(f"{paths.NODES}/{where.name}")
+    except errors.KubeError as error:
+        return False, str(error)
+    states = {item["type"]: item["status"] for item in answer.get("status", {}).get("conditions") or ()}
+    return states.get("Ready") == "True", f"node {where.name} Ready={states.get('Ready', 'Unknown')}"
+
+
+def _file(where: layout.NodeLayout) -> Path:
+    return where.root / "ready.json"

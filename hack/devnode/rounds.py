@@ -1,0 +1,98 @@
+"""The Restart objects of a gang, as a person sees them: awaited, made, and moved back in time."""
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from common.gangs import GangKey
+from common.kube import client as kube
+from common.kube import paths
+
+API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
+_LOOK_SECONDS = 0.02
+_TIMES = ("startTime", "completionTime")
+
+Json = dict[str, Any]
+
+
+class Rounds:
+    """One gang's rounds."""
+
+    def __init__(self, api: kube.KubeClient, gang: GangKey) -> None:
+        self._api = api
+        self._gang = gang
+        group, _, version = API_VERSION.partition("/")
+        self._path = paths.collection("restarts", namespace=gang.namespace, group=group, version=version)
+
+    async def all(self) -> list[Json]:
+        """Return the gang's Restart objects that are rounds, the oldest first."""
+        listed = (await self._api.list(self._path)).items
+        return sorted((each for each in listed if self._is_ours(each)), key=attempt)
+
+    async def until(self, holds: Callable[[Sequence[Json]], bool], *, what: str, timeout: float = 60.0) -> list[Json]:
+        """Look until it holds for the rounds so far. Raises TimeoutError."""
+        found: list[Json] = []
+        try:
+            async with asyncio.timeout(timeout):
+                while not holds(found := await self.all()):  # noqa: ASYNC110 - a person's view: lists, no watch
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{what} did not come within {timeout:g} s; rounds: {json.dumps(found)}") from error
+        return found
+
+    async def finished(self, count: int, *, timeout: float = 60.0) -> Json:
+        """Wait until the gang has had so many rounds and the last one has come to its end; return that one."""
+        found = await self.until(
+            lambda rounds: len(rounds) >= count and is_finished(rounds[-1]),
+            what=f"the end of round {count} of {self._gang}",
+            timeout=timeout,
+        )
+        return found[-1]
+
+    async def ask(self, name: str, **spec: Any) -> None:
+        """Create a Restart object for the gang, as a person would; ``spec`` is what comes beside ``gang``."""
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "Restart",
+            "metadata": {"name": name, "namespace": self._gang.namespace},
+            "spec": {"gang": {"kind": self._gang.kind, "name": self._gang.name}, **spec},
+        }
+        await self._api.create(self._path, body)
+
+    async def age(self, by: dt.timedelta) -> None:
+        """Move all finished rounds back in time. A controller that leads now has its own memory of them."""
+        for each in await self.all():
+            status = each.get("status", {})
+            moved: Json = {key: _earlier(status[key], by) for key in _TIMES if key in status}
+            if "time" in status.get("trigger", {}):
+                moved["trigger"] = {"time": _earlier(status["trigger"]["time"], by)}
+            path = f"{self._path}/{each['metadata']['name']}"
+            await self._api.patch_status(path, {"status": moved}, content_type=kube.Patch.MERGE)
+
+    def _is_ours(self, restart: Json) -> bool:
+        labels = restart["metadata"].get("labels", {})
+        return (labels.get("kubemend.io/gang-kind"), labels.get("kubemend.io/gang-name")) == (
+            self._gang.kind,
+            self._gang.name,
+        )
+
+
+def attempt(restart: Json) -> int:
+    """Return a round's number."""
+    return int(restart["metadata"].get("annotations", {}).get("kubemend.io/attempt", 0))
+
+
+def is_finished(restart: Json) -> bool:
+    """Whether a round has come to its end."""
+    return "completionTime" in restart.get("status", {})
+
+
+def name_of(restart: Json) -> str:
+    """Return the name of a Restart object."""
+    return str(restart["metadata"]["name"])
+
+
+def _earlier(time: str, by: dt.timedelta) -> str:
+    return (dt.datetime.fromisoformat(time) - by).strftime("%Y-%m-%dT%H:%M:%SZ")

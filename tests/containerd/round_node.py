@@ -1,0 +1,360 @@
+"""A node for rounds on the real containerd: the engine's own parts, the API's view of the pods by hand, no kubelet."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from prometheus_client import CollectorRegistry
+
+from agent.actuator.exec_hold import ExecHolds
+from agent.actuator.freezer import Freezer
+from agent.actuator.host_files import HostFiles
+from agent.actuator.standby import Standbys
+from agent.actuator.tools import Tools
+from agent.cri.client import CriClient
+from agent.cri.events import ContainerEvent, EventKind
+from agent.engine import ports
+from agent.engine.ledger import HealthLedger
+from agent.engine.members import Clocks, since_boot
+from agent.engine.metrics import Metrics
+from agent.engine.orders import Knowledge
+from agent.engine.recovery import Recovery
+from agent.engine.restarts import Restarts
+from agent.engine.rounds import Rounds
+from agent.health import catalog_file
+from agent.history.store import Store
+from agent.model.rounds import Order, OrderKind, Phase, Standing
+from agent.model.workloads import (
+    Allocations,
+    ContainerId,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerView,
+    PodRef,
+    PodUid,
+    PodView,
+    RestartPolicy,
+    SandboxId,
+)
+from agent.restart import members
+from agent.sources.containers import ContainerWatch
+from agent.sources.processes import ProcFs
+from common.pb.runtime.v1 import api_pb2
+from hack.devnode.containerd import Containerd
+from hack.devnode.layout import NodeLayout
+from hack.devnode.pods import Pods, RunningPod, container
+from tests import eventually
+from tests.fakes import outside
+
+DEADLINE = 60.0
+VOLUME = [{"name": "data", "mountPath": "/data"}]
+SCRIPT = "read up idle < /proc/uptime; echo $up >> /data/runs; while :; do sleep 1; done"
+"""Writes down, by the kernel's clock since boot, when its first instruction was; /proc/uptime counts hundredths."""
+TICK = 0.01
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+_RELIST = 0.2
+
+
+@dataclass
+class Told:
+    """Where a member stands, as it was told."""
+
+    standings: list[Standing] = field(default_factory=list)
+
+    def __call__(self, standing: Standing) -> None:
+        self.standings.append(standing)
+
+    @property
+    def phases(self) -> list[Phase]:
+        return [standing.phase for standing in self.standings]
+
+    async def until(self, phase: Phase) -> Standing:
+        await eventually.true(lambda: phase in self.phases, look_again=0.002)
+        return next(standing for standing in self.standings if standing.phase is phase)
+
+
+@dataclass
+class Agent:
+    """One life of an agent's parts: it ends like a killed one, without a chance to clean up."""
+
+    rounds: Rounds
+    store: Store
+    events: ContainerWatch
+    runtime: CriClient
+    tasks: list[asyncio.Task[Any]]
+
+    def order(self, order: Order) -> Told:
+        """Have an order carried out."""
+        told = Told()
+        self.tasks.append(asyncio.create_task(self.rounds.carry_out(order, told=told), name=f"order {order.pod}"))
+        return told
+
+    async def stands(self, phase: Phase) -> None:
+        """Wait until the only member stands there."""
+        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+
+    async def nothing_is_open(self) -> None:
+        """Wait until the journal has no open restart."""
+
+        async def closed() -> bool:
+            return await self.store.unfinished() == ()
+
+        await eventually.true(closed)
+
+    async def die(self) -> None:
+        """End everything at once."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@dataclass
+class RoundNode:
+    """Pods in the shared containerd, and agents that come and go."""
+
+    containerd: Containerd
+    made: Pods
+    directory: Path
+    views: outside.Pods = field(default_factory=outside.Pods)
+    running: dict[PodUid, RunningPod] = field(default_factory=dict)
+
+    async def pod(
+        self, name: str, *, policy: RestartPolicy = RestartPolicy.ALWAYS, mains: Iterable[str] = ("main",)
+    ) -> PodView:
+        """Start a pod, and let the API tell of it."""
+        mains = tuple(mains)
+        pod = await self.made.run(
+            name=name,
+            containers=[container(main, SCRIPT, volumeMounts=VOLUME) for main in mains],
+            volumes=[{"name": "data", "emptyDir": {}}],
+            restartPolicy=policy.value,
+        )
+        view = pod_view(
+            name,
+            uid=PodUid(pod.pod.uid),
+            policy=policy,
+            containers={main: ContainerId(pod.containers[main]) for main in mains},
+        )
+        self.running[view.ref.uid] = pod
+        await self.views.put(view)
+        await self.has_run(view, times=len(mains))
+        return view
+
+    def runs(self, pod: PodView) -> list[float]:
+        """Return when containers of the pod have begun to run, in seconds since boot."""
+        directory = self.containerd.node.pod_dir(pod.ref.uid) / "volumes" / "kubernetes.io~empty-dir" / "data"
+        file = directory / "runs"
+        return [float(line) for line in file.read_text().split()] if file.exists() else []
+
+    async def has_run(self, pod: PodView, *, times: int) -> list[float]:
+        await eventually.true(lambda: len(self.runs(pod)) >= times)
+        return self.runs(pod)
+
+    @contextlib.asynccontextmanager
+    async def agent(self, *, can_hold: bool = True) -> AsyncIterator[Agent]:
+        """Start an agent; ``can_hold`` False: fanotify is not to be had."""
+        async with agent(self.containerd.node, directory=self.directory, views=self.views, can_hold=can_hold) as made:
+            yield made
+
+    async def running_in(self, pod: PodView) -> list[ContainerView]:
+        """Return what the runtime shows running."""
+        async with self._runtime() as cri:
+            return list(await cri.list_containers(pod_uid=pod.ref.uid, state=ContainerState.RUNNING))
+
+    async def only_runs(self, pod: PodView, container_id: ContainerId | None) -> None:
+        """Wait until nothing else of the pod runs."""
+        wanted = [container_id] if container_id is not None else []
+
+        async def so() -> bool:
+            return [view.id for view in await self.running_in(pod)] == wanted
+
+        await eventually.true(so)
+
+    def stands_still(self, container_id: ContainerId) -> bool:
+        """Whether the kernel keeps a container from running."""
+        (group,) = (path for path in CGROUPS.rglob(f"*{container_id}*") if (path / "cgroup.freeze").exists())
+        return "frozen 1" in (group / "cgroup.events").read_text().splitlines()
+
+    @contextlib.asynccontextmanager
+    async def watching(self, pod: PodView) -> "AsyncIterator[asyncio.Queue[ContainerEvent]]":
+        """Follow a pod's containers as somebody else does."""
+        async with self._runtime() as cri:
+            watch = ContainerWatch(cri, report=lambda _: None)
+            work = asyncio.create_task(watch.run())
+            async with watch.subscribe(pod.ref.uid) as events:
+                yield events
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    @staticmethod
+    async def until_event(events: "asyncio.Queue[ContainerEvent]", moment: str, *, old: ContainerId) -> None:
+        """Wait for the old container's end, or for the creation or start of a new one."""
+        wanted = {
+            "old stopped": (EventKind.STOPPED, True),
+            "created": (EventKind.CREATED, False),
+            "started": (EventKind.STARTED, False),
+        }[moment]
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                event = await events.get()
+                if (event.kind, event.container.id == old) == wanted:
+                    return
+
+    @contextlib.asynccontextmanager
+    async def mortal_agent(self, pod: PodView) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run an agent in a process of its own, which carries out a round's order."""
+        (spec,) = pod.containers
+        arguments = (self.containerd.node.name, self.directory, pod.ref.name, pod.ref.uid, pod.restart_policy.value)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.containerd.mortal_agent",
+            *map(str, arguments),
+            str(spec.container_id),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def forget_everything(self) -> None:
+        """The disk with the agent's memory is replaced."""
+        for file in self.directory.glob("state.db*"):
+            file.unlink()
+
+    async def kubelet_starts(self, pod: PodView, *, attempt: int) -> ContainerId:
+        """What kubelet does where it has not seen our successor: the same container, once more."""
+        made = self.running[pod.ref.uid]
+        async with self._runtime() as cri:
+            info = await cri.container_info(ContainerId(made.containers["main"]))
+            assert info.config is not None
+            plain = {key: value for key, value in info.config.items() if key != "envs"}
+            config = json_format.ParseDict(plain, api_pb2.ContainerConfig())
+            config.metadata.attempt = attempt
+            config.log_path = f"main/{attempt}.log"
+            container_id = await cri.create_container(
+                sandbox_id=SandboxId(made.sandbox_id), config=config, sandbox_config=made.sandbox
+            )
+            await cri.start_container(container_id)
+        return container_id
+
+    def _runtime(self) -> CriClient:
+        return CriClient(str(self.containerd.node.containerd_socket))
+
+
+@contextlib.asynccontextmanager
+async def agent(
+    node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True
+) -> AsyncIterator[Agent]:
+    """Run an agent's parts on the node, with their memory in a directory; kubelet's status is kept in ``views``."""
+    socket = str(node.containerd_socket)
+    store = await Store.open(directory / "state.db")
+    metrics = Metrics(CollectorRegistry())
+    ledger = HealthLedger(store=store, metrics=metrics, boot_id="this", catalog=catalog_file.builtin())
+    processes = ProcFs()
+    holds = ExecHolds(socket_path=socket, proc=processes.root)
+    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root)
+    async with CriClient(socket) as cri:
+        events = ContainerWatch(cri, report=lambda _: None)
+        tools = Tools(
+            runtime=cri,
+            events=events,
+            files=HostFiles(symlink_dir=node.container_log_links),
+            standbys=standbys if can_hold else None,
+        )
+        everything = ports.Outside(
+            runtime=cri,
+            events=events,
+            pods=views,
+            devices=outside.Devices(),
+            owners=outside.Owners(),
+            reporter=outside.Conditions(),
+            processes=processes,
+            actuators=ports.Actuators.of(tools, pods=views),
+        )
+        rounds = Rounds(
+            outside=everything,
+            store=store,
+            restarts=Restarts(outside=everything, store=store, metrics=metrics, now=time.time, can_hold=can_hold),
+            freezer=Freezer(
+                runtime=cri,
+                holds=holds if can_hold else None,
+                processes=processes,
+                proc=processes.root,
+                cgroup_root=processes.cgroup_root,
+                owner=node.name,
+            ),
+            knowledge=Knowledge(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
+            clocks=Clocks(now=time.time, since_boot=since_boot, boot="this"),
+        )
+        held = await rounds.load()
+        works = (events.run(), rounds.run(), _kubelet(events, views))
+        agent = Agent(rounds, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
+        try:
+            await eventually.true(lambda: bool(events.containers()))
+            await Recovery(outside=everything, store=store, now=time.time, spared=held).run()
+            yield agent
+        finally:
+            await agent.die()
+            await store.close()
+
+
+async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:
+    """Show in the pods' status what runs, as kubelet does."""
+    async with events.subscribe() as changes:
+        while True:
+            for pod in list(views.pods().values()):
+                mine = members.newest(view for view in events.containers() if view.ref.pod.uid == pod.ref.uid)
+                specs = tuple(_shown(spec, mine.get(spec.name)) for spec in pod.containers)
+                if specs != pod.containers:
+                    await views.put(replace(pod, containers=specs))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELIST):
+                    await changes.get()
+
+
+def pod_view(name: str, *, uid: PodUid, policy: RestartPolicy, containers: Mapping[str, ContainerId]) -> PodView:
+    """Return a pod as the API tells of it: opted in, with these main containers running."""
+    specs = (
+        ContainerSpec(name=main, role=ContainerRole.MAIN, container_id=container_id, running=True)
+        for main, container_id in containers.items()
+    )
+    return PodView(
+        ref=PodRef("default", name, uid),
+        phase="Running",
+        restart_policy=policy,
+        containers=tuple(specs),
+        annotations={"kubemend.io/restart": "InPlace"},
+    )
+
+
+def order(pod: PodView, *, number: int = 1, kind: OrderKind = OrderKind.RESTART, hold_seconds: float = 30.0) -> Order:
+    """Return an order of a round."""
+    return Order(
+        round=f"default/gang-{number}",
+        gang="default/Gang/g",
+        attempt=number,
+        pod=pod.ref.uid,
+        kind=kind,
+        cause_code="Exit",
+        cause_message="trainer-0 exited with 1",
+        hold_seconds=hold_seconds,
+    )
+
+
+def _shown(spec: ContainerSpec, view: ContainerView | None) -> ContainerSpec:
+    running = view is not None and view.state is ContainerState.RUNNING
+    return replace(spec, container_id=view.id if view is not None else None, running=running)

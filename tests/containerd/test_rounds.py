@@ -1,0 +1,272 @@
+"""Members of rounds on the real containerd: nothing new runs before it is let go, whatever becomes of the agent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.actuator import cgroups
+from agent.actuator.freezer import Freezer
+from agent.engine.members import since_boot
+from agent.model.rounds import OrderKind, Phase
+from agent.model.workloads import PodView, RestartPolicy
+from agent.sources.processes import ProcFs
+from hack.devnode.containerd import Containerd
+from hack.devnode.pods import Pods
+from tests.containerd.round_node import CGROUPS, TICK, RoundNode, order
+
+pytestmark = pytest.mark.containerd
+
+LONG_ENOUGH = 0.3
+"""Seconds in which whatever is not held writes down that it runs."""
+MEMBERS = 20
+
+
+@pytest.fixture
+async def node(containerd: Containerd, pods: Pods, tmp_path: Path) -> AsyncIterator[RoundNode]:
+    yield RoundNode(containerd=containerd, made=pods, directory=tmp_path)
+    left = [group for _, group, mark in cgroups.marked(CGROUPS) if mark.endswith(f" {containerd.node.name}")]
+    assert [group for group in left if group.frozen and group.populated] == [], "something stays frozen"
+
+
+async def none_has_run(node: RoundNode, *pods: PodView, times: int = 1) -> None:
+    await asyncio.sleep(LONG_ENOUGH)
+    assert [len(node.runs(pod)) for pod in pods] == [times] * len(pods)
+
+
+@pytest.mark.parametrize("policy", list(RestartPolicy))
+async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, policy: RestartPolicy) -> None:
+    pod = await node.pod("member", policy=policy)
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        stopped = await told.until(Phase.STOPPED)
+        assert stopped.slipped == 0.0
+        (running,) = await node.running_in(pod)
+        assert agent.rounds.held() == {running.id}
+        await none_has_run(node, pod)
+        released = since_boot()
+        agent.rounds.release("default/gang-1", [pod.ref.uid])
+        await told.until(Phase.RUNNING)
+        _, second = await node.has_run(pod, times=2)
+        assert second >= released - TICK
+        assert agent.rounds.held() == frozenset()
+
+
+async def test_where_nothing_can_be_held_at_its_first_instruction_the_freezer_stops_it_soon(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent(can_hold=False) as agent:
+        told = agent.order(order(pod))
+        await told.until(Phase.STOPPED)
+        lines = len(node.runs(pod))
+        await none_has_run(node, pod, times=lines)
+        (running,) = await node.running_in(pod)
+        assert node.stands_still(running.id)
+        agent.rounds.release("default/gang-1", [])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)
+
+
+async def test_all_main_containers_of_a_member_are_restarted_and_held(node: RoundNode) -> None:
+    pod = await node.pod("member", mains=("main", "second"))
+    before = {view.id for view in await node.running_in(pod)}
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        await told.until(Phase.STOPPED)
+        after = {view.id for view in await node.running_in(pod)}
+        assert len(after) == 2
+        assert not after & before
+        await none_has_run(node, pod, times=2)
+        agent.rounds.release("default/gang-1", [pod.ref.uid])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=4)
+
+
+async def test_twenty_members_of_one_node_stand_still_at_one_time(node: RoundNode) -> None:
+    pods = [await node.pod(f"member-{number}") for number in range(MEMBERS)]
+    async with node.agent() as agent:
+        for number in (1, 2):
+            told = [agent.order(order(pod, number=number)) for pod in pods]
+            stopped = [await each.until(Phase.STOPPED) for each in told]
+            await none_has_run(node, *pods, times=number)
+            assert [standing.slipped for standing in stopped] == [0.0] * MEMBERS
+            released = since_boot()
+            agent.rounds.release(f"default/gang-{number}", [])
+            for each in told:
+                await each.until(Phase.RUNNING)
+            for pod in pods:
+                assert (await node.has_run(pod, times=number + 1))[-1] >= released - TICK
+
+
+async def test_a_container_that_kubelet_starts_meanwhile_is_frozen_and_is_the_one_that_survives(
+    node: RoundNode,
+) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        await told.until(Phase.STOPPED)
+        theirs = await node.kubelet_starts(pod, attempt=2)
+        await node.only_runs(pod, theirs)
+        assert agent.rounds.held() >= {theirs}
+        assert node.stands_still(theirs)
+        lines = node.runs(pod)
+        assert len(lines) <= 2, "kubelet's may have run for some milliseconds, ours not at all"
+        agent.rounds.release("default/gang-1", [pod.ref.uid])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)
+        assert [view.id for view in await node.running_in(pod)] == [theirs]
+
+
+async def test_a_replacement_is_held_as_it_appears_and_nothing_of_it_is_ended(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    (running,) = await node.running_in(pod)
+    async with node.agent() as agent:
+        told = agent.order(order(pod, kind=OrderKind.HOLD))
+        await told.until(Phase.STOPPED)
+        assert node.stands_still(running.id)
+        agent.rounds.release("default/gang-1", [])
+        await told.until(Phase.RUNNING)
+        assert not node.stands_still(running.id)
+    assert [view.id for view in await node.running_in(pod)] == [running.id]
+
+
+async def test_what_an_agent_held_when_it_died_stays_held_until_the_next_one_hears_of_the_release(
+    node: RoundNode,
+) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        await agent.order(order(pod)).until(Phase.STOPPED)
+    await none_has_run(node, pod)
+    async with node.agent() as agent:
+        assert [standing.phase for standing in agent.rounds.standings()] == [Phase.STOPPED]
+        await none_has_run(node, pod)
+        told = agent.order(order(pod))  # the hub says it again
+        await told.until(Phase.STOPPED)
+        agent.rounds.release("default/gang-1", [pod.ref.uid])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)
+        await agent.nothing_is_open()
+
+
+async def test_the_next_agent_lets_go_by_itself_when_the_round_is_not_heard_of_in_time(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        await agent.order(order(pod, hold_seconds=3.0)).until(Phase.STOPPED)
+    async with node.agent() as agent:
+        await agent.stands(Phase.SELF_RELEASED)
+        await node.has_run(pod, times=2)
+        await agent.nothing_is_open()
+
+
+async def test_an_agent_that_comes_back_too_late_lets_go_at_once(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        await agent.order(order(pod, hold_seconds=2.0)).until(Phase.STOPPED)
+    await asyncio.sleep(2.0)
+    assert len(node.runs(pod)) == 1
+    async with node.agent() as agent:
+        await agent.stands(Phase.SELF_RELEASED)
+        await node.has_run(pod, times=2)
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.NEVER])
+@pytest.mark.parametrize("moment", ["old stopped", "created", "started", "told"])
+async def test_a_killed_agents_successor_finishes_held_what_it_has_begun(
+    node: RoundNode, moment: str, policy: RestartPolicy
+) -> None:
+    pod = await node.pod("member", policy=policy)
+    (old,) = await node.running_in(pod)
+    async with node.watching(pod) as events, node.mortal_agent(pod) as process:
+        if moment == "told":
+            assert process.stdout is not None
+            while await process.stdout.readline() != b"Stopped\n":
+                assert process.returncode is None
+        else:
+            await node.until_event(events, moment, old=old.id)
+        process.kill()
+        await process.wait()
+    running = await node.running_in(pod)
+    assert len([view for view in running if not node.stands_still(view.id)]) <= 1, "two run"
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        stopped = await told.until(Phase.STOPPED)
+        (successor,) = await node.running_in(pod)
+        assert successor.id != old.id
+        assert node.stands_still(successor.id)
+        assert len(node.runs(pod)) == 1 or stopped.slipped > 0.0, "what has run was told"
+        lines = len(node.runs(pod))
+        await none_has_run(node, pod, times=lines)
+        agent.rounds.release("default/gang-1", [])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)
+        assert [view.id for view in await node.running_in(pod)] == [successor.id]
+        await agent.nothing_is_open()
+
+
+async def test_what_is_frozen_without_a_record_is_let_go_at_the_start(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        await agent.order(order(pod)).until(Phase.STOPPED)
+    node.forget_everything()
+    async with node.agent() as agent:
+        await node.has_run(pod, times=2)
+        assert agent.rounds.standings() == ()
+
+
+async def test_what_the_agent_of_another_node_has_frozen_is_left_alone(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        await told.until(Phase.STOPPED)
+        another = Freezer(
+            runtime=agent.runtime,
+            holds=None,
+            processes=ProcFs(),
+            proc=Path("/proc"),
+            cgroup_root=CGROUPS,
+            owner=f"not-{node.containerd.node.name}",
+        )
+        assert pod.ref.uid not in await another.take_over(keep=())
+        await none_has_run(node, pod)
+        agent.rounds.release("default/gang-1", [])
+        await told.until(Phase.RUNNING)
+
+
+async def test_a_silent_round_is_let_go_and_told(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        told = agent.order(order(pod, hold_seconds=1.5))
+        await told.until(Phase.STOPPED)
+        await told.until(Phase.SELF_RELEASED)
+        await node.has_run(pod, times=2)
+
+
+async def test_the_next_round_takes_over_what_the_last_one_holds_and_none_of_it_ever_runs(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        first = agent.order(order(pod))
+        await first.until(Phase.STOPPED)
+        (held,) = await node.running_in(pod)
+        second = agent.order(order(pod, number=2))
+        await second.until(Phase.STOPPED)
+        (newer,) = await node.running_in(pod)
+        assert newer.id != held.id
+        agent.rounds.release("default/gang-1", [])
+        await none_has_run(node, pod)
+        agent.rounds.release("default/gang-2", [])
+        await second.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)
+        assert first.phases == [Phase.STOPPED]
+
+
+async def test_a_held_member_that_is_deleted_ends_at_once(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        told = agent.order(order(pod))
+        await told.until(Phase.STOPPED)
+        await node.views.put(replace(node.views.pods()[pod.ref.uid], deleting=True))
+        await node.only_runs(pod, None)
+        assert len(node.runs(pod)) == 1
+        await node.views.gone(pod.ref.uid)
+        await told.until(Phase.GONE)

@@ -1,0 +1,165 @@
+"""The controller's manifests on a real API server: taken without a complaint, and its account can do its work alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.doctor.api_rights import Right
+from common.kube import client, paths, transport
+from controller.restarts import names
+from hack.devnode import realkube
+from hack.devnode.api import kubeconfig as kubeconfigs
+from tests.contract.api import objects, restarts
+from tests.contract.api.conftest import DEADLINES
+from tests.unit.daemonset import controller_manifests, manifests
+
+_RESOURCES = {
+    "Namespace": "namespaces",
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "ServiceAccount": "serviceaccounts",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Service": "services",
+    "Deployment": "deployments",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+}
+
+FORBIDDEN = (
+    (Right("get", "secrets"), "default"),
+    (Right("list", "secrets"), "kubemend"),
+    (Right("patch", "pods"), "default"),
+    (Right("deletecollection", "pods"), "default"),
+    (Right("create", "pods", subresource="eviction"), "default"),
+    (Right("create", "pods"), "kubemend"),
+    (Right("patch", "nodes"), "default"),
+    (Right("delete", "jobs", group="batch"), "default"),
+    (Right("update", "leases", group="coordination.k8s.io"), "kube-system"),
+    (Right("update", "configmaps"), "default"),
+)
+"""What nobody would want of it, each with the namespace."""
+
+
+@pytest.fixture
+def real_or_none(real_kube: realkube.RealKube) -> realkube.RealKube:
+    """Only the real one: the stand-in neither validates nor knows RBAC."""
+    return real_kube
+
+
+@pytest.fixture
+async def applied(real_or_none: realkube.RealKube) -> list[str]:
+    """All is applied as ``kubectl apply --server-side --validate=strict`` does; what the server warned of."""
+    sender = transport.Transport(kubeconfig=real_or_none.kubeconfig, connect_timeout=5.0)
+    warnings: list[str] = []
+    for obj in [manifests.one("Namespace"), *controller_manifests.render()]:
+        request = transport.Request(
+            "PATCH",
+            _path(obj),
+            params={"fieldManager": "tests", "fieldValidation": "Strict", "force": True},
+            body=obj,
+            content_type="application/apply-patch+yaml",
+        )
+        async with asyncio.timeout(15.0), await sender.send(request) as answer:
+            await answer.read()
+        warnings += answer.headers.getall("Warning", [])
+    await sender.close()
+    return warnings
+
+
+@pytest.fixture
+async def as_controller(
+    applied: list[str], api: client.KubeClient, real_or_none: realkube.RealKube, tmp_path: Path
+) -> AsyncIterator[client.KubeClient]:
+    """A client with the token that the controller's pods get."""
+    account = paths.collection("serviceaccounts", namespace="kubemend") + "/kubemend-controller"
+    token = await api.create(f"{account}/token", {"spec": {"expirationSeconds": 600}})
+    (cluster,) = yaml.safe_load(real_or_none.kubeconfig.read_text())["clusters"]
+    kubeconfig = kubeconfigs.write(
+        tmp_path / "as-controller",
+        server=cluster["cluster"]["server"],
+        token=token["status"]["token"],
+        certificate_authority=Path(cluster["cluster"]["certificate-authority"]),
+    )
+    async with client.connect(kubeconfig=kubeconfig, deadlines=DEADLINES) as connected:
+        yield connected
+
+
+async def test_the_server_takes_every_object_without_a_warning(applied: list[str]) -> None:
+    assert {obj["kind"] for obj in controller_manifests.render()} == _RESOURCES.keys() - {"Namespace"}
+    assert applied == []
+
+
+async def test_the_pod_is_admitted_and_would_be_in_a_restricted_namespace(
+    applied: list[str], api: client.KubeClient, namespace: str
+) -> None:
+    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    await api.patch(f"{paths.collection('namespaces')}/{namespace}", restricted, content_type=client.Patch.MERGE)
+    template = controller_manifests.one("Deployment")["spec"]["template"]
+    body = {"metadata": {**template["metadata"], "name": "controller"}, "spec": template["spec"]}
+    made = await api.create(objects.pods(namespace), body)
+    assert made["spec"]["priority"] == 2_000_000_000  # system-cluster-critical
+
+
+async def test_the_account_can_do_what_the_controller_does(
+    as_controller: client.KubeClient, api: client.KubeClient, namespace: str
+) -> None:
+    await restarts.install(api)
+    await api.create(objects.pods(namespace), objects.pod("a", node="node-1"))
+    for path in (paths.PODS, paths.NODES, names.WHOLE):
+        listing = await as_controller.list(path)
+        async for _ in as_controller.watch(path, resource_version=listing.resource_version):
+            pass  # until the server ends it: to be allowed to watch is all that matters
+    pod = paths.pod(namespace, "a")
+    await as_controller.patch_status(pod, {"status": {"conditions": [objects.condition("DisruptionTarget")]}})
+    await as_controller.delete(pod)
+    new = restarts.new_round(namespace)
+    await as_controller.create(names.collection(namespace), new.body("train-1-abcd"))
+    await as_controller.patch_status(
+        names.path(namespace, "train-1-abcd"), {"status": restarts.done(new)}, content_type=client.Patch.MERGE
+    )
+    await as_controller.delete(names.path(namespace, "train-1-abcd"))
+    await as_controller.create(paths.TOKEN_REVIEWS, {"spec": {"token": "x"}})
+    for group, resource, name in (
+        ("coordination.k8s.io", "leases", "kubemend-controller"),
+        ("", "secrets", "kubemend-hub-tls"),
+        ("", "configmaps", "kubemend-hub-ca"),
+    ):
+        collection = paths.collection(resource, namespace="kubemend", group=group)
+        made = await as_controller.create(collection, {"metadata": {"name": name}})
+        await as_controller.update(f"{collection}/{name}", made)
+        await api.delete(f"{collection}/{name}")
+
+
+@pytest.mark.parametrize(("right", "where"), FORBIDDEN, ids=str)
+async def test_the_account_is_allowed_no_more(
+    applied: list[str], api: client.KubeClient, right: Right, where: str
+) -> None:
+    assert not await _allowed(api, right, where)
+    assert await _allowed(api, Right("delete", "pods"), where)
+
+
+def _path(obj: manifests.Json) -> str:
+    group, _, version = obj["apiVersion"].rpartition("/")
+    kind, namespace, name = manifests.identity(obj)
+    collection = paths.collection(_RESOURCES[kind], namespace=namespace or None, group=group, version=version)
+    return f"{collection}/{name}"
+
+
+async def _allowed(api: client.KubeClient, right: Right, namespace: str) -> bool:
+    """Ask as an administrator what the controller's account may do."""
+    attributes = {"verb": right.verb, "resource": right.resource, "group": right.group}
+    review = await api.create(
+        paths.collection("subjectaccessreviews", group="authorization.k8s.io"),
+        {
+            "spec": {
+                "user": "system:serviceaccount:kubemend:kubemend-controller",
+                "groups": ["system:serviceaccounts", "system:serviceaccounts:kubemend", "system:authenticated"],
+                "resourceAttributes": {**attributes, "subresource": right.subresource, "namespace": namespace},
+            }
+        },
+    )
+    return bool(review["status"]["allowed"])

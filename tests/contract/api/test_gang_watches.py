@@ -1,0 +1,196 @@
+"""Members and nodes as the controller's watches tell of them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from common import aio, gangs
+from common.gangs import GangKey
+from common.kube import client, paths
+from controller.model.members import NodeName, PodUid
+from controller.watches.members import MemberChange, MemberChangeKind, Members
+from controller.watches.nodes import OUT_OF_SERVICE, Nodes
+from hack.devnode.api import ApiServer
+from tests.contract.api import objects
+
+SECONDS = 60.0
+INDEXED = {gangs.JOB_NAME: "train", gangs.JOB_INDEX: "0"}
+JOBSET = {gangs.JOBSET_NAME: "set", gangs.JOB_NAME: "set-workers-0", gangs.JOB_INDEX: "0"}
+
+
+class Watched:
+    """Members that are watched, and what was told of those of one namespace."""
+
+    def __init__(self, api: client.KubeClient, namespace: str) -> None:
+        self.members = Members(api=api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.05, limit=0.2))
+        self.told: list[tuple[str, str]] = []
+        self._namespace = namespace
+        self._news = asyncio.Event()
+        self.members.subscribe(self._hear)
+
+    async def until(self, predicate: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not predicate():
+                self._news.clear()
+                await self._news.wait()
+
+    def _hear(self, change: MemberChange) -> None:
+        if change.member.pod.namespace == self._namespace:
+            self.told.append((change.kind.value, change.member.pod.name))
+        self._news.set()
+
+
+@contextlib.asynccontextmanager
+async def watching(api: client.KubeClient, namespace: str) -> AsyncIterator[Watched]:
+    found = Watched(api, namespace)
+    task = asyncio.create_task(found.members.run())
+    try:
+        async with asyncio.timeout(SECONDS):
+            await found.members.wait_synced()
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def watched(api: client.KubeClient, namespace: str) -> AsyncIterator[Watched]:
+    async with watching(api, namespace) as found:
+        yield found
+
+
+async def create(
+    api: client.KubeClient, namespace: str, name: str, labels: Mapping[str, str], *, node: str = ""
+) -> PodUid:
+    made = await api.create(objects.pods(namespace), objects.pod(name, node=node, labels=dict(labels)))
+    return PodUid(made["metadata"]["uid"])
+
+
+async def relabel(api: client.KubeClient, namespace: str, name: str, **labels: Any) -> None:
+    await api.patch(paths.pod(namespace, name), {"metadata": {"labels": labels}})
+
+
+async def test_members_are_found_by_each_of_their_labels(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    label = await create(api, namespace, "a", {gangs.GANG: "mine"}, node=node)
+    both = await create(api, namespace, "b", {gangs.GANG: "mine", **INDEXED})
+    job = await create(api, namespace, "c", INDEXED, node=node)
+    jobset = await create(api, namespace, "d", JOBSET)
+    plain = await create(api, namespace, "e", {gangs.JOBSET_NAME: "set"})  # of a Job that counts no indexes
+    await create(api, namespace, "f", {gangs.JOB_NAME: "other"})
+    await create(api, namespace, "g", {gangs.GANG: gangs.ALONE, **INDEXED})
+    await watched.until(lambda: len(watched.told) >= 5)
+    members = watched.members
+    assert set(members.of_gang(GangKey(namespace, "Gang", "mine"))) == {label, both}
+    assert set(members.of_gang(GangKey(namespace, "Job", "train"))) == {job}
+    assert set(members.of_gang(GangKey(namespace, "JobSet", "set"))) == {jobset, plain}
+    assert {(each.namespace, each.kind) for each in members.gangs() if each.namespace == namespace} == {
+        (namespace, "Gang"), (namespace, "Job"), (namespace, "JobSet"),
+    }  # fmt: skip
+    assert set(members.on_node(NodeName(node))) == {label, job}
+    assert (members.node_of(label), members.node_of(jobset)) == (node, None)
+    assert sorted(watched.told) == [("appeared", name) for name in "abcde"]
+
+
+async def test_a_pod_that_ends_is_gone_when_the_server_has_it_no_more(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    uid = await create(api, namespace, "a", INDEXED, node=node)
+    await api.delete(paths.pod(namespace, "a"))
+    await watched.until(lambda: (found := watched.members.by_uid(uid)) is not None and found.deleting)
+    assert ("gone", "a") not in watched.told
+    await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
+    await watched.until(lambda: ("gone", "a") in watched.told)
+    assert watched.members.by_uid(uid) is None
+    assert not watched.members.on_node(NodeName(node))
+
+
+async def test_a_pod_whose_label_is_taken_away_has_left_but_is_not_gone(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    await create(api, namespace, "a", {gangs.GANG: "mine"}, node=node)
+    await watched.until(lambda: bool(watched.told))
+    await relabel(api, namespace, "a", **{gangs.GANG: None})
+    await watched.until(lambda: len(watched.told) > 1)
+    assert watched.told == [("appeared", "a"), ("left", "a")]
+
+
+async def test_a_pod_that_changes_its_gang_leaves_one_and_appears_in_the_other(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    """Its watch changes with it: what the one does not tell any more, the other does, in whatever order."""
+    uid = await create(api, namespace, "a", INDEXED, node=node)
+    await watched.until(lambda: bool(watched.told))
+    await relabel(api, namespace, "a", **{gangs.GANG: "mine"})
+    mine = GangKey(namespace, "Gang", "mine")
+    await watched.until(lambda: uid in watched.members.of_gang(mine))
+    assert [*watched.members.of_gang(GangKey(namespace, "Job", "train"))] == []
+    assert ("gone", "a") not in watched.told
+    assert watched.told[-1] == ("appeared", "a")
+
+
+async def test_another_pod_of_the_name_is_another_member(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    first = await create(api, namespace, "a", INDEXED, node=node)
+    await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
+    second = await create(api, namespace, "a", INDEXED, node=node)
+    await watched.until(lambda: watched.members.by_uid(second) is not None and watched.members.by_uid(first) is None)
+    assert [kind for kind, _ in watched.told if kind != "changed"] == ["appeared", "gone", "appeared"]
+
+
+async def test_nothing_is_told_twice_or_lost_over_an_outage(own_server: ApiServer, own_api: client.KubeClient) -> None:
+    kept = await create(own_api, "default", "kept", INDEXED, node="node-1")
+    await create(own_api, "default", "deleted", INDEXED, node="node-1")
+    async with watching(own_api, "default") as watched:
+        await watched.until(lambda: len(watched.told) == 2)
+        await own_server.stop()
+        await own_server.start()
+        await own_api.delete(paths.pod("default", "deleted"), options={"gracePeriodSeconds": 0})
+        await create(own_api, "default", "new", INDEXED, node="node-2")
+        await own_server.forget_history()
+        await watched.until(lambda: {("gone", "deleted"), ("appeared", "new")} <= {*watched.told})
+        assert watched.members.by_uid(kept) is not None
+        told = [pair for pair in watched.told if pair[0] != MemberChangeKind.CHANGED.value]
+        assert sorted(told) == [("appeared", "deleted"), ("appeared", "kept"), ("appeared", "new"), ("gone", "deleted")]
+
+
+async def test_nodes_tell_whether_they_work(api: client.KubeClient, node: str) -> None:
+    nodes = Nodes(api=api, report=lambda _: None)
+    news = asyncio.Event()
+    nodes.subscribe(lambda _: news.set())
+    task = asyncio.create_task(nodes.run())
+
+    async def until(predicate: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not predicate():
+                news.clear()
+                await news.wait()
+
+    def ready() -> bool | None:
+        found = nodes.view(NodeName(node))
+        return found.ready if found is not None else None
+
+    try:
+        await nodes.wait_synced()
+        await api.create(paths.NODES, {"metadata": {"name": node}})
+        await until(lambda: nodes.view(NodeName(node)) is not None)
+        assert ready() is None
+        for status, wanted in (("True", True), ("False", False), ("Unknown", None)):
+            told = {"status": {"conditions": [objects.condition("Ready", status)]}}
+            await api.patch(paths.node_status(node), told)
+            await until(lambda wanted=wanted: ready() is wanted)  # type: ignore[misc]
+        taint = {"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}
+        await api.patch(f"{paths.NODES}/{node}", {"spec": {"taints": [taint]}}, content_type=client.Patch.MERGE)
+        await until(lambda: (found := nodes.view(NodeName(node))) is not None and found.out_of_service)
+        await api.delete(f"{paths.NODES}/{node}")
+        await until(lambda: nodes.view(NodeName(node)) is None)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

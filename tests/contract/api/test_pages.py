@@ -1,0 +1,46 @@
+"""Lists in pages: complete, as of one moment, and forgotten in the end."""
+
+import contextlib
+
+import pytest
+
+from common.kube import client, errors
+from hack.devnode.api import ApiServer
+from tests.contract.api import objects
+
+
+async def test_pages_are_the_whole_list_in_order(api: client.KubeClient, namespace: str) -> None:
+    for name in "abcde":
+        await api.create(objects.pods(namespace), objects.pod(name))
+    pages = [page async for page in api.pages(objects.pods(namespace), limit=2)]
+    assert [objects.names(page.items) for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
+    assert {page.resource_version for page in pages} == {(await api.list(objects.pods(namespace))).resource_version}
+
+
+async def test_pages_show_the_moment_of_the_first(api: client.KubeClient, namespace: str) -> None:
+    for name in "abc":
+        await api.create(objects.pods(namespace), objects.pod(name))
+    async with contextlib.aclosing(api.pages(objects.pods(namespace), limit=2)) as pages:
+        first = await anext(pages)
+        await api.create(objects.pods(namespace), objects.pod("d"))
+        second = await anext(pages)
+    assert (objects.names(first.items), objects.names(second.items)) == (["a", "b"], ["c"])
+    assert second.resource_version == first.resource_version
+
+
+async def test_pages_are_narrowed_by_labels(api: client.KubeClient, namespace: str) -> None:
+    for name in "abcd":
+        await api.create(objects.pods(namespace), objects.pod(name, labels={"odd": str(name in "ac")}))
+    pages = api.pages(objects.pods(namespace), params={"labelSelector": "odd=True"}, limit=1)
+    found = [objects.names(page.items) async for page in pages]
+    assert [names for names in found if names] == [["a"], ["c"]]  # the real one may end with an empty page
+
+
+async def test_unknown_continuation_is_refused(own_server: ApiServer, own_api: client.KubeClient) -> None:
+    for name in "abc":
+        await own_api.create(objects.pods("default"), objects.pod(name))
+    first = await own_api.get(f"{objects.pods('default')}?limit=1")
+    assert first["metadata"]["continue"]
+    assert first["metadata"]["remainingItemCount"] == 2
+    with pytest.raises((errors.GoneError, errors.InvalidError)):
+        await own_api.get(f"{objects.pods('default')}?limit=1&continue=nonsense")

@@ -1,0 +1,207 @@
+"""The store of Restart objects against an API server: what is written, what is not, and who may."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from common import aio
+from common.kube import client, errors
+from controller.restarts import names
+from controller.restarts.history import Keeping
+from controller.restarts.objects import Restart
+from controller.restarts.store import RestartChange, RestartChangeKind, RestartStore
+from hack.devnode.api import ApiServer
+from tests.contract.api import restarts
+
+SECONDS = 60.0
+
+
+class Store:
+    """A store that runs."""
+
+    def __init__(self, api: client.KubeClient, *, keeping: Keeping | None = None) -> None:
+        self.changes: list[RestartChange] = []
+        self._news = asyncio.Event()
+        self.store = RestartStore(
+            api=api,
+            report=lambda _: None,
+            is_alive=lambda _: True,
+            keeping=keeping,
+            backoff=lambda: aio.Backoff(first=0.05, limit=0.2),
+        )
+        self.store.subscribe(self._hear)
+
+    async def until(self, predicate: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not predicate():
+                self._news.clear()
+                await self._news.wait()
+
+    def shown(self, restart_id: str) -> Restart | None:
+        return self.store.restarts().get(restart_id)
+
+    def _hear(self, change: RestartChange) -> None:
+        self.changes.append(change)
+        self._news.set()
+
+
+@contextlib.asynccontextmanager
+async def running(api: client.KubeClient, *, keeping: Keeping | None = None) -> AsyncIterator[Store]:
+    found = Store(api, keeping=keeping)
+    task = asyncio.create_task(found.store.run())
+    try:
+        async with asyncio.timeout(SECONDS):
+            await found.store.wait_synced()
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture(autouse=True)
+async def resource(api: client.KubeClient) -> None:
+    """The definition is installed."""
+    await restarts.install(api)
+
+
+@pytest.fixture
+async def store(api: client.KubeClient) -> AsyncIterator[Store]:
+    async with running(api) as found:
+        yield found
+
+
+async def read(api: client.KubeClient, restart_id: str) -> dict[str, Any]:
+    return await api.get(names.path(*restart_id.split("/")))
+
+
+async def test_a_round_is_one_creation_and_one_status(api: client.KubeClient, namespace: str, store: Store) -> None:
+    new = restarts.new_round(namespace)
+    begun = await store.store.create(new, timeout=SECONDS)
+    assert begun.durable
+    created = await read(api, begun.ref.id)
+    assert "status" not in created
+    assert created["spec"] == {"gang": {"kind": "Job", "name": "train"}}
+    assert created["metadata"]["labels"] == {names.GANG_KIND: "Job", names.GANG_NAME: "train"}
+    await store.until(lambda: store.shown(begun.ref.id) is not None)
+    shown = store.shown(begun.ref.id)
+    assert shown is not None
+    assert (shown.attempt, shown.epoch, shown.phase, shown.ref) == (1, 5, "Stopping", begun.ref)
+    assert [each.id for each in store.store.unfinished() if each.namespace == namespace] == [begun.ref.id]
+    store.store.set_status(begun.ref.id, restarts.done(new))
+    assert await store.store.flush(timeout=SECONDS)
+    status = (await read(api, begun.ref.id))["status"]
+    assert (status["phase"], status["observedGeneration"]) == ("Done", 1)
+    assert [(each["type"], each["reason"]) for each in status["conditions"]] == [("Complete", "Done")]
+    await store.until(lambda: (found := store.shown(begun.ref.id)) is not None and found.is_finished)
+    assert not [each for each in store.store.unfinished() if each.namespace == namespace]
+
+
+async def test_a_request_becomes_a_round_by_one_write(api: client.KubeClient, namespace: str, store: Store) -> None:
+    await api.create(names.collection(namespace), restarts.restart("mine"))
+    await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
+    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    begun = await store.store.take(request, restarts.new_round(namespace, attempt=3), timeout=SECONDS)
+    assert (begun.durable, begun.ref.name, begun.ref.attempt) == (True, "mine", 3)
+    await store.until(lambda: (found := store.shown(begun.ref.id)) is not None and found.is_round)
+    assert not [each for each in store.store.requests() if each.namespace == namespace]
+    assert store.store.newest_attempt(begun.ref.gang) == 3
+
+
+async def test_a_request_that_somebody_edits_meanwhile_is_taken_all_the_same(
+    api: client.KubeClient, namespace: str, store: Store
+) -> None:
+    await api.create(names.collection(namespace), restarts.restart("mine"))
+    await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
+    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    change = {"metadata": {"labels": {"team": "a"}}}
+    await api.patch(names.path(namespace, "mine"), change, content_type=client.Patch.MERGE)
+    assert (await store.store.take(request, restarts.new_round(namespace), timeout=SECONDS)).durable
+    assert (await read(api, f"{namespace}/mine"))["metadata"]["labels"]["team"] == "a"
+
+
+async def test_a_request_can_be_refused(api: client.KubeClient, namespace: str, store: Store) -> None:
+    await api.create(names.collection(namespace), restarts.restart("mine"))
+    await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
+    decision = {"kind": "Observe", "reason": "NotAGang", "detail": "there are no such pods"}
+    store.store.set_status(f"{namespace}/mine", {"phase": "Refused", "decision": decision})
+    assert await store.store.flush(timeout=SECONDS)
+    assert (await read(api, f"{namespace}/mine"))["status"]["decision"]["reason"] == "NotAGang"
+    await store.until(lambda: not [each for each in store.store.requests() if each.namespace == namespace])
+
+
+async def test_a_former_leaders_words_do_not_count(api: client.KubeClient, namespace: str, store: Store) -> None:
+    new = restarts.new_round(namespace, epoch=5)
+    begun = await store.store.create(new, timeout=SECONDS)
+    async with running(api) as successor:
+        found = successor.shown(begun.ref.id)
+        assert found is not None
+        assert await successor.store.resume(found, epoch=6, timeout=SECONDS)
+        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Failed"})  # a late one of the old leader
+        assert await store.store.flush(timeout=SECONDS)
+        assert "status" not in await read(api, begun.ref.id)
+        successor.store.set_status(begun.ref.id, restarts.done(new))
+        assert await successor.store.flush(timeout=SECONDS)
+    assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"
+
+
+async def test_of_two_leaders_one_takes_a_request(api: client.KubeClient, namespace: str, store: Store) -> None:
+    await api.create(names.collection(namespace), restarts.restart("mine"))
+    await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
+    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    async with running(api) as other:
+        taken = await asyncio.gather(
+            store.store.take(request, restarts.new_round(namespace, epoch=5), timeout=5.0),
+            other.store.take(request, restarts.new_round(namespace, epoch=6), timeout=5.0),
+        )
+    assert sorted(each.durable for each in taken) == [False, True]
+
+
+async def test_deletion_of_a_round_is_told(api: client.KubeClient, namespace: str, store: Store) -> None:
+    begun = await store.store.create(restarts.new_round(namespace), timeout=SECONDS)
+    await store.until(lambda: store.shown(begun.ref.id) is not None)
+    await api.delete(names.path(namespace, begun.ref.name))
+    await store.until(lambda: store.shown(begun.ref.id) is None)
+    last = [each for each in store.changes if each.restart.id == begun.ref.id][-1]
+    assert (last.kind, last.restart.is_finished) == (RestartChangeKind.GONE, False)
+    store.store.set_status(begun.ref.id, {"phase": "Failed"})  # nobody to tell it to
+    assert await store.store.flush(timeout=SECONDS)
+
+
+async def test_status_of_another_object_of_the_name_stays(api: client.KubeClient, namespace: str, store: Store) -> None:
+    begun = await store.store.create(restarts.new_round(namespace), timeout=SECONDS)
+    await api.delete(names.path(namespace, begun.ref.name))
+    await api.create(names.collection(namespace), restarts.restart(begun.ref.name))
+    store.store.set_status(begun.ref.id, {"phase": "Done"})
+    assert await store.store.flush(timeout=SECONDS)
+    assert "status" not in await read(api, begun.ref.id)
+
+
+async def test_finished_objects_go_when_their_time_is_over(api: client.KubeClient, namespace: str) -> None:
+    for name, ttl in (("short", 0), ("long", 3600)):
+        gang = {"kind": "Job", "name": "train"}
+        await api.create(names.collection(namespace), restarts.restart(name, gang=gang, ttlSecondsAfterFinished=ttl))
+    async with running(api) as store:
+        for name in ("short", "long"):
+            store.store.set_status(f"{namespace}/{name}", {"phase": "Refused"})
+        await store.until(lambda: store.shown(f"{namespace}/short") is None)
+        assert store.shown(f"{namespace}/long") is not None
+    with pytest.raises(errors.NotFoundError):
+        await read(api, f"{namespace}/short")
+
+
+async def test_a_round_goes_on_while_the_api_is_away(own_server: ApiServer, own_api: client.KubeClient) -> None:
+    await restarts.install(own_api)
+    new = restarts.new_round("default")
+    async with running(own_api) as store:
+        await own_server.stop()
+        begun = await store.store.create(new, timeout=0.2)
+        assert not begun.durable
+        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Releasing"})
+        store.store.set_status(begun.ref.id, restarts.done(new))
+        await own_server.start()
+        assert await store.store.flush(timeout=SECONDS)
+    assert (await read(own_api, begun.ref.id))["status"]["phase"] == "Done"

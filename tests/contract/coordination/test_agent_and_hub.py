@@ -1,0 +1,149 @@
+"""The agent's end and the controller's hub, both real: what one says the other takes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.coordination.hub import Hub
+from agent.history.store import Store
+from agent.model.loads import Load
+from agent.model.rounds import FaultKind, Phase, Taken
+from agent.model.workloads import ContainerId, PodUid
+from common.parts import PartState
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.model.members import NodeName
+from controller.model.members import PodUid as ControllersPodUid
+from tests.unit.controller.hub import rig as hubs
+from tests.unit.coordination import builders
+from tests.unit.coordination.rig import Rig
+
+NODE = NodeName("node-1")
+
+
+@contextlib.asynccontextmanager
+async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.Rig]:
+    """A hub that knows the gang's first three pods to be on our node."""
+    made = hubs.Rig()
+    made.pods |= {ControllersPodUid(f"uid-{number}"): NODE for number in range(3)}
+    async with made.running(epoch=epoch):
+        yield made
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """The agent's surroundings, with a token that the hub takes."""
+    store = await Store.open(tmp_path / "state.db")
+    made = Rig(directory=tmp_path, store=store)
+    made.ca.write_bytes(hubs._CA.certificate_pem)
+    made.token.write_text("token-of-node-1")
+    yield made
+    await store.close()
+
+
+def agent_of(rig: Rig, hub: hubs.Rig) -> Hub:
+    """Return the agent's end, which dials that hub."""
+    address = rig.replica(port=hub.port)
+    made = rig.agent(address)
+    made._where = replace(made._where, name="127.0.0.1")  # what the rig's certificate is made out to
+    return made
+
+
+async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with serving() as hub:
+        agent = agent_of(rig, hub)
+        async with rig.running(agent):
+            await hub.engine.until(lambda: bool(hub.engine.of("hello")))
+            await rig.reports.until(PartState.READY, saying="hub-0")
+            (hello,) = hub.engine.of("hello")
+            assert [member.pod.uid for member in hello.members] == ["uid-0"]
+            session = hub.engine.sessions[NODE]
+
+            taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+            await hub.engine.until(lambda: any(told.HasField("fault") for told in hub.engine.of("told")))
+            (fault,) = [told.fault for told in hub.engine.of("told") if told.HasField("fault")]
+            session.send(pb.HubMessage(answer=pb.FaultAnswer(fault_id=fault.id, answer=pb.FaultAnswer.ROUND)))
+            assert await taking is Taken.ROUND
+
+            session.send(pb.HubMessage(stop=builders.stop(0)))
+            order, told = await rig.rounds.ordered()
+            assert order.pod == "uid-0"
+            told(builders.standing(0, phase=Phase.STOPPED))
+            session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
+            assert (await rig.rounds.word())[0] == "release"
+            told(builders.standing(0, phase=Phase.RUNNING))
+            await hub.engine.until(
+                lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
+            )
+        assert await rig.store.obeyed_epoch() == 7
+    assert hub.counted() == {}
+
+
+async def test_whatever_texts_the_node_has_the_hub_takes_them(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    odd = "two words \udcff \x00\n" * 999
+    rig.holders.hold(builders.trainer(0))
+    rig.loads.now = {builders.GPU: Load(utilization=0.5)}
+    rig.rounds.stand = (replace(builders.standing(0), reason=odd, detail=odd, slipped=-1.0, seconds={odd: -0.1}),)
+    async with serving() as hub:
+        agent = agent_of(rig, hub)
+        async with rig.running(agent):
+            await hub.engine.until(lambda: bool(hub.engine.of("hello")))
+            cause = builders.cause(code=odd, message=odd, device=odd)
+            taking = asyncio.create_task(agent.take(builders.trainer(0), cause, kind=FaultKind.OTHER))
+            rig.events.exit(ContainerId("c"), code=139, reason=odd)
+            await hub.engine.until(
+                lambda: (
+                    sum(told.HasField("fault") for told in hub.engine.of("told")) == 2
+                    and any(told.HasField("samples") for told in hub.engine.of("told"))
+                )
+            )
+            taking.cancel()
+            await asyncio.wait({taking})
+            assert len(hub.engine.of("connected")) == 1
+    assert hub.counted() == {}
+
+
+async def test_a_hub_that_gets_and_loses_the_lead(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with serving(epoch=None) as hub, rig.running(agent_of(rig, hub)):
+        await rig.reports.until(PartState.DEGRADED, saying="no replica of the hub leads yet")
+        hub.hub.lead(8)
+        await rig.reports.until(PartState.READY)
+        hub.hub.stand_by()
+        await rig.reports.until(PartState.DEGRADED, saying="no replica of the hub leads yet")
+        hub.hub.lead(9)
+        await hub.engine.until(lambda: len(hub.engine.of("hello")) == 2)
+        assert [hello.epoch for hello in hub.engine.of("hello")] == [0, 8]
+
+
+async def test_an_agent_that_leaves_is_gone_at_once(rig: Rig) -> None:
+    async with serving() as hub, rig.running(agent_of(rig, hub)) as agent:
+        await rig.reports.until(PartState.READY)
+        await agent.leave(timeout=3600)
+        await hub.engine.until(lambda: bool(hub.engine.of("gone")))
+    assert hub.counted() == {}
+
+
+async def test_a_token_that_is_not_good_is_told_with_its_mend(rig: Rig) -> None:
+    rig.token.write_text("somebody-elses")
+    async with serving() as hub, rig.running(agent_of(rig, hub)):
+        status = await rig.reports.until(PartState.DEGRADED, saying="does not accept the agent's token")
+        assert "--hub-token" in status.mend
+
+
+async def test_a_pod_that_the_hub_does_not_know_yet_is_told_when_it_does(rig: Rig) -> None:
+    await rig.pods.put(builders.member(7))
+    async with serving() as hub, rig.running(agent_of(rig, hub)):
+        await hub.engine.until(lambda: bool(hub.engine.of("hello")))
+        assert not hub.engine.of("hello")[0].members
+        hub.pods[ControllersPodUid("uid-7")] = NODE
+        hub.hub.pod_bound(ControllersPodUid("uid-7"), NODE)
+        await hub.engine.until(lambda: bool(hub.engine.of("told")))
+        assert hub.engine.of("told")[0].change.member.pod.uid == PodUid("uid-7")

@@ -1,0 +1,89 @@
+"""A freezer without a kernel: who stands still, for whom, and what became of them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from agent.actuator.cgroups import Cgroup
+from agent.actuator.exec_hold import HoldError
+from agent.actuator.standby import Held
+from agent.model.workloads import ContainerId
+from common.pb.runtime.v1 import api_pb2
+from tests.fakes.cri_runtime import Runtime
+
+
+@dataclass
+class Freezer:
+    """``frozen`` maps containers to their marks. ``armable`` False: nothing is held at its first instruction; what was
+    frozen then has run for ``slip`` seconds. ``refusal`` makes ``freeze`` fail."""
+
+    runtime: Runtime
+    armable: bool = True
+    slip: float = 0.01
+    refusal: str = ""
+    frozen: dict[ContainerId, str] = field(default_factory=dict)
+    ever: list[ContainerId] = field(default_factory=list)
+    let_go: dict[ContainerId, str] = field(default_factory=dict)
+    killed: list[ContainerId] = field(default_factory=list)
+    waiting: set[ContainerId] = field(default_factory=set)
+
+    def beside(self, pid: int | None) -> Cgroup | None:
+        return None
+
+    async def arm(self, container_id: ContainerId) -> Held | None:
+        if not self.armable:
+            return None
+        self.waiting.add(container_id)
+        return _Armed(self, container_id)
+
+    async def freeze(
+        self, container_id: ContainerId, *, mark: str, armed: Held | None = None, near: Cgroup | None = None
+    ) -> float:
+        if self.refusal:
+            raise HoldError(self.refusal)
+        self.frozen[container_id] = mark
+        self.let_go.pop(container_id, None)
+        self.ever.append(container_id)
+        return 0.0 if armed is not None and await armed.engaged() else self.slip
+
+    def thaw(self, container_id: ContainerId) -> bool:
+        mark = self.frozen.pop(container_id, None)
+        if mark is not None and self._runs(container_id):
+            self.let_go[container_id] = mark
+        return self._runs(container_id)
+
+    def kill(self, container_id: ContainerId) -> None:
+        self.frozen.pop(container_id, None)
+        self.killed.append(container_id)
+        if container_id in self.runtime.containers:
+            self.runtime.exit(container_id, exit_code=137)
+
+    async def take_over(self, *, keep: Collection[str]) -> dict[str, dict[ContainerId, bool]]:
+        found: dict[str, dict[ContainerId, bool]] = {}
+        for container_id, mark in self.let_go.items():
+            found.setdefault(mark, {})[container_id] = False
+        for container_id, mark in list(self.frozen.items()):
+            found.setdefault(mark, {})[container_id] = True
+            if mark not in keep:
+                self.thaw(container_id)
+        return found
+
+    def still(self) -> set[ContainerId]:
+        """Return what stands still and lives."""
+        return {container_id for container_id in self.frozen if self._runs(container_id)}
+
+    def _runs(self, container_id: ContainerId) -> bool:
+        container = self.runtime.containers.get(container_id)
+        return container is not None and container.state == api_pb2.CONTAINER_RUNNING
+
+
+@dataclass
+class _Armed:
+    freezer: Freezer
+    container_id: ContainerId
+    asker: int | None = None
+
+    async def engaged(self) -> bool:
+        return self.container_id in self.freezer.waiting
+
+    def release(self) -> None:
+        self.freezer.waiting.discard(self.container_id)

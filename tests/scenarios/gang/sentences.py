@@ -1,0 +1,88 @@
+"""What scenarios wait for and state about gangs, in sentences."""
+
+import asyncio
+import re
+from typing import Any
+
+from agent.model.workloads import ContainerState
+from hack.devnode.gangs import Gang
+from hack.devnode.pulse import Life
+from tests.scenarios.training import DEADLINE
+
+_MILLISECOND = 1_000_000
+_BEATS = 20
+
+Json = dict[str, Any]
+
+
+def proved(gang: Gang, restart: Json, *, since: int) -> bool:
+    """Whether everything old was dead before anything new ran, but for the milliseconds that the round itself tells of.
+
+    By the workers' own words; ``since`` is the moment of the fault.
+    """
+    barrier = gang.barrier(since=since)
+    return barrier.apart > 0 or barrier.slipped <= slipped(restart)
+
+
+def slipped(restart: Json) -> int:
+    """Return for how many nanoseconds at most something new ran before it was held, by the round's own words.
+
+    Fails when it says that the members were not held together.
+    """
+    (told,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
+    assert told["status"] == "True", told
+    longest = re.search(r"ran for (\d+) ms at most", told["message"])
+    assert (longest is None) == (told["reason"] == "AllHeld"), told
+    return (int(longest[1]) + 1) * _MILLISECOND if longest is not None else 0
+
+
+async def held(gang: Gang, *members: int) -> None:
+    """Wait until these members' successors are there, and stand still."""
+    async with asyncio.timeout(DEADLINE):
+        while not all([await _is_held(gang, index) for index in members]):  # noqa: ASYNC110 - seen in the runtime only
+            await asyncio.sleep(0.02)
+
+
+async def nothing_new_runs(gang: Gang, *, since: int, beside: int) -> None:
+    """Wait until nothing that began at or after a moment has done anything while another member, which lives on, did.
+
+    Kubelet may start another one of its own at any time, and that has a moment until it is held.
+    """
+
+    def new() -> list[Life]:
+        return [life for life in gang.lives() if life.began >= since]
+
+    async with asyncio.timeout(DEADLINE):
+        before: list[Life] | None = None
+        while before != (before := new()):
+            await _lives_on(gang, beside)
+
+
+async def _lives_on(gang: Gang, index: int) -> None:
+    """Wait for some more signs of life of a member."""
+
+    def beats() -> int:
+        return max(life.beats for life in gang.lives() if life.member == gang.template.member(index))
+
+    so_far = beats()
+    await gang.until(lambda: beats() > so_far + _BEATS or None, what=f"further signs of life of member {index}")
+
+
+async def one_each(gang: Gang) -> bool:
+    """Whether each member has exactly one running worker."""
+    counts = [
+        sum(view.state is ContainerState.RUNNING for view in await gang.containers(index)) for index in range(gang.size)
+    ]
+    return counts == [1] * gang.size
+
+
+def is_done(restart: Json, *, members: int) -> bool:
+    """Whether a round ended well, with so many members."""
+    status = restart["status"]
+    counts: dict[str, int] = status["members"]
+    return status["phase"] == "Done" and counts["total"] == counts["running"] == members
+
+
+async def _is_held(gang: Gang, index: int) -> bool:
+    running = [view for view in await gang.containers(index) if view.state is ContainerState.RUNNING]
+    return len(running) == 1 and running[0].attempt > 0 and await gang.stands_still(index)

@@ -1,0 +1,49 @@
+"""An agent whose controller is away is ready all the same, says what is missing, and finds the hub when it comes."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from tests.fakes.certificates import Authority
+from tests.fakes.hub import FakeHub
+from tests.scenarios import training
+from tests.scenarios.test_missing_parts import started
+
+pytestmark = pytest.mark.devnode
+
+
+def trust(directory: Path, authority: Authority) -> dict[str, str]:
+    """Write what the agent knows the hub by, and return its flags."""
+    (directory / "ca.crt").write_bytes(authority.pem)
+    (directory / "token").write_text("t")
+    return {"hub-ca": str(directory / "ca.crt"), "hub-token": str(directory / "token")}
+
+
+async def test_a_missing_hub_holds_nothing_up_and_is_found_when_it_comes(
+    dev: node.DevNode, observer: Observer, tmp_path: Path
+) -> None:
+    authority = Authority.named("kubemend-hub")
+    hub = FakeHub(authority)
+    async with hub:
+        pass  # its port is known now, and nobody serves there
+    flags = {"hub": f"127.0.0.1:{hub.port}", **trust(tmp_path, authority)}
+    async with training.pod(dev, observer, "alone"), started(dev, tmp_path, **flags) as agent:
+        ready = await training.part_is(
+            agent, "hub degraded", lambda ready: ready["parts"]["hub"]["state"] == "degraded" and ready["ready"]
+        )
+        assert ready["status"] == 200
+        assert "no hub answers" in ready["parts"]["hub"]["message"]
+        assert ready["parts"]["hub"]["mend"]
+        before = await observer.see("alone")
+        await training.xid(dev, observer, "alone", 31)
+        await training.mended(observer, "alone", before, because="Xid 31")
+        async with hub:
+            stream, hello = await hub.welcomed()
+            await training.part_is(agent, "hub ready", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+            assert hello.node == dev.name
+            agent.child.signal(signal.SIGTERM)
+            assert await agent.child.wait(timeout=training.DEADLINE) == 0
+            assert stream.over.is_set()

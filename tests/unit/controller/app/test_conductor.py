@@ -1,0 +1,297 @@
+"""A leader from a member's fault to the last release, with everything that can come between."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.app.outside import Policy
+from controller.restarts.objects import Restart, RestartSpec
+from controller.rounds.states import Limits
+from tests.unit.controller import builders
+from tests.unit.controller.app.stage import WAIT, Stage
+
+SIZE = 3
+Result = pb.StepResult
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds: what is awaited has no event of its own."""
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def stopped(stage: Stage, *, members: int = SIZE) -> str:
+    """All agents are told to stop; return the round."""
+    told = [await stage.agent(index).told("stop") for index in range(members)]
+    assert len({each.stop.round for each in told}) == 1
+    return told[0].stop.round
+
+
+async def ordered(stage: Stage, index: int, *, until: str) -> AsyncIterator[pb.Order]:
+    """Yield what an agent is told to stop or hold, up to the order for the pod of that name."""
+    while True:
+        for order in (await stage.agent(index).told("stop")).stop.orders:
+            yield order
+            if order.pod.name == until:
+                return
+
+
+async def round_of(stage: Stage, conductor: object) -> str:
+    """See a round through to its end, and return it."""
+    round_id = await stopped(stage)
+    for index in range(SIZE):
+        stage.stands(conductor, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
+    for index in range(SIZE):
+        assert (await stage.agent(index).told("release")).release.round == round_id
+        stage.stands(conductor, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
+    await until(lambda: round_id in stage.restarts.statuses)
+    return round_id
+
+
+async def test_a_fault_restarts_the_whole_gang_in_one_round() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+        answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.fault_id, answer.answer, answer.round) == ("f", pb.FaultAnswer.ROUND, round_id)
+        for index in range(SIZE - 1):
+            stage.stands(conductor, index, round_id, Result.STOPPED)
+        await asyncio.sleep(0.05)
+        assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
+        stage.stands(conductor, SIZE - 1, round_id, Result.STOPPED)
+        for index in range(SIZE):
+            await stage.agent(index).told("release")
+            stage.stands(conductor, index, round_id, Result.RUNNING)
+        await until(lambda: round_id in stage.restarts.statuses)
+        assert stage.restarts.statuses[round_id]["phase"] == "Done"
+        assert stage.restarts.statuses[round_id]["members"]["running"] == SIZE
+        assert stage.told.reasons == ["RoundDone"]
+
+
+async def test_a_stop_names_gang_cause_hold_and_pod() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        stop = (await stage.agent(2).told("stop")).stop
+        assert (stop.gang, stop.attempt, stop.cause_code) == ("team/Job/train", 1, "Exit1")
+        assert stop.hold_seconds == Limits().hold
+        assert [(order.pod.name, order.action) for order in stop.orders] == [("train-2-0", pb.Order.RESTART)]
+
+
+async def test_the_same_fault_told_again_gets_the_same_answer_and_no_second_round() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        first = (await stage.agent(1).told("answer")).answer
+        stage.fails(conductor, 1)
+        assert (await stage.agent(1).told("answer")).answer == first
+        assert len(stage.restarts.all) == 1
+
+
+async def test_faults_that_come_while_the_round_is_written_down_are_a_part_of_it() -> None:
+    stage = Stage(builders.gang(SIZE))
+    stage.restarts.may_create.clear()
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0, fault_id="first")
+        await stage.restarts.creating.wait()
+        stage.fails(conductor, 1, fault_id="second")
+        assert stage.agent(1).waiting() == []
+        stage.restarts.may_create.set()
+        answers = [(await stage.agent(index).told("answer")).answer for index in (0, 1)]
+        assert [each.fault_id for each in answers] == ["first", "second"]
+        assert len({each.round for each in answers}) == len(stage.restarts.all) == 1
+
+
+async def test_a_fault_of_before_the_release_that_comes_late_begins_no_other_round() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        round_id = await round_of(stage, conductor)
+        stage.fails(conductor, 1, fault_id="late", age=60.0)
+        assert (await stage.agent(1).told("answer")).answer.round == round_id
+        assert len(stage.restarts.all) == 1
+
+
+async def test_a_fault_of_after_the_round_begins_the_next_one() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        first = await round_of(stage, conductor)
+        stage.fails(conductor, 2, fault_id="anew")
+        second = await stopped(stage)
+        assert (first, second) == ("team/train-1", "team/train-2")
+
+
+async def test_members_that_did_not_all_opt_in_are_left_to_their_agents() -> None:
+    gang = builders.gang(SIZE)
+    stage = Stage((builders.member(0, annotations={}), *gang[1:]))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.ALONE, "NotOptedIn")
+        assert stage.restarts.all == {}
+
+
+async def test_a_dry_run_begins_no_round() -> None:
+    stage = Stage(builders.gang(SIZE), policy=Policy(dry_run=True))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+        assert stage.restarts.all == {}
+
+
+async def test_a_fatal_exit_code_is_nobodys_to_restart_and_is_told() -> None:
+    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=wishes) for index in range(SIZE)])
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1, exit_code=42)
+        answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
+        assert stage.told.reasons == ["FatalExitCode"]
+
+
+async def test_a_pod_that_is_in_no_gang_is_its_agents_own() -> None:
+    stage = Stage(builders.gang(SIZE))
+    stage.members.all.clear()
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+
+
+async def test_what_belongs_to_no_round_any_more_is_let_go() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.stands(conductor, 0, "team/train-7", Result.STOPPED)
+        abort = (await stage.agent(0).told("abort")).abort
+        assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
+
+
+async def test_a_new_leader_goes_on_with_a_round_from_its_object_and_the_agents_hellos() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+        stage.stands(conductor, 0, round_id, Result.STOPPED)
+    async with stage.leading(epoch=2) as conductor:
+        assert stage.restarts.all[round_id].epoch == 2
+        for index in range(SIZE):
+            result = Result(round=round_id, phase=Result.STOPPED)
+            member = builders.member(index)
+            result.pod.CopyFrom(pb.Pod(namespace="team", name=member.pod.name, uid=member.pod.uid))
+            conductor.connected(stage.agent(index))
+            conductor.hello(stage.agent(index), pb.Hello(results=[result]))
+        for index in range(SIZE):
+            assert (await stage.agent(index).told("release")).release.round == round_id
+            stage.stands(conductor, index, round_id, Result.RUNNING)
+        await until(lambda: round_id in stage.restarts.statuses)
+        assert stage.restarts.statuses[round_id]["phase"] == "Done"
+
+
+async def test_a_round_that_cannot_be_understood_has_failed_and_the_leader_leads_on() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+    broken = stage.restarts.all[round_id]
+    object.__setattr__(broken, "status", {"phase": "Stopping", "resume": {}})
+    async with stage.leading(epoch=2) as conductor:
+        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
+        assert "resume" not in stage.restarts.statuses[round_id]
+        stage.fails(conductor, 0, fault_id="anew")
+        await stopped(stage)
+
+
+async def test_who_was_not_connected_is_told_when_it_is() -> None:
+    stage = Stage(builders.gang(SIZE))
+    away = stage.agent(2)
+    stage.connected.discard(away.node)
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        round_id = (await stage.agent(0).told("stop")).stop.round
+        assert away.waiting() == []
+        stage.connected.add(away.node)
+        conductor.connected(away)
+        conductor.hello(away, pb.Hello())
+        assert (await away.told("stop")).stop.round == round_id
+
+
+async def test_a_request_restarts_the_gang_as_its_object_says() -> None:
+    stage = Stage(builders.gang(SIZE))
+    spec = RestartSpec(
+        gang=builders.GANG, grace_seconds=7, strategy="rerun", containers=("trainer",), reason="new data"
+    )
+    async with stage.leading():
+        stage.restarts.asked(request(spec))
+        stop = (await stage.agent(0).told("stop")).stop
+        assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please", "rerun", 7)
+        assert list(stop.orders[0].containers) == ["trainer"]
+        assert "new data" in stop.cause_message
+
+
+async def test_a_request_for_a_gang_that_is_not_there_is_refused() -> None:
+    stage = Stage(builders.gang(SIZE))
+    stage.members.all.clear()
+    async with stage.leading():
+        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        await until(lambda: "team/please" in stage.restarts.statuses)
+        told = stage.restarts.statuses["team/please"]
+        assert (told["phase"], told["decision"]["reason"]) == ("Refused", "NotAGang")
+
+
+async def test_deleting_its_object_ends_a_round() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        round_id = await stopped(stage)
+        stage.restarts.deleted(round_id)
+        for index in range(SIZE):
+            assert (await stage.agent(index).told("abort")).abort.round == round_id
+
+
+async def test_a_member_whose_device_is_lost_is_replaced_and_the_others_are_held() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1, action_class="Replace", device="GPU-1")
+        round_id = (await stage.agent(0).told("stop")).stop.round
+        await until(lambda: [each.pod.name for each in stage.replaced.wanted] == ["train-1-0"])
+        for index in (0, 2):
+            stage.stands(conductor, index, round_id, Result.STOPPED)
+        await asyncio.sleep(0.05)
+        assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
+        stage.members.gone(builders.member(1).pod.uid)
+        stage.members.appears(builders.member(1, generation=1))
+        orders = [order async for order in ordered(stage, 1, until="train-1-1")]
+        assert orders[-1].action == pb.Order.HOLD
+        stage.stands(conductor, 1, round_id, Result.STOPPED, generation=1)
+        for index in (0, 2):
+            assert (await stage.agent(index).told("release")).release.round == round_id
+
+
+async def test_a_gang_that_dies_young_again_and_again_is_made_to_wait() -> None:
+    rounds = 3
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        for number in range(rounds):
+            stage.fails(conductor, 0, fault_id=f"f{number}")
+            await round_of(stage, conductor)
+        stage.fails(conductor, 0, fault_id="one more")
+        answer = (await stage.agent(0).told("answer")).answer
+        assert (answer.answer, answer.round) == (pb.FaultAnswer.ROUND, "")
+        assert answer.reason in ("Backoff", "NoProgress")
+        assert len(stage.restarts.all) == rounds
+
+
+def request(spec: RestartSpec) -> Restart:
+    """Somebody's request."""
+    return Restart(
+        namespace="team",
+        name="please",
+        uid="uid-please",
+        version="1",
+        generation=1,
+        created_at=builders.NOW,
+        spec=spec,
+        gang=spec.gang,
+    )

@@ -1,0 +1,57 @@
+"""A member that stays behind its gang is told of, and nothing is done to it."""
+
+from dataclasses import replace
+
+from controller.app.stragglers import CAUGHT_UP, STRAGGLER, Stragglers
+from controller.gangs.stragglers import DEFAULT
+from controller.model.samples import Sample
+from tests.unit.controller import builders
+from tests.unit.controller.app.stage import Stage
+
+SIZE = 4
+
+
+class Clock:
+    """Time that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = builders.NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def measured(index: int, *, clock: float) -> Sample:
+    return Sample(builders.member(index).pod.uid, f"GPU-{index}", utilization=0.9, clock=clock, power=0.8)
+
+
+async def test_a_slow_member_is_told_of_once_and_again_when_it_has_caught_up() -> None:
+    stage, clock = Stage(builders.gang(SIZE)), Clock()
+    watch = Stragglers(outside=replace(stage.outside, now=clock))
+
+    def for_a_while(slow: float) -> None:
+        for _ in range(int(DEFAULT.persists / 5) + 2):
+            clock.now += 5.0
+            watch.take([measured(index, clock=slow if index == 0 else 0.95) for index in range(SIZE)])
+            watch.judge()
+
+    for_a_while(0.4)
+    assert stage.told.reasons == [STRAGGLER]
+    labels = {"namespace": "team", "kind": "Job", "gang": "train"}
+    gauge = stage.outside.metrics.stragglers.labels(**labels)
+    assert gauge._value.get() == 1
+    for_a_while(0.4)
+    assert stage.told.reasons == [STRAGGLER]
+    for_a_while(0.95)
+    assert stage.told.reasons == [STRAGGLER, CAUGHT_UP]
+    assert gauge._value.get() == 0
+    assert stage.restarts.all == {}
+
+
+async def test_samples_of_pods_that_nobody_knows_are_of_no_gang() -> None:
+    stage = Stage(builders.gang(SIZE))
+    stage.members.all.clear()
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(0, clock=0.1)])
+    watch.judge()
+    assert stage.told.reasons == []

@@ -1,0 +1,109 @@
+"""Certificates as they are made, kept and read again."""
+
+import base64
+from collections.abc import Callable
+
+import pytest
+from cryptography import x509
+from cryptography.x509 import verification
+
+from controller.certificates import making, stored
+from controller.certificates.making import Pair
+from controller.certificates.plan import DAY, Act, Periods, Step
+from controller.certificates.stored import Stored
+
+_NOW = 1_800_000_000.0
+_PERIODS = Periods()
+_NAMES = frozenset({"kubemend-hub", "kubemend-hub.kubemend.svc", "10.0.0.1", "fd00::1"})
+
+
+def _renewed(before: Stored, *, now: float = _NOW, names: frozenset[str] = _NAMES) -> tuple[Stored, list[Act]]:
+    steps: list[Step] = []
+    after = stored.renewed(before, names=names, now=now, periods=_PERIODS, did=steps.append)
+    return after, [step.act for step in steps]
+
+
+def _trusts(bundle: str, server: Pair | None, *, at: float, name: x509.DNSName | x509.IPAddress) -> bool:
+    """Whether a TLS client that trusts the bundle takes the server for this name (RFC 5280, by ``cryptography``)."""
+    assert server is not None
+    store = verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
+    verifier = verification.PolicyBuilder().store(store).time(making.time_of(at)).build_server_verifier(name)
+    try:
+        verifier.verify(server.certificate, [])
+    except verification.VerificationError:
+        return False
+    return True
+
+
+def test_the_first_time_all_is_made_and_then_nothing_is_due() -> None:
+    first, acts = _renewed(Stored())
+    assert acts == [Act.MAKE_CA, Act.ISSUE_SERVER]
+    assert _renewed(first) == (first, [])
+
+
+@pytest.mark.parametrize("name", sorted(_NAMES))
+@pytest.mark.parametrize(("after", "trusted"), [(-1800.0, True), (0.0, True), (89 * DAY, True), (91 * DAY, False)])
+def test_agents_trust_the_server_for_its_names_while_it_is_valid(name: str, after: float, *, trusted: bool) -> None:
+    first, _ = _renewed(Stored())
+    subject = making.alternative(name)
+    assert isinstance(subject, (x509.DNSName, x509.IPAddress))
+    assert _trusts(first.bundle(), first.server, at=_NOW + after, name=subject) is trusted
+    assert not _trusts(first.bundle(), first.server, at=_NOW + after, name=x509.DNSName("other"))
+
+
+def test_what_is_kept_is_read_again() -> None:
+    first, _ = _renewed(Stored())
+    second, acts = _renewed(first, now=_NOW + 740 * DAY)
+    assert acts == [Act.MAKE_NEXT_CA, Act.ISSUE_SERVER]
+    again = Stored.from_secret(second.to_secret())
+    assert again.to_secret() == second.to_secret()
+    assert again.view(periods=_PERIODS) == second.view(periods=_PERIODS)
+
+
+def test_over_a_change_of_the_ca_both_bundles_trust_both_servers() -> None:
+    name = x509.DNSName("kubemend-hub")
+    first, _ = _renewed(Stored())
+    published, _ = _renewed(first, now=_NOW + 740 * DAY)
+    changed, acts = _renewed(published, now=_NOW + 742 * DAY)
+    assert acts == [Act.PROMOTE_NEXT_CA, Act.ISSUE_SERVER]
+    for bundle in (published.bundle(), changed.bundle()):
+        for server in (published.server, changed.server):
+            assert _trusts(bundle, server, at=_NOW + 742 * DAY, name=name)
+    assert not _trusts(first.bundle(), changed.server, at=_NOW + 742 * DAY, name=name)
+    dropped, acts = _renewed(changed, now=_NOW + _PERIODS.ca)
+    assert Act.DROP_OLD_CA in acts
+    assert len(x509.load_pem_x509_certificates(dropped.bundle().encode())) == 1
+
+
+def test_another_name_makes_another_server_certificate_of_the_same_ca() -> None:
+    first, _ = _renewed(Stored())
+    second, acts = _renewed(first, names=_NAMES | {"hub.example.com"})
+    assert acts == [Act.ISSUE_SERVER]
+    assert second.bundle() == first.bundle()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "acts"),
+    [
+        (lambda data: data.pop("tls.key"), [Act.ISSUE_SERVER]),
+        (lambda data: data.update({"tls.crt": "not base64"}), [Act.ISSUE_SERVER]),
+        (lambda data: data.update({"tls.crt": base64.b64encode(b"not PEM").decode()}), [Act.ISSUE_SERVER]),
+        (lambda data: data.update({"tls.key": data["ca.key"]}), [Act.ISSUE_SERVER]),
+        (lambda data: data.pop("ca.key"), [Act.MAKE_CA, Act.ISSUE_SERVER]),
+        (lambda data: data.update({"old-ca.crt": "x"}), []),
+    ],
+)
+def test_what_cannot_be_read_is_made_anew(spoil: Callable[[dict[str, str]], object], acts: list[Act]) -> None:
+    data = _renewed(Stored())[0].to_secret()
+    spoil(data)
+    assert _renewed(Stored.from_secret(data))[1] == acts
+
+
+def test_a_ca_signs_servers_and_nothing_else() -> None:
+    first, _ = _renewed(Stored())
+    assert first.ca is not None
+    assert first.server is not None
+    constraints = first.ca.certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (constraints.ca, constraints.path_length) == (True, 0)
+    usage = first.server.certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]

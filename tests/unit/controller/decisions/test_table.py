@@ -1,0 +1,171 @@
+"""The table of decisions: which rule answers, and that none deletes what must stay."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.decisions import facts as facts_module
+from controller.decisions import table
+from controller.decisions.facts import Decision, Facts, Kind, Reason
+from controller.gangs import members
+from controller.gangs.budget import Past
+from controller.model.faults import Cause, FaultKind, Request
+from controller.model.members import Member, NodeName, NodeView, PodPhase
+from tests.unit.controller import builders
+from tests.unit.controller.builders import GANG, NOW
+
+
+def facts(**changes: Any) -> Facts:
+    return replace(Facts(cause=builders.fault(), members=builders.gang(3), nodes=builders.nodes(3)), **changes)
+
+
+def decide(**changes: Any) -> Decision:
+    return table.decide(facts(**changes), now=NOW)
+
+
+def with_one(index: int, **changes: Any) -> tuple[Member, ...]:
+    """A gang of three, one of which is different."""
+    return tuple(builders.member(each, **(changes if each == index else {})) for each in range(3))
+
+
+def request(**changes: Any) -> Request:
+    return replace(Request(GANG, "team/again", "new weights", NOW), **changes)
+
+
+def lost(index: int, **changes: Any) -> dict[NodeName, NodeView]:
+    name = NodeName(f"node-{index}")
+    return {**builders.nodes(3), name: replace(NodeView(name, ready=None), **changes)}
+
+
+YOUNG = tuple(Past(NOW - age, NOW - age - 1.0, "train/0", "Exit1") for age in (40.0, 30.0, 3.0))
+FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(10, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "reason"),
+    [
+        ({}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        ({"cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
+        # nobody's business, or nobody's any more
+        ({"members": ()}, Kind.ALONE, Reason.NOT_A_GANG),
+        ({"members": builders.gang(1)}, Kind.ALONE, Reason.NOT_A_GANG),
+        ({"cause": request(), "members": builders.gang(1)}, Kind.IN_PLACE, Reason.REQUESTED),
+        ({"cause": builders.fault(7)}, Kind.OBSERVE, Reason.MEMBER_GONE),
+        ({"members": with_one(0, deleting=True)}, Kind.OBSERVE, Reason.MEMBER_GONE),
+        ({"members": with_one(0, phase=PodPhase.SUCCEEDED)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
+        ({"cause": builders.fault(exit_code=0)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
+        ({"suspended": True}, Kind.OBSERVE, Reason.SUSPENDED),
+        ({"cause": request(), "members": ()}, Kind.OBSERVE, Reason.MEMBER_GONE),
+        # who did not ask for it
+        ({"members": with_one(1, annotations={})}, Kind.OBSERVE, Reason.NOT_OPTED_IN),
+        ({"members": with_one(1, annotations={}), "opted_in_namespaces": frozenset({"team"})}, Kind.IN_PLACE, None),
+        ({"members": with_one(1, annotations={}, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
+        ({"members": with_one(1, annotations={"kubemend.io/restart": "yes"})}, Kind.OBSERVE, Reason.BAD_ANNOTATION),
+        ({"dry_run": True}, Kind.OBSERVE, Reason.DRY_RUN),
+        # devices
+        (
+            {"cause": builders.fault(kind=FaultKind.DEVICE, action_class="RestartApp", exit_code=None)},
+            Kind.IN_PLACE,
+            Reason.MEMBER_FAILED,
+        ),
+        (
+            {"cause": builders.fault(kind=FaultKind.DEVICE, action_class="Observe", exit_code=None)},
+            Kind.OBSERVE,
+            Reason.OBSERVED_ONLY,
+        ),
+        ({"cause": builders.fault(action_class="AskDriver")}, Kind.HOLD, Reason.DEVICE_NOT_PROVEN),
+        ({"cause": builders.fault(action_class="Replace")}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        # what is recreated
+        ({"nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"nodes": lost(1, ready=False)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"nodes": lost(1, ready=True, out_of_service=True)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"nodes": {}}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        ({"members": with_one(1, phase=PodPhase.FAILED)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
+        ({"members": with_one(1, owner=None), "nodes": lost(1)}, Kind.FAIL, Reason.NOT_REPLACEABLE),
+        ({"members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        # how often
+        ({"history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
+        ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.HOLD, Reason.BACKOFF),
+        ({"history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
+        ({"history": FULL, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
+    ],
+)
+def test_each_rule_answers_where_it_should(changes: dict[str, Any], kind: Kind, reason: Reason | None) -> None:
+    decision = decide(**changes)
+    assert decision.kind is kind, decision
+    assert reason is None or decision.reason is reason
+
+
+def test_a_fatal_exit_code_is_left_to_the_workload() -> None:
+    annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "1, 42"}
+    decision = decide(members=with_one(2, annotations=annotations))
+    assert (decision.kind, decision.reason) == (Kind.FAIL, Reason.FATAL_EXIT_CODE)
+    other = decide(members=with_one(2, annotations=annotations), cause=builders.fault(exit_code=2))
+    assert other.kind is Kind.IN_PLACE
+
+
+def test_a_gang_may_ask_for_fewer_rounds() -> None:
+    annotations = {**builders.OPTED_IN, "kubemend.io/max-restarts": "1"}
+    past = (Past(NOW - 1000.0, NOW - 1001.0),)
+    decision = decide(members=with_one(2, annotations=annotations), history=past)
+    assert (decision.kind, decision.reason) == (Kind.FAIL, Reason.BUDGET_SPENT)
+    assert "1 rounds within 1 h; it opens again at" in decision.detail
+
+
+def test_the_wait_is_told_with_its_end_and_what_is_in_vain() -> None:
+    decision = decide(history=YOUNG)
+    assert decision.retry_at == NOW + 7.0
+    assert "opens again at 2023-11-14T22:13:27Z" in decision.detail
+    assert "all in train/0" in decision.detail
+
+
+def test_only_lost_members_are_recreated() -> None:
+    assert decide(nodes=lost(1)).recreate == {"train/1"}
+    assert decide(cause=builders.fault(action_class="RebootNode"), nodes=lost(1)).recreate == {"train/0", "train/1"}
+
+
+def test_a_pod_that_leaves_already_is_not_recreated_again() -> None:
+    decision = decide(members=with_one(1, deleting=True), nodes=lost(1))
+    assert (decision.kind, decision.recreate) == (Kind.IN_PLACE, frozenset())
+
+
+def test_a_failed_pod_beside_its_replacement_is_history() -> None:
+    replaced = (*builders.gang(3), builders.member(1, generation=9, phase=PodPhase.FAILED))
+    assert decide(members=replaced).kind is Kind.IN_PLACE
+
+
+def test_dry_run_says_what_would_be_done() -> None:
+    assert decide(dry_run=True, nodes=lost(1)).detail.startswith("it would be InPlaceAndRecreate: 1 of 3 are recreated")
+
+
+@pytest.mark.parametrize(("action", "moves"), [("RestartApp", False), ("ResetDevice", True), ("None", False)])
+def test_whether_a_fault_moves_its_member(action: str, moves: bool) -> None:
+    assert facts_module.needs_recreation(builders.fault(action_class=action)) is moves
+
+
+@given(st.data())
+def test_nothing_is_deleted_that_did_not_opt_in_or_would_not_come_back(data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 4))
+    gang = tuple(
+        builders.member(
+            index,
+            phase=data.draw(st.sampled_from(PodPhase)),
+            deleting=data.draw(st.booleans()),
+            owner=data.draw(st.sampled_from((None, builders.OWNER))),
+            annotations=data.draw(st.sampled_from(({}, builders.OPTED_IN))),
+        )
+        for index in range(size)
+    )
+    ready = st.sampled_from((True, False, None))
+    views = {name: replace(view, ready=data.draw(ready)) for name, view in builders.nodes(size).items()}
+    causes: tuple[Cause, ...] = (builders.fault(), builders.fault(action_class="Replace"), request(recreate=True))
+    cause = data.draw(st.sampled_from(causes))
+    decision = table.decide(Facts(cause=cause, members=gang, nodes=views), now=NOW)
+    by_slot = members.by_slot(gang)
+    assert decision.recreate <= by_slot.keys()
+    assert all(members.bar(by_slot[slot]) is None for slot in decision.recreate)
+    assert not decision.recreate or decision.kind.begins_round

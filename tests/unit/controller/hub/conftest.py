@@ -1,0 +1,13 @@
+"""A hub with its usual rules."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.controller.hub.rig import Rig
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with Rig().running() as running:
+        yield running

@@ -1,0 +1,69 @@
+"""A node speaks only for its own pods, and what it says of pods not known yet waits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub import claims, waiting
+from controller.hub.claims import Claim
+from controller.model.members import NodeName, PodUid
+from tests.unit.controller.hub import words
+
+_HERE = NodeName("node-1")
+_BOUND = {PodUid("mine"): _HERE, PodUid("mine-too"): _HERE, PodUid("theirs"): NodeName("node-2")}
+_UIDS = ["mine", "mine-too", "theirs", "new", "newer"]
+
+
+@pytest.mark.parametrize(("uid", "claim"), [("mine", Claim.OURS), ("theirs", Claim.FOREIGN), ("new", Claim.UNKNOWN)])
+def test_whose_pod_it_is(uid: str, claim: Claim) -> None:
+    assert claims.judge(uid, node=_HERE, node_of=_BOUND.get) is claim
+
+
+@pytest.mark.parametrize("message", [words.change("x"), words.gone("x"), words.fault("x"), words.result("x")])
+def test_the_pod_that_a_message_is_about(message: pb.AgentMessage) -> None:
+    assert claims.subject(message) == "x"
+
+
+@given(st.lists(st.sampled_from(_UIDS), unique=True), st.lists(st.sampled_from(_UIDS), unique=True))
+def test_a_hello_is_parted_without_a_loss(members: list[str], results: list[str]) -> None:
+    hello = words.hello(*members, results=tuple(words.step(uid) for uid in results)).hello
+    parts = claims.sort_hello(hello, node=_HERE, node_of=_BOUND.get)
+    pods = [member.pod for member in parts.hello.members] + [result.pod for result in parts.hello.results]
+    said = [pod.uid for pod in pods]
+    assert said == [uid for uid in [*members, *results] if uid.startswith("mine")]
+    assert [claims.subject(message) for message in parts.unknown] == [
+        uid for uid in [*members, *results] if uid.startswith("new")
+    ]
+    assert parts.foreign == [*members, *results].count("theirs")
+    assert (parts.hello.node, parts.hello.instance, parts.hello.epoch) == (hello.node, hello.instance, hello.epoch)
+
+
+def test_samples_of_other_nodes_pods_are_counted_and_those_of_new_ones_dropped() -> None:
+    ours, foreign = claims.sort_samples(words.samples("mine", "theirs", "new").samples, node=_HERE, node_of=_BOUND.get)
+    assert ([sample.pod_uid for sample in ours.devices], foreign) == (["mine"], 1)
+
+
+def test_words_about_a_pod_come_in_their_order_the_newest_of_each_kind_once() -> None:
+    pods = waiting.UnknownPods()
+    fault, other, result = words.fault("a", id="1"), words.fault("a", id="2"), words.result("a")
+    for message in (words.change("a"), fault, words.change("b"), other, words.gone("a"), result):
+        assert pods.keep(message) == 0
+    assert pods.take("a") == [fault, other, words.gone("a"), result]
+    assert pods.take("a") == []
+    assert pods.take("b") == [words.change("b")]
+
+
+def test_no_more_words_wait_than_allowed() -> None:
+    pods = waiting.UnknownPods()
+    lost = sum(pods.keep(words.change(f"uid-{number}")) for number in range(waiting.MOST_WORDS + 10))
+    assert lost == 10
+    assert pods.take("uid-9") == []
+    assert pods.take("uid-10") == [words.change("uid-10")]
+
+
+def test_a_fault_is_new_once_until_the_next_hello() -> None:
+    told = waiting.ToldFaults()
+    assert [told.is_new(id_) for id_ in ("a", "b", "a")] == [True, True, False]
+    told.clear()
+    assert told.is_new("a")

@@ -1,0 +1,188 @@
+"""Whom a token speaks for."""
+
+import base64
+import json
+import math
+from typing import Any
+
+import grpc
+import pytest
+
+from common.kube import errors
+from controller.hub import identity
+from controller.hub.identity import Identities, Memory
+from controller.hub.ports import Identity
+from controller.hub.refusals import Reason, RefusedError
+from controller.hub.service import Rules
+from controller.model.members import NodeName
+from tests.unit.controller.hub import words
+from tests.unit.controller.hub.rig import Rig
+
+_USER = "system:serviceaccount:kubemend:kubemend-agent"
+_GOOD: dict[str, Any] = {
+    "authenticated": True,
+    "audiences": ["kubemend-hub"],
+    "user": {"username": _USER, "extra": {"authentication.kubernetes.io/node-name": ["node-1"]}},
+}
+
+
+def _identity(status: dict[str, Any]) -> Identity:
+    return identity.identity_of({"status": status}, audience="kubemend-hub", user=_USER)
+
+
+def test_an_agents_token_speaks_for_its_node() -> None:
+    assert _identity(_GOOD) == Identity(user=_USER, node=NodeName("node-1"))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"authenticated": False, "error": "expired"},
+        {**_GOOD, "authenticated": False},
+        {**_GOOD, "audiences": []},
+        {**_GOOD, "audiences": ["https://kubernetes.default.svc"]},
+        {**_GOOD, "user": {**_GOOD["user"], "username": "system:serviceaccount:train:default"}},
+        {**_GOOD, "user": {"username": _USER}},
+        {**_GOOD, "user": {"username": _USER, "extra": {"authentication.kubernetes.io/node-name": []}}},
+        {**_GOOD, "user": {"username": _USER, "extra": {"authentication.kubernetes.io/node-name": [""]}}},
+        {**_GOOD, "user": {"username": _USER, "extra": {"authentication.kubernetes.io/node-name": ["a", "b"]}}},
+    ],
+)
+def test_any_other_token_is_refused(status: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError) as refused:
+        _identity(status)
+    assert refused.value.reason is Reason.BAD_TOKEN
+
+
+@pytest.mark.parametrize(
+    "metadata", [(("authorization", "Bearer abc"),), (("x", "y"), ("authorization", "bearer abc"))]
+)
+def test_the_token_of_a_call(metadata: tuple[tuple[str, str], ...]) -> None:
+    assert identity.token_of(metadata) == "abc"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Basic abc"),),
+        (("authorization", "Bearer "),),
+        (("authorization", b"Bearer abc"),),
+        (("authorization", "Bearer " + "x" * 9000),),
+    ],
+)
+def test_a_call_without_a_token(metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+    with pytest.raises(RefusedError) as refused:
+        identity.token_of(metadata)
+    assert refused.value.reason is Reason.NO_TOKEN
+
+
+def _jwt(claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"header.{payload}.signature"
+
+
+@pytest.mark.parametrize(
+    ("token", "expiry"),
+    [
+        (_jwt({"exp": 1234}), 1234.0),
+        (_jwt({}), math.inf),
+        (_jwt([]), math.inf),
+        (_jwt({"exp": None}), math.inf),
+        ("opaque", math.inf),
+        ("a.b.c", math.inf),
+        ("a.\xff.c", math.inf),
+    ],
+)
+def test_when_a_token_expires(token: str, expiry: float) -> None:
+    assert identity.expiry_of(token) == expiry
+
+
+class _Reviewer:
+    """Answers what it is told to, and counts."""
+
+    def __init__(self) -> None:
+        self.answer: Identity | Exception = Identity(user=_USER, node=NodeName("node-1"))
+        self.asked = 0
+
+    async def review(self, token: str) -> Identity:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_an_answer_holds_for_a_while() -> None:
+    reviewer, clock = _Reviewer(), _Clock()
+    identities = Identities(reviewer, memory=Memory(good=60), clock=clock)
+    for now, asked in ((1000, 1), (1059, 1), (1060, 2), (1061, 2)):
+        clock.now = now
+        assert (await identities.identify("t")).node == "node-1"
+        assert reviewer.asked == asked
+    await identities.identify("other")
+    assert reviewer.asked == 3
+
+
+async def test_an_answer_does_not_outlive_its_token() -> None:
+    reviewer, clock = _Reviewer(), _Clock()
+    identities = Identities(reviewer, clock=clock)
+    token = _jwt({"exp": 1010})
+    await identities.identify(token)
+    clock.now = 1010
+    reviewer.answer = RefusedError(Reason.BAD_TOKEN, "expired")
+    with pytest.raises(RefusedError):
+        await identities.identify(token)
+
+
+async def test_a_refusal_holds_for_a_shorter_while() -> None:
+    reviewer, clock = _Reviewer(), _Clock()
+    reviewer.answer = RefusedError(Reason.BAD_TOKEN, "no")
+    identities = Identities(reviewer, memory=Memory(bad=5), clock=clock)
+    for now, asked in ((1000, 1), (1004, 1), (1005, 2)):
+        clock.now = now
+        with pytest.raises(RefusedError):
+            await identities.identify("t")
+        assert reviewer.asked == asked
+
+
+async def test_what_could_not_be_told_is_not_remembered() -> None:
+    reviewer = _Reviewer()
+    identities = Identities(reviewer, clock=_Clock())
+    good, reviewer.answer = reviewer.answer, errors.ApiUnavailableError("cannot create tokenreviews")
+    with pytest.raises(RefusedError) as refused:
+        await identities.identify("t")
+    assert refused.value.reason is Reason.NOT_TOLD
+    assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+    reviewer.answer = good
+    assert (await identities.identify("t")).node == "node-1"
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "reason"),
+    [(None, "UNAUTHENTICATED", "NoToken"), ("stolen", "UNAUTHENTICATED", "BadToken"),
+     ("token-of-node-2", "PERMISSION_DENIED", "WrongNode")],
+)  # fmt: skip
+async def test_who_is_not_the_nodes_agent_gets_no_session(rig: Rig, token: str | None, code: str, reason: str) -> None:
+    agent = await rig.agent(token=token)
+    await agent.say(words.hello())
+    assert (await agent.ended())[0] is grpc.StatusCode[code]
+    assert not rig.engine.heard
+    assert rig.counted() == {reason: 1}
+
+
+async def test_a_living_streams_token_is_checked_again() -> None:
+    async with Rig(rules=Rules(review_seconds=0)).running() as rig:
+        agent, _ = await rig.session()
+        rig.tokens.revoked.add("token-of-node-1")
+        assert (await agent.ended())[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert rig.engine.of("gone") == ["i-1"]
+        assert rig.counted("kubemend_hub_sessions_ended_total") == {"Token": 1}

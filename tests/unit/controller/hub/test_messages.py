@@ -1,0 +1,189 @@
+"""What is believed to be an agent's message, and what is not: whatever bytes come, the answer is one of the two."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub import messages
+from controller.hub.messages import Limits
+from controller.hub.refusals import Reason, RefusedError
+from tests.unit.controller.hub import words
+
+_LIMITS = Limits()
+_FEW = Limits(message_bytes=4096, members=2, containers=1, results=2, samples=2, seconds=2, text=64)
+
+
+def _parse(message: pb.AgentMessage, limits: Limits = _LIMITS) -> pb.AgentMessage:
+    return messages.parse(message.SerializeToString(), limits=limits)
+
+
+def _refusal(message: pb.AgentMessage, limits: Limits = _LIMITS) -> Reason:
+    with pytest.raises(RefusedError) as refused:
+        _parse(message, limits)
+    return refused.value.reason
+
+
+@pytest.mark.parametrize("message", words.ALL.values(), ids=words.ALL)
+def test_what_agents_say_is_taken_as_it_is(message: pb.AgentMessage) -> None:
+    assert _parse(message) == message
+
+
+def test_more_bytes_than_allowed_are_not_even_parsed() -> None:
+    with pytest.raises(RefusedError) as refused:
+        messages.parse(b"\xff" * 5000, limits=_FEW)
+    assert refused.value.reason is Reason.OVERSIZED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        words.hello("a", "b", "c"),
+        words.hello(results=(words.step(), words.step(), words.step())),
+        words.samples("a", "b", "c"),
+        pb.AgentMessage(
+            change=pb.MemberChange(
+                member=pb.Member(pod=words.pod(), gang="train/Job/x", containers=[words.container(), words.container()])
+            )
+        ),
+        pb.AgentMessage(
+            result=pb.StepResult(
+                round="train/x", pod=words.pod(), phase=pb.StepResult.STOPPED, seconds={"a": 1, "b": 1, "c": 1}
+            )
+        ),
+    ],
+    ids=["members", "results", "samples", "containers", "seconds"],
+)
+def test_longer_lists_than_allowed_are_refused(message: pb.AgentMessage) -> None:
+    assert _refusal(message, _FEW) is Reason.TOO_MANY
+
+
+def test_a_longer_text_than_allowed_is_refused() -> None:
+    message = words.fault()
+    message.fault.message = "x" * 65
+    assert _refusal(message, _FEW) is Reason.OVERSIZED
+
+
+def _spoil(change: Callable[[pb.AgentMessage], object], name: str) -> pb.AgentMessage:
+    message = pb.AgentMessage()
+    message.CopyFrom(words.ALL[name])
+    change(message)
+    return message
+
+
+def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
+    *way, last = path.split(".")
+
+    def change(message: pb.AgentMessage) -> None:
+        target: object = message
+        for step in way:
+            target = target[int(step)] if step.isdigit() else getattr(target, step)  # type: ignore[index]
+        setattr(target, last, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("hello", "hello.protocol", 2),
+        ("hello", "hello.node", ""),
+        ("hello", "hello.node", "Node_1"),
+        ("hello", "hello.instance", ""),
+        ("hello", "hello.members.1.pod.uid", "uid-1"),
+        ("hello", "hello.members.0.pod.uid", "../etc"),
+        ("hello", "hello.members.0.pod.uid", ""),
+        ("hello", "hello.results.0.round", "no-namespace"),
+        ("change", "change.member.gang", "JobSet/llm"),
+        ("change", "change.member.gang", "other/JobSet/llm"),
+        ("change", "change.member.gang", "train/JobSet/a b"),
+        ("change", "change.member.pod.namespace", "train/x"),
+        ("change", "change.member.pod.name", "x" * 254),
+        ("change", "change.member.containers.0.name", "a b"),
+        ("change", "change.member.containers.0.id", "x" * 129),
+        ("gone", "change.gone.uid", ""),
+        ("fault", "fault.id", ""),
+        ("fault", "fault.id", "x" * 129),
+        ("fault", "fault.gang", ""),
+        ("fault", "fault.container", "Trainer!"),
+        ("fault", "fault.code", "two words"),
+        ("fault", "fault.age_seconds", -1.0),
+        ("fault", "fault.age_seconds", math.nan),
+        ("fault", "fault.age_seconds", math.inf),
+        ("result", "result.round", "train/llm-1/x"),
+        ("result", "result.reason", "no words"),
+        ("result", "result.slipped_seconds", math.nan),
+        ("samples", "samples.devices.0.clock", math.nan),
+        ("samples", "samples.devices.0.device", ""),
+        ("samples", "samples.devices.0.pod_uid", ""),
+    ],
+)
+def test_a_value_that_cannot_be_is_malformed(name: str, path: str, value: object) -> None:
+    assert _refusal(_spoil(_set(path, value), name)) is Reason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("result", "result.phase"), ("fault", "fault.kind"), ("change", "change.member.containers.0.state")],
+)
+def test_a_newer_agents_word_is_passed_over_and_its_stream_goes_on(name: str, path: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        _parse(_spoil(_set(path, 77), name))
+    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert not refused.value.ends_stream
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xfa\x01\x00", pb.AgentMessage(change=pb.MemberChange()).SerializeToString()],
+    ids=["nothing", "an unknown body", "a change of nothing"],
+)
+def test_what_says_nothing_known_is_passed_over(data: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        messages.parse(data, limits=_LIMITS)
+    assert refused.value.reason is Reason.UNKNOWN_WORD
+
+
+def test_a_result_without_a_phase_is_passed_over() -> None:
+    assert _refusal(_spoil(_set("result.phase", pb.StepResult.NONE), "result")) is Reason.UNKNOWN_WORD
+
+
+def test_a_hello_of_another_node_than_the_tokens_is_refused() -> None:
+    with pytest.raises(RefusedError) as refused:
+        messages.hello_of(words.hello(node="node-2"), node="node-1")
+    assert refused.value.reason is Reason.WRONG_NODE
+
+
+def test_a_stream_begins_with_a_hello() -> None:
+    with pytest.raises(RefusedError) as refused:
+        messages.hello_of(words.fault(), node="node-1")
+    assert refused.value.reason is Reason.MALFORMED
+
+
+@given(st.binary(max_size=512))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    _parses_or_refuses(data)
+
+
+@given(
+    st.sampled_from(sorted(words.ALL)),
+    st.lists(st.tuples(st.integers(min_value=0), st.binary(max_size=8)), min_size=1, max_size=6),
+)
+def test_any_change_of_a_good_message_is_a_message_or_refused(name: str, blows: list[tuple[int, bytes]]) -> None:
+    data = bytearray(words.ALL[name].SerializeToString())
+    for where, what in blows:
+        at = where % (len(data) + 1)
+        data[at : at + max(1, len(what))] = what
+    _parses_or_refuses(bytes(data))
+
+
+def _parses_or_refuses(data: bytes) -> None:
+    try:
+        message = messages.parse(data, limits=_LIMITS)
+    except RefusedError:
+        return
+    assert message.WhichOneof("body") is not None
+    assert messages.parse(message.SerializeToString(), limits=_LIMITS).WhichOneof("body") == message.WhichOneof("body")

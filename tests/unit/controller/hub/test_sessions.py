@@ -1,0 +1,217 @@
+"""Streams over TLS: how they begin, what passes, and how they end."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.hub import wire
+from controller.hub.messages import Limits
+from controller.hub.rates import Rate
+from controller.hub.service import Rules
+from controller.model.members import NodeName, PodUid
+from tests.unit.controller.hub import words
+from tests.unit.controller.hub.rig import Rig
+
+
+async def test_an_agent_is_welcomed_and_what_it_says_is_told_in_order(rig: Rig) -> None:
+    agent, _ = await rig.session("node-1", "uid-1")
+    for message in (words.change(), words.fault(), words.result(), words.samples("uid-1")):
+        await agent.say(message)
+    await rig.engine.until(lambda: len(rig.engine.heard) == 6)
+    assert rig.engine.heard == [
+        ("connected", "node-1", "i-1"),
+        ("hello", "node-1", words.hello("uid-1").hello),
+        ("told", "node-1", words.change()),
+        ("told", "node-1", words.fault()),
+        ("told", "node-1", words.result()),
+        ("told", "node-1", words.samples("uid-1")),
+    ]
+    assert not rig.counted()
+
+
+async def test_what_is_sent_arrives_in_order_with_the_leaders_epoch(rig: Rig) -> None:
+    agent, session = await rig.session()
+    answer = pb.FaultAnswer(fault_id="fault-1", answer=pb.FaultAnswer.ROUND)
+    assert session.send(pb.HubMessage(answer=answer))
+    assert session.send(wire.encode(pb.HubMessage(release=pb.Release(round="train/llm-1"))))
+    assert await agent.hear() == pb.HubMessage(epoch=7, answer=answer)
+    assert await agent.hear() == pb.HubMessage(epoch=7, release=pb.Release(round="train/llm-1"))
+
+
+async def test_a_raised_epoch_is_on_all_that_is_sent_afterwards(rig: Rig) -> None:
+    agent, session = await rig.session()
+    rig.hub.lead(8)
+    assert session.send(pb.HubMessage(sync=pb.Sync()))
+    assert (await agent.hear()).epoch == 8
+
+
+async def test_another_hello_is_told_as_one(rig: Rig) -> None:
+    agent, _ = await rig.session()
+    await agent.say(words.hello("uid-1"))
+    await rig.engine.until(lambda: len(rig.engine.of("hello")) == 2)
+    assert len(rig.engine.of("connected")) == 1
+
+
+async def test_an_agent_that_leaves_is_gone(rig: Rig) -> None:
+    agent, session = await rig.session()
+    agent.call.cancel()
+    await rig.engine.until(lambda: rig.engine.of("gone") == ["i-1"])
+    assert not session.send(pb.HubMessage(sync=pb.Sync()))
+    assert not rig.hub.sessions()
+
+
+async def test_an_agent_that_says_no_more_ends_well(rig: Rig) -> None:
+    agent, _ = await rig.session()
+    await agent.call.done_writing()
+    assert (await agent.ended())[0] is grpc.StatusCode.OK
+    assert rig.engine.of("gone") == ["i-1"]
+
+
+async def test_the_newer_stream_of_a_node_replaces_the_older(rig: Rig) -> None:
+    older, old_session = await rig.session(instance="i-1")
+    newer, new_session = await rig.session(instance="i-2")
+    assert await older.ended() == (grpc.StatusCode.ABORTED, "a newer stream of this node has come")
+    kinds = [(kind, what) for kind, _, what in rig.engine.heard if kind != "hello"]
+    assert kinds == [("connected", "i-1"), ("gone", "i-1"), ("connected", "i-2")]
+    assert old_session.number < new_session.number
+    assert not old_session.send(pb.HubMessage(sync=pb.Sync()))
+    assert new_session.send(pb.HubMessage(sync=pb.Sync()))
+    assert (await newer.hear()).HasField("sync")
+    assert rig.counted("kubemend_hub_sessions_ended_total") == {"Replaced": 1}
+
+
+async def test_a_standby_refuses_with_one_clear_line() -> None:
+    async with Rig().running(epoch=None) as rig:
+        agent = await rig.agent()
+        await agent.say(words.hello())
+        code, text = await agent.ended()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert text == "this replica does not lead: connect to another one"
+        assert rig.counted() == {"Standby": 1}
+
+
+async def test_who_leads_no_more_ends_all_sessions_and_may_lead_again(rig: Rig) -> None:
+    agents = [(await rig.session(node))[0] for node in ("node-1", "node-2")]
+    rig.hub.stand_by()
+    assert sorted(rig.engine.of("gone")) == ["i-1", "i-1"]
+    assert [(await agent.ended())[0] for agent in agents] == [grpc.StatusCode.UNAVAILABLE] * 2
+    rig.hub.lead(9)
+    agent, session = await rig.session()
+    assert session.send(pb.HubMessage(sync=pb.Sync()))
+    assert (await agent.hear()).epoch == 9
+
+
+async def test_words_about_other_nodes_pods_are_counted_and_not_told(rig: Rig) -> None:
+    agent, _ = await rig.session("node-1", "uid-1", "uid-2")
+    for message in (words.fault("uid-2"), words.result("uid-2"), words.samples("uid-2"), words.gone("uid-1")):
+        await agent.say(message)
+    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    assert [member.pod.uid for member in rig.engine.of("hello")[0].members] == ["uid-1"]
+    assert rig.engine.of("told") == [words.gone("uid-1")]
+    assert rig.counted() == {"ForeignPod": 4}
+
+
+async def test_words_about_a_new_pod_are_told_when_it_is_known(rig: Rig) -> None:
+    agent, _ = await rig.session("node-1", "new")
+    await agent.say(words.fault("new"))
+    await agent.say(words.change("uid-1"))
+    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    assert rig.engine.of("told") == [words.change("uid-1")]
+    rig.pods[PodUid("new")] = NodeName("node-1")
+    rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
+    assert rig.engine.of("told")[1:] == [words.change("new"), words.fault("new")]
+    rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
+    assert len(rig.engine.of("told")) == 3
+
+
+async def test_a_fault_told_twice_is_passed_on_once_until_the_next_hello(rig: Rig) -> None:
+    agent, _ = await rig.session()
+    for message in (words.fault(), words.fault(), words.hello(), words.fault()):
+        await agent.say(message)
+    await rig.engine.until(lambda: len(rig.engine.of("told")) == 2)
+    assert rig.engine.of("told") == [words.fault(), words.fault()]
+    assert rig.counted() == {"Replayed": 1}
+
+
+async def test_a_newer_agents_words_are_passed_over(rig: Rig) -> None:
+    agent, _ = await rig.session()
+    await agent.say(b"\xfa\x01\x00")
+    await agent.say(words.change())
+    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    assert rig.counted() == {"UnknownWord": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "reason"),
+    [
+        (b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "Malformed"),
+        (b"\x0a" + b"\x00" * 5000, grpc.StatusCode.RESOURCE_EXHAUSTED, "Oversized"),
+    ],
+)
+async def test_who_breaks_the_rules_is_ended_and_nobody_else(data: bytes, code: grpc.StatusCode, reason: str) -> None:
+    async with Rig(rules=Rules(limits=Limits(message_bytes=4096))).running() as rig:
+        bad, _ = await rig.session("node-1")
+        good, _ = await rig.session("node-2")
+        await bad.say(data)
+        assert (await bad.ended())[0] is code
+        assert rig.engine.of("gone") == ["i-1"]
+        await good.say(words.change("uid-2"))
+        await rig.engine.until(lambda: rig.engine.of("told") == [words.change("uid-2")])
+        assert rig.counted() == {reason: 1}
+
+
+async def test_who_says_too_much_is_ended() -> None:
+    async with Rig(rules=Rules(rate=Rate(per_second=0.001, burst=5))).running() as rig:
+        agent, _ = await rig.session()
+        for _ in range(5):
+            await agent.say(words.change())
+        assert (await agent.ended())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert len(rig.engine.of("told")) == 4  # the fifth message has some bytes, too
+        assert rig.counted() == {"TooOften": 1}
+
+
+async def test_a_defect_of_the_engine_costs_one_stream_and_is_counted(rig: Rig) -> None:
+    agent, _ = await rig.session()
+    rig.engine.broken = True
+    await agent.say(words.change())
+    assert (await agent.ended())[0] is grpc.StatusCode.INTERNAL
+    assert rig.counted() == {"Internal": 1}
+    rig.engine.broken = False
+    await rig.session()
+
+
+async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
+    async with Rig(rules=Rules(hello_seconds=0.2)).running() as rig:
+        agent = await rig.agent()
+        code, text = await agent.ended()
+        assert (code, text) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within 0.2 s")
+        assert rig.counted() == {"Silent": 1}
+
+
+async def test_only_so_many_strangers_at_once() -> None:
+    async with Rig(rules=Rules(strangers=2)).running() as rig:
+        rig.tokens.answering.clear()
+        waiting = [await rig.agent(f"node-{number}") for number in (1, 2)]
+        for number, agent in enumerate(waiting, start=1):
+            await agent.say(words.hello(node=f"node-{number}"))
+        async with asyncio.timeout(60):
+            for _ in waiting:
+                await rig.tokens.asked.get()
+        third = await rig.agent("node-3")
+        assert (await third.ended())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        rig.tokens.answering.set()
+        for agent in waiting:
+            assert (await agent.hear()).HasField("welcome")
+        assert rig.counted() == {"Crowded": 1}
+
+
+async def test_plain_text_gets_no_answer(rig: Rig) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.port}") as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/x/Y")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"", timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert not rig.engine.heard

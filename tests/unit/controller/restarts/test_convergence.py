@@ -1,0 +1,146 @@
+"""What is written about rounds when the API server fails, refuses, or has heard it before."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common import aio
+from common.kube import client
+from common.parts import PartState, PartStatus
+from controller.restarts import names, writing
+from controller.restarts.convergence import Writer
+from controller.restarts.objects import NewRound
+from hack.devnode.api import standin
+from tests.contract.api import restarts
+from tests.unit.controller.restarts import builders
+
+SECONDS = 60.0
+
+
+class Bench:
+    """A writer that runs, what it reported, and a client of the same server."""
+
+    def __init__(self, server: standin.StandIn, api: client.KubeClient) -> None:
+        self.server = server
+        self.api = api
+        self.reports: list[PartStatus] = []
+        self._news = asyncio.Event()
+        self.writer = Writer(api=api, report=self._hear, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+
+    async def begin(self, name: str = "a", *, timeout: float = SECONDS, new: NewRound | None = None) -> bool:
+        wanted = new or builders.new_round(gang=_in_default(builders.new_round()))
+        return await self.writer.begin(
+            f"default/{name}", lambda: writing.create(self.api, name, wanted), timeout=timeout
+        )
+
+    async def read(self, name: str = "a") -> dict[str, Any]:
+        return await self.api.get(names.path("default", name))
+
+    async def reported(self, state: PartState) -> PartStatus:
+        async with asyncio.timeout(SECONDS):
+            while not (found := [report for report in self.reports if report.state is state]):
+                self._news.clear()
+                await self._news.wait()
+        return found[-1]
+
+    def _hear(self, status: PartStatus) -> None:
+        self.reports.append(status)
+        self._news.set()
+
+
+def _in_default(new: NewRound) -> Any:
+    return type(new.gang)("default", new.gang.kind, new.gang.name)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with (
+        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
+        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=2.0)) as api,
+    ):
+        found = Bench(server, api)
+        task = asyncio.create_task(found.writer.run())
+        yield found
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def installed(bench: Bench) -> None:
+    await bench.api.create(restarts.DEFINITIONS, yaml.safe_load(restarts.DEFINITION.read_text()))
+
+
+@pytest.mark.usefixtures("installed")
+async def test_of_what_is_said_in_quick_succession_the_newest_is_written(bench: Bench) -> None:
+    assert await bench.begin()
+    before = bench.server.handler.store.version
+    for number in range(20):
+        bench.writer.set_status("default/a", {"phase": "Stopping", "members": {"stopped": number}}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert (await bench.read())["status"]["members"] == {"stopped": 19}
+    assert bench.server.handler.store.version == before + 1
+
+
+@pytest.mark.usefixtures("installed")
+async def test_busy_server_is_asked_again(bench: Bench) -> None:
+    bench.server.handler.faults.fail_next(10, method="POST", path="/restarts")
+    assert await bench.begin()
+    bench.server.handler.faults.fail_next(10, method="PATCH", path="/status")
+    bench.writer.set_status("default/a", {"phase": "Done"}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert (await bench.read())["status"]["phase"] == "Done"
+    assert bench.server.handler.faults.hits == 20
+    assert bench.reports[-1].state is PartState.READY
+
+
+async def test_missing_definition_is_told_with_its_mend_and_awaited(bench: Bench) -> None:
+    assert not await bench.begin(timeout=0.05)
+    report = await bench.reported(PartState.DEGRADED)
+    assert report.mend == "kubectl apply -k daemonset/crds"
+    await bench.api.create(restarts.DEFINITIONS, yaml.safe_load(restarts.DEFINITION.read_text()))
+    bench.writer.set_status("default/a", {"phase": "Done"}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert (await bench.read())["status"]["phase"] == "Done"
+
+
+@pytest.mark.usefixtures("installed")
+async def test_lost_answer_to_a_creation_is_no_second_object(bench: Bench) -> None:
+    new = builders.new_round(gang=_in_default(builders.new_round()))
+    await bench.api.create(names.collection("default"), new.body("a"))  # its answer was lost
+    assert await bench.begin(new=new)
+    bench.writer.set_status("default/a", {"phase": "Done"}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert (await bench.read())["status"]["phase"] == "Done"
+
+
+@pytest.mark.usefixtures("installed")
+async def test_status_that_is_never_taken_is_dropped(bench: Bench) -> None:
+    assert await bench.begin()
+    bench.writer.set_status("default/a", {"phase": "Great"}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert not bench.writer.is_unsaid("default/a")
+    assert "status" not in await bench.read()
+
+
+@pytest.mark.usefixtures("installed")
+async def test_what_is_unsaid_when_leading_ends_is_not_said_in_the_next_term(bench: Bench) -> None:
+    bench.server.handler.faults.fail_next(10_000, method="POST", path="/restarts")
+    assert not await bench.begin(timeout=0.05)
+    new = builders.new_round(gang=_in_default(builders.new_round()))
+    first = Writer(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+    for _ in range(2):
+        task = asyncio.create_task(first.run())
+        await asyncio.sleep(0)  # it begins
+        assert not await first.begin("default/b", lambda: writing.create(bench.api, "b", new), timeout=0.02)
+        assert first.is_unsaid("default/b")
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert not first.is_unsaid("default/b")
+        assert await first.flush(timeout=0.0)

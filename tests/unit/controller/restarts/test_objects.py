@@ -1,0 +1,147 @@
+"""Restart objects as values: read back as they were written, and never more than they say."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.gangs import GangKey
+from controller.model.members import Owner
+from controller.restarts import names, objects
+from controller.restarts.objects import RestartSpec, Target
+from tests.unit.controller.restarts import builders
+
+LABEL_VALUE = st.from_regex(r"\A[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
+
+
+def test_a_round_is_read_back_as_it_was_begun() -> None:
+    new = builders.new_round(attempt=3, epoch=9)
+    found = builders.of_round(new)
+    assert (found.gang, found.attempt, found.epoch, dict(found.status)) == (new.gang, 3, 9, builders.STATUS)
+    assert found.is_round
+    assert not found.is_request
+    assert not found.is_finished
+    assert found.ref is not None
+    assert (found.ref.id, found.ref.attempt) == ("team/a", 3)
+
+
+def test_its_own_status_goes_before_the_one_that_it_began_with() -> None:
+    found = builders.of_round(builders.new_round(), status={"phase": "Done", "completionTime": "2026-01-31T08:00:00Z"})
+    assert found.is_finished
+    assert found.finished_at == 1769846400
+    assert "trigger" not in found.status
+
+
+def test_what_another_leader_needs_stays_until_the_end() -> None:
+    new = builders.new_round(status={**builders.STATUS, "resume": {"startedAt": 1.5}})
+    found = builders.of_round(new, status={"phase": "Releasing"})
+    assert (found.phase, found.status["resume"]) == ("Releasing", {"startedAt": 1.5})
+    assert "resume" not in builders.of_round(new, status={"phase": "Failed"}).status
+
+
+def test_what_kubectl_shows_is_annotated() -> None:
+    annotations = builders.new_round(attempt=3).annotations()
+    shown = {name: annotations[name] for name in (names.ATTEMPT, names.CAUSE, names.DECISION)}
+    assert shown == {names.ATTEMPT: "3", names.CAUSE: "Xid31", names.DECISION: "InPlace"}
+
+
+def test_a_request_is_one_until_it_is_taken_or_refused_or_deleted() -> None:
+    assert objects.parse(builders.obj()).is_request
+    assert not objects.parse({**builders.obj(), "status": {"phase": "Refused"}}).is_request
+    assert not objects.parse(builders.obj(deletionTimestamp="2026-01-31T08:00:00Z")).is_request
+    assert not builders.of_round(builders.new_round()).is_request
+
+
+@pytest.mark.parametrize(
+    ("spec", "gang"),
+    [
+        ({"gang": {"kind": "Gang", "name": "x"}}, GangKey("team", "Gang", "x")),
+        ({"targetRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "x"}}, GangKey("team", "Job", "x")),
+        ({"targetRef": {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "x"}},
+         GangKey("team", "JobSet", "x")),
+        ({"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}, None),  # the pod knows
+    ],
+)  # fmt: skip
+def test_the_gang_is_the_one_that_is_named(spec: dict[str, object], gang: GangKey | None) -> None:
+    assert objects.parse(builders.obj(spec=spec)).gang == gang
+
+
+def test_a_request_for_a_pod_has_a_gang_once_it_is_taken() -> None:
+    labels = builders.new_round().labels()
+    spec = {"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}
+    found = objects.parse(builders.obj(spec=spec, labels=labels))
+    assert (found.gang, found.spec.target) == (builders.GANG, Target("v1", "Pod", "x"))
+
+
+def test_the_whole_spec_is_read() -> None:
+    spec = {
+        "gang": {"kind": "Job", "name": "train"},
+        "containers": ["a", "b"],
+        "strategy": "swap",
+        "gracePeriodSeconds": 0,
+        "maxUnavailable": 3,
+        "reason": "a new dataset",
+        "timeoutSeconds": 60,
+        "ttlSecondsAfterFinished": 0,
+    }
+    assert objects.parse(builders.obj(spec=spec)).spec == RestartSpec(
+        gang=builders.GANG,
+        containers=("a", "b"),
+        strategy="swap",
+        grace_seconds=0,
+        max_unavailable=3,
+        reason="a new dataset",
+        timeout_seconds=60,
+        ttl_seconds=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "members", "away"),
+    [(None, 8, None), (3, 8, 3), ("25%", 8, 2), ("10%", 8, 1), ("1%", 5000, 50), ("100%", 8, 8)],
+)
+def test_a_part_of_the_members_is_at_least_one(limit: object, members: int, away: int | None) -> None:
+    spec = {"gang": {"kind": "Job", "name": "train"}, **({"maxUnavailable": limit} if limit is not None else {})}
+    assert objects.parse(builders.obj(spec=spec)).spec.unavailable(members) == away
+
+
+@given(LABEL_VALUE, st.integers(1, 10**6))
+def test_every_gang_gets_names_that_the_api_server_takes(name: str, attempt: int) -> None:
+    found = objects.name_for(GangKey("team", "Gang", name), attempt)
+    assert len(found) <= 253
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", found)
+    assert f"-{attempt}-" in found
+    assert objects.name_for(GangKey("team", "Gang", name), attempt) != found
+
+
+def test_it_goes_with_its_gangs_owner_where_that_is_known() -> None:
+    owned = builders.new_round(owner=Owner("batch", "Job", "train", "uid-job")).body("a")["metadata"]
+    assert owned["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}
+    ]  # and does not keep it from being deleted
+    for owner in (None, Owner("example.com", "Trainer", "train", "u")):
+        assert "ownerReferences" not in builders.new_round(owner=owner).body("a")["metadata"]
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Stopping", "Releasing"])
+def test_there_is_nothing_to_wait_for_before_the_end(phase: str) -> None:
+    told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
+    assert told == {"phase": phase, "observedGeneration": 2}
+
+
+def test_other_conditions_stay_beside_the_one_that_completes_it() -> None:
+    held = {"type": "HeldTogether", "status": "True"}
+    status = {"phase": "Done", "conditions": [held, {"type": "Complete", "status": "False"}]}
+    told = objects.completed(status, generation=1, now=builders.NOW)
+    assert [(each["type"], each["status"]) for each in told["conditions"]] == [
+        ("HeldTogether", "True"), ("Complete", "True"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", sorted(objects.FINAL))
+def test_the_end_completes_it(phase: str) -> None:
+    told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
+    (condition,) = told["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Complete", "True", phase)
+    assert condition["lastTransitionTime"] == "2023-11-14T22:13:20Z"

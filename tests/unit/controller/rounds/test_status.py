@@ -1,0 +1,178 @@
+"""A round's status: what people read, of bounded size, and what another leader needs, without loss."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.decisions.facts import Decision, Kind, Reason
+from controller.model.faults import Cause, FaultKind, Request
+from controller.model.rounds import StepPhase, StepTold
+from controller.rounds import machine, status
+from controller.rounds.states import Limits, Phase, Round
+from tests.unit.controller import builders
+from tests.unit.controller.builders import GANG, NOW
+from tests.unit.controller.rounds.test_machine import IN_PLACE, REF, uid
+
+CRD = Path(__file__).parents[4] / "daemonset" / "crds" / "restarts.yaml"
+
+
+def begun(size: int = 2, *, cause: Cause | None = None, decision: Decision = IN_PLACE) -> Round:
+    return machine.begin(
+        REF,
+        cause=cause or builders.fault(),
+        decision=decision,
+        members=builders.gang(size),
+        nodes=builders.nodes(size),
+        now=NOW,
+    ).round
+
+
+def told(state: Round, phase: StepPhase, indexes: range, *, at: float, **more: Any) -> Round:
+    return machine.advance(state, [StepTold(uid(index), phase, **more) for index in indexes], now=NOW + at).round
+
+
+def done(size: int) -> Round:
+    state = told(begun(size), StepPhase.STOPPED, range(size - 1), at=0.05)
+    state = told(state, StepPhase.STOPPED, range(size - 1, size), at=0.08, seconds={"stop": 0.02}, slipped=0.004)
+    return told(state, StepPhase.RUNNING, range(size), at=0.1)
+
+
+def test_a_round_that_is_done_reads_like_a_log_line() -> None:
+    at = "2023-11-14T22:13:20Z"
+    assert status.render(done(2)) == {
+        "phase": "Done",
+        "attempt": 4,
+        "trigger": {
+            "kind": "Exit",
+            "member": "train-0-0",
+            "slot": "train/0",
+            "node": "node-0",
+            "code": "Exit1",
+            "message": "exited with 1",
+            "time": "2023-11-14T22:13:19Z",
+        },
+        "decision": {"kind": "InPlace", "reason": "MemberFailed", "detail": ""},
+        "startTime": at,
+        "members": {"total": 2, "inPlace": 2, "recreated": 0, "stopped": 2, "running": 2, "failed": 0},
+        "timings": {
+            "stopMilliseconds": 80,
+            "recreateMilliseconds": 0,
+            "releaseMilliseconds": 20,
+            "totalMilliseconds": 200,
+        },
+        "completionTime": at,
+        "slowest": [
+            {
+                "member": "train-1-0",
+                "node": "node-1",
+                "stoppedMilliseconds": 80,
+                "runningMilliseconds": 100,
+                "phases": {"stop": 20},
+            },
+            {
+                "member": "train-0-0",
+                "node": "node-0",
+                "stoppedMilliseconds": 50,
+                "runningMilliseconds": 100,
+                "phases": {},
+            },
+        ],
+        "failures": [],
+        "conditions": [
+            {
+                "type": "HeldTogether",
+                "status": "True",
+                "lastTransitionTime": at,
+                "reason": "HeldAfterMilliseconds",
+                "message": "1 members ran for 4 ms at most before they were held, such as train-1-0",
+            }
+        ],
+    }
+
+
+def test_five_thousand_members_fit_into_a_small_object() -> None:
+    state = told(begun(5000), StepPhase.STOPPED, range(5000), at=0.1)
+    state = machine.advance(state, (), now=NOW + Limits().release + 0.1).round
+    assert state.phase is Phase.FAILED
+    found = status.render(state)
+    assert (found["members"]["total"], found["members"]["failed"]) == (5000, 5000)
+    assert (len(found["slowest"]), len(found["failures"])) == (status.SLOWEST, status.MOST_FAILURES)
+    assert len(json.dumps(found)) < 20_000
+
+
+def test_what_fails_is_told_with_its_reason() -> None:
+    state = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn", detail="no annotation")
+    found = status.render(state)
+    assert found["failures"][0] == {
+        "member": "train-0-0",
+        "node": "node-0",
+        "reason": "NotOptedIn",
+        "message": "no annotation",
+    }
+    assert [each["reason"] for each in found["failures"]] == ["NotOptedIn", "NotStopped"]
+    assert (found["conditions"][0]["status"], found["conditions"][0]["reason"]) == ("False", "OldMayRun")
+
+
+CAUSES: tuple[Cause, ...] = (
+    builders.fault(),
+    builders.fault(kind=FaultKind.DEVICE, exit_code=None, action_class="Replace", device="GPU-1", code="Xid79"),
+    Request(GANG, "team/again", "new weights", NOW - 5.5, max_unavailable=2),
+    Request(GANG, "team/again", "", NOW - 5.5, recreate=True),
+)
+
+
+@given(
+    cause=st.sampled_from(CAUSES),
+    kind=st.sampled_from((Kind.IN_PLACE, Kind.IN_PLACE_AND_RECREATE, Kind.RECREATE_ALL)),
+    recreate=st.frozensets(st.sampled_from(("train/0", "train/1"))),
+)
+def test_another_leader_reads_what_was_decided(cause: Cause, kind: Kind, recreate: frozenset[str]) -> None:
+    decision = Decision(kind, Reason.MEMBERS_LOST, "because", recreate)
+    written = json.dumps(status.render(begun(cause=cause, decision=decision)))
+    kept = status.parse(json.loads(written), created_at=NOW)
+    assert (kept.cause, kept.decision, kept.started_at, kept.created_at) == (cause, decision, NOW, NOW)
+
+
+def test_a_status_without_what_is_kept_is_refused() -> None:
+    with pytest.raises(KeyError):
+        status.parse(status.render(done(2)), created_at=NOW)
+
+
+def test_the_budget_counts_a_round_from_when_its_members_ran_again() -> None:
+    found = status.past(status.render(done(2)), created_at=NOW - 3.0)
+    assert (found.at, found.fault_at, found.slot, found.code) == (NOW, NOW - 1.0, "train/0", "Exit1")
+
+
+def test_the_budget_counts_a_round_that_is_not_over_from_its_begin() -> None:
+    found = status.past(status.render(begun(cause=CAUSES[2])), created_at=NOW - 3.0)
+    assert (found.at, found.fault_at, found.slot, found.code) == (NOW, NOW - 6.0, "", "")
+
+
+def test_the_budget_counts_a_round_of_which_nothing_is_known_from_its_creation() -> None:
+    assert status.past({}, created_at=NOW).at == NOW
+
+
+def test_what_is_written_is_what_the_resource_has_fields_for() -> None:
+    crd = yaml.safe_load(CRD.read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    failed = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn")
+    for found in (status.render(done(2)), status.render(failed)):
+        _fits(found, schema, "status")
+
+
+def _fits(value: Any, schema: dict[str, Any], path: str) -> None:
+    if schema["type"] == "object" and "properties" in schema:
+        for name, inner in value.items():
+            assert name in schema["properties"], f"{path}.{name} would be pruned"
+            _fits(inner, schema["properties"][name], f"{path}.{name}")
+    elif schema["type"] == "array":
+        assert len(value) <= schema.get("maxItems", len(value)), path
+        for inner in value:
+            _fits(inner, schema["items"], f"{path}[]")
+    elif "enum" in schema:
+        assert value in schema["enum"], path

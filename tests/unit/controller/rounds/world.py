@@ -1,0 +1,528 @@
+"""A world for one round: nodes with agents and containers, an API server, a network, and replicas that run the machine.
+
+What runs is known here and nowhere else; everybody in it acts on messages that may be late, doubled, out of order or
+lost. Processes are of two generations: old ones ran before the round, new ones were started because of it.
+"""
+
+import enum
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from controller.decisions.facts import Decision, Kind, Reason
+from controller.model.faults import Cause, Request
+from controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
+from controller.model.rounds import (
+    Abort,
+    Cancelled,
+    Effect,
+    FaultTold,
+    MemberSeen,
+    NodeTold,
+    OrderKind,
+    PodGone,
+    Record,
+    Recreate,
+    Release,
+    RoundEvent,
+    RoundRef,
+    StepPhase,
+    StepTold,
+    Stop,
+)
+from controller.rounds import machine, status
+from controller.rounds.states import Advance, Limits, Phase, Round
+from tests.unit.controller import builders
+
+LIMITS = Limits(absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
+_Message = TypeVar("_Message")
+
+REF = RoundRef("team", "train-1", builders.GANG, 1)
+
+
+class New(enum.Enum):
+    """What has become of a pod's new process."""
+
+    NONE = "none"
+    HELD = "held"
+    RUNS = "runs"
+
+
+@dataclass
+class Known:
+    """What an agent has written down of a pod in the round."""
+
+    order: OrderKind
+    heard_at: float
+    phase: StepPhase = StepPhase.STOPPING
+    reason: str = ""
+    slipped: float = 0.0
+    released: bool = False
+
+
+@dataclass
+class Pod:
+    """A pod, its processes, and what its node's agent knows of it. ``refuses``: what its agent says to a RESTART."""
+
+    member: Member
+    old_runs: bool = True
+    new: New = New.NONE
+    started: bool = True
+    completed: bool = False
+    refuses: tuple[StepPhase, str] | None = None
+    known: Known | None = None
+    ran_unheld: str = ""
+
+    @property
+    def uid(self) -> PodUid:
+        return self.member.pod.uid
+
+
+@dataclass
+class Node:
+    """A node. ``dead``: it has lost its power, and an administrator has said so (the taint out-of-service)."""
+
+    name: NodeName
+    agent: bool = True
+    ready: bool = True
+    dead: bool = False
+    obeyed: int = 0
+
+
+@dataclass
+class World:
+    """See above. ``rolls`` is where all chance comes from; ``trouble`` is whether there is to be any."""
+
+    rolls: random.Random
+    pods: dict[PodUid, Pod]
+    nodes: dict[NodeName, Node]
+    decision: Decision
+    early_replacement: bool = False
+    rolling: int | None = None
+    now: float = builders.NOW
+    epoch: int = 1
+    trouble: bool = True
+    hub: Round | None = None
+    wake_at: float | None = None
+    record: str = ""
+    outcome: Round | None = None
+    final: dict[str, object] | None = None
+    to_agents: list[tuple[int, Effect]] = field(default_factory=list)
+    to_hub: list[tuple[int, RoundEvent]] = field(default_factory=list)
+    deletions: list[Recreate] = field(default_factory=list)
+    asked: dict[str, set[PodUid]] = field(default_factory=dict)
+    generation: int = 1
+    let_go: set[PodUid] = field(default_factory=set)
+    excused: set[PodUid] = field(default_factory=set)
+    faulty: set[PodUid] = field(default_factory=set)
+    heard: set[PodUid] = field(default_factory=set)
+
+    # ---- the replica that leads ----
+
+    def begin(self) -> None:
+        cause: Cause = builders.fault()
+        if self.rolling is not None:
+            cause = Request(builders.GANG, "somebody", "new weights", builders.NOW, self.rolling)
+        advance = machine.begin(
+            REF,
+            cause=cause,
+            decision=self.decision,
+            members=[pod.member for pod in self.pods.values()],
+            nodes=self.views(),
+            connected=frozenset(self.nodes),
+            limits=LIMITS,
+            now=self.now,
+        )
+        self.record = json.dumps(status.render(advance.round))
+        if advance.round.phase.is_final:
+            self.outcome, self.final = advance.round, status.render(advance.round)  # its object says so from the start
+        self._perform(advance)
+
+    def kill_hub(self) -> None:
+        """Streams die with it; what it has sent may still be on its way."""
+        self.hub, self.wake_at, self.to_hub, self.heard = None, None, [], set()
+
+    def resume(self) -> None:
+        if self.hub is not None or self.outcome is not None:
+            return
+        self.epoch += 1
+        kept = status.parse(json.loads(self.record), created_at=builders.NOW)
+        told = [event for node in self.nodes.values() if self.rolls.random() < 0.5 for event in self._hello(node)]
+        self._hear(told)
+        advance = machine.resume(
+            REF,
+            kept=kept,
+            members=[pod.member for pod in self.pods.values()],
+            nodes=self.views(),
+            told=[event for event in told if isinstance(event, StepTold)],
+            limits=LIMITS,
+            max_unavailable=self.rolling,
+            now=self.now,
+        )
+        self._perform(advance)
+        for node in self.nodes.values():
+            self._connect(node)
+
+    def tell(self, *events: RoundEvent) -> None:
+        if self.hub is not None:
+            if self.outcome is None:
+                self._hear(events)
+            self._perform(machine.advance(self.hub, events, now=self.now))
+
+    def _hear(self, events: Iterable[RoundEvent]) -> None:
+        """Note who is known to have been let go by its agent."""
+        told = [event for event in events if isinstance(event, StepTold) and event.phase is StepPhase.SELF_RELEASED]
+        self.heard |= {event.pod for event in told}
+
+    def _perform(self, advance: Advance) -> None:
+        self.hub, self.wake_at = advance.round, advance.wake_at
+        check(advance.round)
+        for effect in advance.effects:
+            if self.trouble and self.rolls.random() < 0.02:
+                self.kill_hub()
+                return
+            self._effect(effect)
+
+    def _effect(self, effect: Effect) -> None:
+        if isinstance(effect, Record):
+            assert self.hub is not None
+            self.outcome, self.final = self.hub, status.render(self.hub)
+        elif isinstance(effect, Recreate):
+            member = self.pods[effect.pod.uid].member if effect.pod.uid in self.pods else None
+            assert member is None or (member.owner is not None and member.annotations), (
+                "a pod is deleted that must stay"
+            )
+            if member is not None:
+                self.asked.setdefault(member.slot, set()).add(effect.pod.uid)
+                assert len(self.asked[member.slot]) == 1, f"two pods of {member.slot} are deleted"
+            self.deletions.append(effect)
+        else:
+            if isinstance(effect, Release | Abort):
+                self.let_go |= effect.pods
+            self.to_agents.append((self.epoch, effect))
+
+    # ---- the network ----
+
+    def carry_to_agent(self) -> None:
+        if not self.to_agents:
+            return
+        epoch, effect = self._pick(self.to_agents)
+        if isinstance(effect, Stop | Release | Abort):
+            node = self.nodes[effect.node]
+            if node.agent and not node.dead and epoch >= node.obeyed:
+                node.obeyed = epoch
+                self._obey(effect)
+
+    def carry_to_hub(self) -> None:
+        if self.to_hub:
+            epoch, event = self._pick(self.to_hub)
+            if epoch == self.epoch:
+                self.tell(event)
+
+    def _pick(self, queue: list[_Message]) -> _Message:
+        """Take a message out, any one, or leave it there to be carried again."""
+        place = self.rolls.randrange(min(len(queue), 8)) if self.trouble else 0
+        return queue[place] if self.trouble and self.rolls.random() < 0.15 else queue.pop(place)
+
+    def lose(self) -> None:
+        for queue in (self.to_agents, self.to_hub):
+            lossy = [place for place, (_, message) in enumerate(queue) if not isinstance(message, MemberSeen | PodGone)]
+            if lossy:
+                queue.pop(self.rolls.choice(lossy))
+
+    # ---- agents ----
+
+    def _obey(self, effect: Stop | Release | Abort) -> None:
+        for uid in sorted(effect.pods):
+            pod = self.pods.get(uid)
+            if pod is None:
+                self._say(StepTold(uid, StepPhase.GONE))
+            elif isinstance(effect, Stop):
+                self._stop(pod, effect.pods[uid])
+            elif isinstance(effect, Release):
+                self._release(pod)
+            else:
+                self._abort(pod)
+
+    def _stop(self, pod: Pod, order: OrderKind) -> None:
+        if pod.known is not None:
+            pod.known.heard_at = self.now
+            self._tell_of(pod)
+            return
+        pod.known = Known(order, self.now)
+        if pod.completed:
+            pod.known.phase = StepPhase.COMPLETED
+        elif order is OrderKind.RESTART and pod.refuses is not None:
+            pod.known.phase, pod.known.reason = pod.refuses
+            if pod.refuses[0] in (StepPhase.FAILED, StepPhase.COMPLETED):
+                pod.old_runs = False
+        elif order is OrderKind.HOLD and pod.new is New.RUNS:
+            pod.new, pod.known.phase, pod.known.slipped = New.HELD, StepPhase.STOPPED, 0.5
+        self._tell_of(pod)
+
+    def _release(self, pod: Pod) -> None:
+        known = pod.known
+        if known is None:
+            return
+        if known.phase is StepPhase.STOPPED:
+            pod.new, known.phase = New.RUNS, StepPhase.RUNNING
+        elif known.phase is StepPhase.STOPPING and known.order is OrderKind.HOLD:
+            known.released = True
+        self._tell_of(pod)
+
+    def _abort(self, pod: Pod) -> None:
+        if pod.known is None:
+            pod.known = Known(OrderKind.HOLD, self.now)
+        if pod.known.phase in (StepPhase.STOPPING, StepPhase.STOPPED):
+            self._let_go(pod, "Aborted")
+
+    def _let_go(self, pod: Pod, reason: str) -> None:
+        assert pod.known is not None
+        pod.known.phase, pod.known.reason = StepPhase.SELF_RELEASED, reason
+        if pod.new is New.HELD:
+            pod.new, pod.ran_unheld = New.RUNS, reason
+        self._tell_of(pod)
+
+    def work(self, pod: Pod) -> None:
+        """The agent of a pod goes one step on: kill what is old, then start what is new, held."""
+        known = pod.known
+        if known is None or not self._agent_of(pod) or known.phase is not StepPhase.STOPPING:
+            return
+        if known.order is OrderKind.RESTART and pod.old_runs:
+            pod.old_runs = False
+        elif known.order is OrderKind.RESTART:
+            pod.new, known.phase = New.HELD, StepPhase.STOPPED
+            self._tell_of(pod)
+
+    def look_at_holds(self) -> None:
+        for pod in self.pods.values():
+            known = pod.known
+            waits = known is not None and known.phase in (StepPhase.STOPPING, StepPhase.STOPPED)
+            if waits and known is not None and self._agent_of(pod) and self.now - known.heard_at >= LIMITS.hold:
+                if known.order is OrderKind.RESTART and known.phase is StepPhase.STOPPING:
+                    pod.old_runs, pod.new = False, New.HELD  # it finishes what it has begun
+                self._let_go(pod, "HoldTimeout")
+
+    def _tell_of(self, pod: Pod) -> None:
+        known = pod.known
+        if known is not None and known.phase is not StepPhase.STOPPING:
+            self._say(self._standing(pod, known))
+
+    @staticmethod
+    def _standing(pod: Pod, known: Known) -> StepTold:
+        return StepTold(pod.uid, known.phase, known.reason, "", {"stop": 0.02}, known.slipped)
+
+    def _say(self, told: RoundEvent) -> None:
+        if self.hub is not None:
+            self.to_hub.append((self.epoch, told))
+
+    def _hello(self, node: Node) -> list[RoundEvent]:
+        if not node.agent or node.dead:
+            return []
+        mine = [pod for pod in self.pods.values() if pod.member.node == node.name]
+        told: list[RoundEvent] = [self._standing(pod, pod.known) for pod in mine if pod.known is not None]
+        return [*told, self._node_told(node)]
+
+    def _connect(self, node: Node) -> None:
+        for event in self._hello(node):
+            self._say(event)
+
+    def kill_agent(self, node: Node) -> None:
+        node.agent = False
+        self._say(self._node_told(node))
+
+    def start_agent(self, node: Node) -> None:
+        if not node.agent and not node.dead:
+            node.agent = True
+            self._connect(node)
+
+    def _agent_of(self, pod: Pod) -> bool:
+        node = self.nodes.get(pod.member.node)
+        return node is not None and node.agent and not node.dead
+
+    # ---- kubelets, the API server, and controllers of workloads ----
+
+    def views(self) -> dict[NodeName, NodeView]:
+        return {node.name: NodeView(node.name, node.ready, node.dead) for node in self.nodes.values()}
+
+    def _node_told(self, node: Node) -> NodeTold:
+        return NodeTold(
+            node.name, connected=node.agent and not node.dead, lost=not node.ready, out_of_service=node.dead
+        )
+
+    def delete(self) -> None:
+        """The API server answers a deletion that we asked for."""
+        if not self.deletions:
+            return
+        effect = self.deletions.pop(0)
+        pod = self.pods.get(effect.pod.uid)
+        if pod is not None and effect.force:
+            assert self.nodes[pod.member.node].dead, "deleted by force where it may run"
+            self._remove(pod)
+        elif pod is not None:
+            self.mark_deleted(pod)
+
+    def mark_deleted(self, pod: Pod) -> None:
+        if pod.member.deleting:
+            return
+        self._seen(pod, deleting=True)
+        if self.early_replacement and pod.member.owner is not None:
+            self._come_anew(pod.member)
+
+    def end_deleted(self, pod: Pod) -> None:
+        """Kubelet has killed what ran in a pod that is deleted."""
+        node = self.nodes.get(pod.member.node)
+        if pod.member.deleting and (node is None or (node.ready and not node.dead)):
+            self._remove(pod)
+
+    def _remove(self, pod: Pod) -> None:
+        del self.pods[pod.uid]
+        self._say(PodGone(pod.uid))
+        alone = all(other.member.slot != pod.member.slot for other in self.pods.values())
+        if alone and pod.member.owner is not None and not pod.completed:
+            self._come_anew(pod.member)
+
+    def _come_anew(self, before: Member) -> None:
+        index = int(before.slot.rpartition("/")[2])
+        self.generation += 1
+        member = builders.member(index, generation=self.generation, node=NodeName(""), phase=PodPhase.PENDING)
+        member = replace(member, annotations=before.annotations)
+        self.pods[member.pod.uid] = Pod(member, old_runs=False, started=False)
+        self._say(MemberSeen(member))
+
+    def schedule(self, pod: Pod) -> None:
+        able = [node.name for node in self.nodes.values() if node.ready and not node.dead]
+        if not pod.member.node and not pod.member.deleting and able:
+            self._seen(pod, node=self.rolls.choice(able))
+
+    def start(self, pod: Pod) -> None:
+        """Kubelet starts a pod that has come anew; what starts is held at once where that was ordered before."""
+        if pod.started or not pod.member.node or pod.member.deleting or not self.nodes[pod.member.node].ready:
+            return
+        pod.started = True
+        known = pod.known
+        if known is not None and known.phase is StepPhase.STOPPING and not known.released:
+            pod.new, known.phase = New.HELD, StepPhase.STOPPED
+        else:
+            pod.new = New.RUNS
+            pod.ran_unheld = "" if known is not None and known.released else "not told"
+            if known is not None and known.phase is StepPhase.STOPPING:
+                known.phase = StepPhase.RUNNING
+        self._seen(pod, phase=PodPhase.RUNNING)
+        if self._agent_of(pod):
+            self._tell_of(pod)
+
+    def complete(self, pod: Pod) -> None:
+        if pod.old_runs and pod.known is None and not pod.member.deleting:
+            pod.old_runs, pod.completed = False, True
+            self._seen(pod, phase=PodPhase.SUCCEEDED)
+
+    def lose_node(self, node: Node) -> None:
+        node.ready = False
+        node.agent = node.agent and self.rolls.random() < 0.5
+        self._say(self._node_told(node))
+
+    def mend_node(self, node: Node) -> None:
+        """It comes back, or an administrator has it switched off and says so."""
+        if node.ready or node.dead:
+            return
+        if self.rolls.random() < 0.5:
+            node.ready = node.agent = True
+            self._connect(node)
+            return
+        node.dead, node.agent = True, False
+        for pod in self.pods.values():
+            if pod.member.node == node.name:
+                pod.old_runs, pod.new = False, New.NONE
+        self._say(self._node_told(node))
+
+    def collect(self) -> None:
+        """The pod garbage collector removes pods that are being deleted from nodes that are out of service."""
+        for pod in list(self.pods.values()):
+            if pod.member.deleting and pod.member.node and self.nodes[pod.member.node].dead:
+                self._remove(pod)
+
+    def _seen(self, pod: Pod, **changes: object) -> None:
+        pod.member = replace(pod.member, **changes)  # type: ignore[arg-type]
+        self._say(MemberSeen(pod.member))
+
+    # ---- time, faults, people ----
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.look_at_holds()
+        if self.hub is not None and self.wake_at is not None and self.now >= self.wake_at:
+            self.tell()
+
+    def fault(self, pod: Pod) -> None:
+        self.faulty.add(pod.uid)
+        self._say(FaultTold(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now))
+
+    def cancel(self) -> None:
+        self._say(Cancelled("its Restart object was deleted"))
+
+    # ---- what must hold ----
+
+    def look(self) -> None:
+        """Nothing new runs beside something old, unless its agent let it go, or it came before the order to hold."""
+        if self.rolling is not None:
+            held = [pod.uid for pod in self.pods.values() if pod.new is New.HELD and pod.uid not in self.faulty]
+            assert self.epoch > 1 or len(held) <= self.rolling, f"{held} are away: more than was allowed"
+            return
+        if not any(pod.old_runs for pod in self.pods.values()):
+            return
+        beside = [pod for pod in self.pods.values() if pod.new is New.RUNS]
+        for pod in beside:
+            assert pod.ran_unheld, f"{pod.uid} runs while an old one lives"
+            self.excused.add(pod.uid)
+
+
+def check(state: Round) -> None:
+    """Whether the machine's own books are right."""
+    counted = dict.fromkeys(state.tally, 0)
+    for one in state.members.values():
+        counted[one.stand] = counted.get(one.stand, 0) + 1
+    assert counted == dict(state.tally)
+    assert state.blocking == sum(one.blocks for one in state.members.values())
+    assert state.phase is not Phase.RELEASING or not state.blocking
+    assert set(state.newest.values()) <= set(state.members)
+
+
+def make(rolls: random.Random, *, healthy: bool = False) -> World:
+    """A world at random, with the decision that fits it; ``healthy``: all run, and may be restarted in place."""
+    size = rolls.randint(1, 5)
+    early = rolls.random() < 0.3
+    pods: dict[PodUid, Pod] = {}
+    recreate: set[str] = set()
+    for index in range(size):
+        member = builders.member(
+            index,
+            node=NodeName(f"node-{rolls.randrange(size)}"),
+            owner=builders.OWNER if rolls.random() < 0.9 else None,
+            annotations=builders.OPTED_IN if healthy or rolls.random() < 0.95 else {},
+        )
+        pod = Pod(member)
+        if not healthy and rolls.random() < 0.05:
+            pod = Pod(replace(member, phase=PodPhase.PENDING), old_runs=False, started=False)
+        elif not healthy and rolls.random() < 0.15:
+            pod.refuses = rolls.choice(_REFUSALS)
+        elif rolls.random() < 0.15 and member.owner is not None and member.annotations:
+            recreate.add(member.slot)
+        pods[pod.uid] = pod
+    kind = Kind.IN_PLACE if not recreate else Kind.IN_PLACE_AND_RECREATE if len(recreate) < size else Kind.RECREATE_ALL
+    decision = Decision(kind, Reason.MEMBER_FAILED, "", frozenset(recreate))
+    nodes = {NodeName(f"node-{index}"): Node(NodeName(f"node-{index}")) for index in range(size + 1)}
+    rolling = rolls.randint(1, 2) if rolls.random() < 0.15 else None
+    return World(rolls, pods, nodes, decision, early_replacement=early, rolling=rolling)
+
+
+_REFUSALS = (
+    (StepPhase.REFUSED, "NotOptedIn"),
+    (StepPhase.REFUSED, "LeaderWorkerSetRecreatesGroup"),
+    (StepPhase.REFUSED, "DeviceNotUsable"),
+    (StepPhase.STUCK, "CannotKill"),
+    (StepPhase.FAILED, "StartFailed"),
+    (StepPhase.COMPLETED, ""),
+)

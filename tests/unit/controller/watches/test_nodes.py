@@ -1,0 +1,36 @@
+"""Nodes as values."""
+
+from typing import Any
+
+import pytest
+
+from controller.model.members import NodeName, NodeView
+from controller.watches import nodes
+
+
+def node(*, ready: str | None = None, taints: tuple[str, ...] = ()) -> dict[str, Any]:
+    conditions = [{"type": "MemoryPressure", "status": "False"}]
+    conditions += [{"type": "Ready", "status": ready}] if ready is not None else []
+    return {
+        "metadata": {"name": "node-1"},
+        "spec": {"taints": [{"key": key, "effect": "NoExecute"} for key in taints]},
+        "status": {"conditions": conditions},
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"), [("True", True), ("False", False), ("Unknown", None), (None, None), ("Strange", None)]
+)
+def test_what_kubelet_does_not_say_is_unknown(status: str | None, ready: bool | None) -> None:
+    assert nodes.view(node(ready=status)) == NodeView(NodeName("node-1"), ready=ready)
+
+
+def test_a_node_without_anything_is_unknown() -> None:
+    assert nodes.view({"metadata": {"name": "node-1"}}) == NodeView(NodeName("node-1"), ready=None)
+
+
+def test_only_the_out_of_service_taint_says_that_it_is_dead() -> None:
+    assert nodes.view(node(taints=(nodes.OUT_OF_SERVICE,))).out_of_service
+    assert not nodes.view(
+        node(taints=("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"))
+    ).out_of_service

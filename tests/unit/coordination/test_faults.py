@@ -1,0 +1,223 @@
+"""A member's fault is the gang's to answer, for as long as the patience lasts; then the agent acts as it always did."""
+
+import asyncio
+
+import pytest
+
+from agent.coordination import faults
+from agent.coordination.faults import Fault, OpenFaults
+from agent.model.actions import ActionClass
+from agent.model.rounds import FaultKind, Taken
+from common.parts import PartState
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from tests.fakes.hub import SECONDS
+from tests.unit.coordination import builders
+from tests.unit.coordination.rig import Rig
+
+
+def answer(fault_id: str, said: "pb.FaultAnswer.Answer.ValueType" = pb.FaultAnswer.ROUND) -> pb.FaultAnswer:
+    return pb.FaultAnswer(fault_id=fault_id, answer=said, round="team/r1")
+
+
+def fault(number: int = 0, *, fault_id: str = "f", kind: FaultKind = FaultKind.EXIT, at: float = 100.0) -> Fault:
+    return Fault(fault_id, builders.trainer(number), builders.GANG, kind, "Exit1", "it ended", at)
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        (pb.FaultAnswer.ROUND, Taken.ROUND),
+        (pb.FaultAnswer.ALONE, Taken.ALONE),
+        (pb.FaultAnswer.NOTHING, Taken.NOTHING),
+    ],
+)
+async def test_the_hubs_answer_is_what_becomes_of_a_fault(
+    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType", taken: Taken
+) -> None:
+    await rig.pods.put(builders.member(0))
+    cause = builders.cause(action=ActionClass.RESET_DEVICE, message="Xid 48 \udcff" + "x" * 5000)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), cause, kind=FaultKind.DEVICE))
+        told = await stream.next("fault")
+        await stream.say(answer=answer(told.id, said))
+        assert await taking is taken
+    assert (told.pod, told.gang, told.container) == (builders.pod_of(0), "team/JobSet/train", "trainer")
+    assert (told.kind, told.code, told.device) == (pb.Fault.DEVICE, "Xid31", "GPU-0")
+    assert told.action_class == "ResetDevice"
+    assert told.message.startswith("Xid 48 ?x")
+    assert len(told.message) <= 1024
+    assert told.age_seconds > 0
+    assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer=taken.value) == 1
+
+
+async def test_a_hub_that_does_not_answer_leaves_the_fault_to_the_agent(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+        stream, _ = await hub.welcomed()
+        taken = await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
+        assert taken is Taken.ALONE
+        late = await stream.next("fault")
+        await stream.say(answer=answer(late.id))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        assert rig.count("kubemend_hub_ignored_total", reason="late-answer") == 1
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")  # what was left to the agent is not said again after the Hello
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
+
+
+async def test_a_fault_waits_for_the_hub_to_come(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    hub = rig.replica()
+    async with hub:
+        pass  # its port is known now, and nobody serves there
+    async with rig.running(rig.agent(hub)) as agent:
+        await rig.reports.until(PartState.DEGRADED)
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        async with hub:
+            stream, _ = await hub.welcomed()
+            told = await stream.next("fault")
+            await stream.say(answer=answer(told.id))
+            assert await taking is Taken.ROUND
+
+
+async def test_an_answer_that_is_lost_with_its_stream_is_asked_for_again(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        first = await stream.next("fault")
+        stream.end()
+        stream, _ = await hub.welcomed()
+        second = await stream.next("fault")
+        assert second.id == first.id
+        await stream.say(answer=answer(second.id, pb.FaultAnswer.NOTHING))
+        assert await taking is Taken.NOTHING
+
+
+async def test_a_fault_that_a_round_has_taken_is_told_to_the_next_leader_until_its_order_comes(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        told = await stream.next("fault")
+        await stream.say(answer=answer(told.id))
+        assert await taking is Taken.ROUND
+        stream.end()
+        stream, _ = await hub.welcomed()
+        assert (await stream.next("fault")).id == told.id
+        await stream.say(answer=answer(told.id))
+        await stream.say(stop=builders.stop(0))
+        await rig.rounds.ordered()
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        builders.member(0, labels={}),
+        builders.member(0, labels={"kubemend.io/gang": "None", "jobset.sigs.k8s.io/jobset-name": "train"}),
+        builders.member(0, annotations={}),
+        builders.member(0, annotations={"kubemend.io/restart": "Maybe"}),
+        None,
+    ],
+    ids=["no gang", "taken out of its gang", "not opted in", "bad annotation", "unknown pod"],
+)
+async def test_what_is_no_gangs_business_is_the_agents_at_once(rig: Rig, pod: object) -> None:
+    if pod is not None:
+        await rig.pods.put(pod)  # type: ignore[arg-type]
+    agent = rig.agent(rig.replica(port=1), patience=3600)
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+
+
+async def test_a_dry_run_tells_of_no_fault(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    agent = rig.agent(rig.replica(port=1), patience=3600, dry_run=True)
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+
+
+async def test_a_cause_whose_device_is_not_known_asks_the_driver(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)) as agent:
+        stream, _ = await hub.welcomed()
+        await agent.take(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
+        assert (await stream.next("fault")).action_class == "AskDriver"
+
+
+class TestOpenFaults:
+    """The book of faults, by itself."""
+
+    async def test_each_is_said_once_and_again_after_a_hello(self) -> None:
+        book = OpenFaults(now=lambda: 103.0)
+        book.tell(fault())
+        said = book.next()
+        assert said is not None
+        assert said[1] >= 3.0
+        assert book.next() is None
+        book.say_again()
+        assert book.next() is not None
+
+    async def test_the_same_fault_is_one(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        assert book.tell(fault()) is book.tell(fault())
+        assert book.next() is not None
+        assert book.next() is None
+
+    async def test_an_answer_counts_once(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        answered = book.tell(fault())
+        assert book.answered("f", Taken.ROUND) == fault()
+        assert book.answered("f", Taken.NOTHING) is None
+        assert await answered is Taken.ROUND
+
+    @pytest.mark.parametrize("order_first", [True, False])
+    async def test_an_order_and_the_answer_settle_it_in_either_sequence(self, order_first: bool) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        if order_first:
+            book.ordered({builders.ref(0).uid})
+        book.answered("f", Taken.ROUND)
+        if not order_first:
+            book.say_again()
+            assert book.next() is not None
+            book.ordered({builders.ref(0).uid})
+        book.say_again()
+        assert book.next() is None
+
+    async def test_an_exit_of_a_pod_that_is_gone_is_not_told_any_more(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        book.tell(fault(1, fault_id="g"))
+        book.gone(builders.ref(0).uid)
+        said = book.next()
+        assert said is not None
+        assert said[0].id == "g"
+        assert book.next() is None
+
+    async def test_what_has_been_open_for_too_long_is_not_told_any_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        monkeypatch.setattr(faults, "LONGEST", -1.0)
+        assert book.next() is None
+
+    async def test_a_clock_that_was_set_back_makes_no_fault_of_the_future(self) -> None:
+        book = OpenFaults(now=lambda: 50.0)
+        book.tell(fault())
+        said = book.next()
+        assert said is not None
+        assert 0 <= said[1] < SECONDS
+
+    async def test_of_too_many_the_oldest_gives_way(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        for number in range(faults.MOST + 2):
+            book.tell(fault(fault_id=f"f{number}"))
+        said = []
+        while (told := book.next()) is not None:
+            said.append(told[0].id)
+        assert len(said) == faults.MOST
+        assert said[0] == "f2"

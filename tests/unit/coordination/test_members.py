@@ -1,0 +1,136 @@
+"""Members that fail by themselves are told to the hub, once, whoever noticed it and when."""
+
+import pytest
+
+from agent.model.workloads import ContainerId, ContainerState
+from common.parts import PartState
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from tests.unit.coordination import builders
+from tests.unit.coordination.rig import Rig
+
+C = ContainerId("c")
+
+
+async def test_a_member_that_dies_is_a_fault_and_a_change(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    rig.holders.hold(builders.trainer(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=137, reason="OOMKilled")
+        told, change = await stream.each("fault", "change")
+        (container,) = change.member.containers
+    assert (told.id, told.kind, told.code, told.exit_code) == ("exit:c", pb.Fault.EXIT, "Exit137", 137)
+    assert told.message == "container trainer ended with exit code 137 (OOMKilled)"
+    assert (told.pod, told.container, told.action_class) == (builders.pod_of(0), "trainer", "None")
+    assert (container.state, container.exit_code) == (pb.Container.EXITED, 137)
+
+
+async def test_a_member_that_completes_is_a_change_alone(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=0)
+        (container,) = (await stream.next("change")).member.containers
+        assert (container.state, container.exit_code) == (pb.Container.EXITED, 0)
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+async def test_an_exit_code_that_the_stream_does_not_tell_is_asked_for(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=3)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=None)
+        assert (await stream.next("fault")).exit_code == 3
+
+
+async def test_an_end_that_nobody_can_tell_of_is_neither_a_fault_nor_a_success(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=None)
+        (container,) = (await stream.next("change")).member.containers
+        assert (container.state, container.exit_code) == (pb.Container.UNKNOWN, 0)
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+@pytest.mark.parametrize("whose", ["restart", "round", "held pod"])
+async def test_an_end_that_is_our_own_doing_is_no_fault(rig: Rig, whose: str) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    if whose == "restart":
+        rig.runtime.ended.add(C)
+    elif whose == "round":
+        rig.rounds.expected.add(C)
+    else:
+        rig.rounds.pods_busy.add(builders.ref(0).uid)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=137)
+        assert (await stream.next("change")).member.containers[0].exit_code == 137
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+async def test_a_member_that_has_died_while_no_agent_ran_is_told_with_the_first_hello(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c", state=ContainerState.EXITED)
+    rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, hello = await hub.welcomed()
+        assert hello.members[0].containers[0].exit_code == 1
+        assert (await stream.next("fault")).id == "exit:c"
+
+
+async def test_a_member_that_is_over_for_good_is_no_news(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0, phase="Failed"))
+    rig.events.run(builders.trainer(0), name="c", state=ContainerState.EXITED)
+    rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, hello = await hub.welcomed()
+        assert hello.members[0].containers[0].exit_code == 1
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+async def test_a_member_that_dies_before_the_api_server_has_told_of_it_is_told_then(rig: Rig) -> None:
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, hello = await hub.welcomed()
+        assert not hello.members
+        rig.events.run(builders.trainer(0), name="c")
+        rig.events.exit(C, code=1)
+        rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
+        await rig.pods.put(builders.member(0))
+        assert (await stream.next("fault")).id == "exit:c"
+
+
+async def test_pods_in_no_gang_are_not_told_of_at_all(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0, labels={}))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, hello = await hub.welcomed()
+        rig.events.exit(C, code=1)
+        await stream.say(sync=pb.Sync())
+        again = await stream.next("hello")
+        assert not hello.members
+        assert not again.members
+        await rig.reports.until(PartState.READY)
+        for body in ("fault", "change"):
+            assert rig.count("kubemend_hub_messages_total", direction="out", body=body) == 0
+
+
+async def test_a_fault_on_devices_that_nobody_can_name_is_told_at_once(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")  # and kubelet does not say who holds what
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=1)
+        assert (await stream.next("fault")).action_class == "None"  # nothing is held against any device

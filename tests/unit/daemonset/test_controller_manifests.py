@@ -1,0 +1,128 @@
+"""The controller's manifests agree with each other, with the agents', and with what the controller takes."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.certificates import keeper
+from controller.restarts import names
+from controller.settings import Settings
+from tests.unit.daemonset import controller_manifests, manifests, variables
+
+POD_IP = "10.1.2.3"
+
+
+def settings() -> Settings:
+    """Return what the container's variables say."""
+    kinds = {f"KUBEMEND_{item.name.upper()}": item.name for item in fields(Settings)}
+    kinds |= {item.metadata["env"]: item.name for item in fields(Settings) if item.metadata["env"]}
+    told = {"POD_NAME": "kubemend-controller-x", "POD_NAMESPACE": "kubemend", "POD_IP": POD_IP}
+    told |= {
+        item["name"]: item["value"].replace("$(POD_IP)", POD_IP)
+        for item in controller_manifests.container()["env"]
+        if "value" in item
+    }
+    given: dict[str, Any] = {kinds[name]: value for name, value in told.items() if name in kinds}
+    return Settings(**given)
+
+
+@pytest.mark.parametrize("directory", [controller_manifests.CONTROLLER, controller_manifests.CRDS], ids=str)
+def test_every_file_is_named_by_its_kustomization(directory: Path) -> None:
+    files = sorted(path.name for path in directory.iterdir() if path.name != "kustomization.yaml")
+    assert sorted(name for name in manifests.listed(directory) if name.endswith(".yaml")) == files
+
+
+def test_every_object_is_there_once_and_not_among_the_agents() -> None:
+    identities = [manifests.identity(obj) for obj in (*controller_manifests.render(), *manifests.render())]
+    assert len(set(identities)) == len(identities)
+
+
+def test_the_definition_is_the_resource_that_the_controller_writes() -> None:
+    definition = controller_manifests.one("CustomResourceDefinition")
+    (version,) = definition["spec"]["versions"]
+    assert (definition["spec"]["group"], version["name"]) == (names.GROUP, names.VERSION)
+    assert definition["spec"]["names"]["plural"] == names.PLURAL
+    assert definition["spec"]["names"]["kind"] == names.KIND
+    shown = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
+    for column, name in {"Attempt": names.ATTEMPT, "Cause": names.CAUSE, "Decision": names.DECISION}.items():
+        assert shown[column] == f".metadata.annotations.{name}".replace("kubemend.io", r"kubemend\.io")
+    assert shown["Gang"] == f".metadata.labels.{names.GANG_NAME}".replace("kubemend.io", r"kubemend\.io")
+
+
+def test_every_field_of_the_definition_is_described() -> None:
+    (version,) = controller_manifests.one("CustomResourceDefinition")["spec"]["versions"]
+    assert [*_undescribed(version["schema"]["openAPIV3Schema"], "")] == [".metadata"]
+
+
+def _undescribed(schema: manifests.Json, path: str) -> list[str]:
+    found = []
+    for name, below in schema.get("properties", {}).items():
+        found += [] if "description" in below else [f"{path}.{name}"]
+        found += _undescribed(below, f"{path}.{name}") + _undescribed(below.get("items", {}), f"{path}.{name}[]")
+    return found
+
+
+def test_the_image_is_the_agents() -> None:
+    assert controller_manifests.container()["image"] == manifests.agent()["image"]
+    ours, agents = map(manifests.kustomization, (controller_manifests.CONTROLLER, manifests.BASE))
+    assert (ours["images"], ours["namespace"]) == (agents["images"], agents["namespace"])
+
+
+def test_all_select_the_deployments_pods() -> None:
+    deployment = controller_manifests.one("Deployment")["spec"]
+    labels = deployment["template"]["metadata"]["labels"].items()
+    assert deployment["selector"]["matchLabels"].items() <= labels
+    assert controller_manifests.one("Service")["spec"]["selector"].items() <= labels
+    assert controller_manifests.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    agents = manifests.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
+    assert not agents <= labels
+
+
+def test_ports_are_where_the_controller_listens() -> None:
+    ports = {port["name"]: port["containerPort"] for port in controller_manifests.container()["ports"]}
+    assert ports == {"hub": settings().hub()[1], "metrics": settings().listen()[1]}
+    assert settings().listen()[0] == POD_IP
+    (port,) = controller_manifests.one("Service")["spec"]["ports"]
+    assert (port["targetPort"], port["port"]) == ("hub", ports["hub"])
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert controller_manifests.container()[probe]["httpGet"]["port"] == "metrics"
+
+
+def test_every_variable_is_a_setting() -> None:
+    known = {item.metadata["env"] for item in fields(Settings)}
+    known |= {f"KUBEMEND_{item.name.upper()}" for item in fields(Settings)}
+    used = {
+        name
+        for item in controller_manifests.container()["env"]
+        for name in variables.REFERENCE.findall(item.get("value", ""))
+    }
+    assert {item["name"] for item in controller_manifests.container()["env"]} <= known | used
+
+
+def test_names_are_those_that_the_controller_uses() -> None:
+    rules = controller_manifests.one("Role")["rules"]
+    named = {rule["resources"][0]: rule["resourceNames"] for rule in rules if "resourceNames" in rule}
+    assert named == {
+        "leases": [settings().lease_name],
+        "secrets": [keeper.SECRET],
+        "configmaps": [keeper.CONFIG_MAP],
+    }
+    assert manifests.identity(controller_manifests.one("Service")) == ("Service", settings().namespace, keeper.SERVICE)
+
+
+def test_the_agents_account_is_theirs() -> None:
+    _, namespace, name = manifests.identity(manifests.one("ServiceAccount"))
+    assert settings().agent_user() == f"system:serviceaccount:{namespace}:{name}"
+
+
+@pytest.mark.parametrize("kind", ["RoleBinding", "ClusterRoleBinding"])
+def test_the_roles_are_bound_to_the_account_of_the_pods(kind: str) -> None:
+    binding = controller_manifests.one(kind)
+    account = controller_manifests.one("ServiceAccount")
+    assert binding["roleRef"]["name"] == controller_manifests.one(binding["roleRef"]["kind"])["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert manifests.identity(account) == (subject["kind"], subject["namespace"], subject["name"])
+    pod = controller_manifests.one("Deployment")["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (account["metadata"]["name"], True)

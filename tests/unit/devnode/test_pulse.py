@@ -1,0 +1,107 @@
+"""What workers' signs of life prove, and what they do not."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hack.devnode import pulse
+from hack.devnode.pulse import Life
+
+MS = 1_000_000
+
+
+def life(member: str, began: int, last: int, *, still_since: int = 0, still_for: int = 0) -> Life:
+    """A life in milliseconds."""
+    return Life(member, began * MS, last * MS, beats=1, still_since=still_since * MS, still_for=still_for * MS)
+
+
+def test_a_gap_between_the_last_old_and_the_first_new_sign_of_life_is_a_barrier() -> None:
+    seen = [life("a", 0, 100), life("b", 1, 130), life("a", 150, 400), life("b", 145, 400)]
+    found = pulse.barrier(seen, since=90 * MS)
+    assert (found.old, found.new, found.apart, found.slipped) == (2, 2, 15 * MS, 0)
+
+
+def test_only_the_last_old_life_of_each_member_is_old() -> None:
+    seen = [life("a", 0, 10), life("a", 20, 100), life("b", 1, 99), life("a", 120, 400), life("b", 121, 400)]
+    assert pulse.barrier(seen, since=90 * MS).old == 2
+
+
+def test_what_ran_before_it_was_held_has_slipped() -> None:
+    held = life("a", 110, 400, still_since=115, still_for=100)
+    found = pulse.barrier([life("a", 0, 100), life("b", 1, 200), held, life("b", 210, 400)], since=90 * MS)
+    assert (found.apart, found.slipped) == (-90 * MS, 5 * MS)
+
+
+def test_what_was_not_held_ran_all_the_time_beside_the_old_ones() -> None:
+    loose = life("a", 110, 400, still_since=300, still_for=10)
+    found = pulse.barrier([life("a", 0, 100), life("b", 1, 200), loose, life("b", 210, 400)], since=90 * MS)
+    assert found.slipped == 90 * MS
+
+
+def test_a_member_that_was_not_restarted_breaks_the_barrier() -> None:
+    found = pulse.barrier([life("a", 0, 100), life("b", 1, 400), life("a", 150, 400)], since=90 * MS)
+    assert (found.apart, found.slipped) == (-250 * MS, 250 * MS)
+
+
+@pytest.mark.parametrize("seen", [[], [life("a", 0, 100)], [life("a", 150, 400)]])
+def test_where_nothing_old_or_nothing_new_was_there_nothing_is_proved(seen: list[Life]) -> None:
+    with pytest.raises(ValueError, match="no barrier"):
+        pulse.barrier(seen, since=90 * MS)
+
+
+def test_one_that_was_held_after_its_first_moments_runs_from_the_end_of_that_on() -> None:
+    assert life("a", 100, 900, still_since=104, still_for=300).runs_since == 404 * MS
+    assert life("a", 100, 900, still_since=600, still_for=300).runs_since == 100 * MS
+    assert life("a", 100, 900, still_since=104, still_for=20).runs_since == 100 * MS
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pulse.build(tmp_path_factory.mktemp("program"))
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGUSR1, 0),
+        (signal.SIGUSR2, 1),
+        (signal.SIGTERM, 143),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_a_worker_says_when_it_was_alive_whatever_ends_it(
+    program: Path, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    before = time.monotonic_ns()
+    with subprocess.Popen([program, str(tmp_path)], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline().startswith(b"began ")
+        until_beating(tmp_path)
+        worker.send_signal(number)
+        assert worker.wait(timeout=30) == status
+    after = time.monotonic_ns()
+    (found,) = pulse.lives(tmp_path)
+    assert before < found.began < found.last < after
+
+
+def test_a_worker_goes_on_where_the_last_one_of_its_name_was(program: Path, tmp_path: Path) -> None:
+    steps = []
+    for _ in range(2):
+        began = time.monotonic_ns()
+        with subprocess.Popen([program, str(tmp_path)], stdout=subprocess.DEVNULL) as worker:
+            until_beating(tmp_path, beats=60, since=began)
+            worker.kill()
+        steps.append(pulse.step(tmp_path, pulse.lives(tmp_path)[0].member))
+    assert steps[0] >= 2
+    assert steps[1] >= steps[0] + 2
+
+
+def until_beating(directory: Path, *, beats: int = 1, since: int = 0) -> None:
+    """Wait until the newest worker has beaten so often."""
+    deadline = time.monotonic() + 60
+    while not any(each.began >= since and each.beats >= beats for each in pulse.lives(directory)):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,197 @@
+"""Mirror, against the API stand-in: what listeners hear, whatever happens to the watch."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import aio
+from common.kube import client, mirror, paths
+from common.kube.transport import Json
+from common.parts import PartState, PartStatus
+from hack.devnode.api import standin
+
+PODS = paths.collection("pods", namespace="default")
+
+
+def color(pod: Json) -> str | None:
+    """A pod's name and color; of those without one nothing is kept. ``?`` is not understood."""
+    found = (pod["metadata"].get("labels") or {}).get("color")
+    if found == "unheard-of":
+        raise ValueError(found)
+    return f"{pod['metadata']['name']}: {found}" if found else None
+
+
+class Bench:
+    """A mirror that runs, what it told, and a client of the same server."""
+
+    def __init__(self, server: standin.StandIn, api: client.KubeClient) -> None:
+        self.server = server
+        self.api = api
+        self.reports: list[PartStatus] = []
+        self.told: list[tuple[str, str]] = []
+        self._news = asyncio.Event()
+        self.mirror = mirror.Mirror(
+            api=api,
+            path=PODS,
+            reduce=color,
+            report=self._report,
+            page=2,
+            backoff=aio.Backoff(first=0.01, limit=0.05),
+        )
+        self.mirror.subscribe(self._change)
+
+    async def create(self, name: str, color: str | None = "red") -> None:
+        labels = {"color": color} if color else {}
+        spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
+        await self.api.create(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+
+    async def paint(self, name: str, color: str | None) -> None:
+        await self.api.patch(f"{PODS}/{name}", {"metadata": {"labels": {"color": color}}})
+
+    async def delete(self, name: str) -> None:
+        await self.api.delete(f"{PODS}/{name}", options={"gracePeriodSeconds": 0})
+
+    async def until(self, predicate: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not predicate():
+                self._news.clear()
+                await self._news.wait()
+
+    def _report(self, status: PartStatus) -> None:
+        self.reports.append(status)
+        self._news.set()
+
+    def _change(self, change: mirror.Change[str]) -> None:
+        self.told.append((change.kind.value, change.value))
+        self._news.set()
+
+
+@contextlib.asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[None]:
+    task = asyncio.create_task(bench.mirror.run())
+    try:
+        await bench.until(lambda: bench.mirror.synced)
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with (
+        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
+        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=2.0)) as api,
+    ):
+        yield Bench(server, api)
+
+
+async def test_what_is_there_is_told_page_by_page_and_then_what_changes(bench: Bench) -> None:
+    for name in "abcde":
+        await bench.create(name)
+    async with running(bench):
+        assert bench.told == [("appeared", f"{name}: red") for name in "abcde"]
+        assert sorted(bench.mirror.items().values()) == [f"{name}: red" for name in "abcde"]
+        await bench.paint("a", "blue")
+        await bench.delete("b")
+        await bench.until(lambda: ("gone", "b: red") in bench.told)
+        assert bench.told[5:] == [("changed", "a: blue"), ("gone", "b: red")]
+
+
+async def test_what_does_not_matter_is_not_told(bench: Bench) -> None:
+    async with running(bench):
+        await bench.create("a", color=None)
+        await bench.create("b")
+        await bench.api.patch(f"{PODS}/b", {"metadata": {"annotations": {"x": "1"}}})
+        await bench.paint("b", "blue")
+        await bench.until(lambda: ("changed", "b: blue") in bench.told)
+        assert bench.told == [("appeared", "b: red"), ("changed", "b: blue")]
+
+
+async def test_what_is_not_kept_any_more_is_gone(bench: Bench) -> None:
+    async with running(bench):
+        await bench.create("a")
+        await bench.paint("a", None)
+        await bench.until(lambda: len(bench.told) == 2)
+        assert bench.told == [("appeared", "a: red"), ("gone", "a: red")]
+
+
+async def test_what_is_not_understood_stays_as_it_was(bench: Bench) -> None:
+    await bench.create("a")
+    async with running(bench):
+        await bench.paint("a", "unheard-of")
+        await bench.create("b")
+        await bench.until(lambda: ("appeared", "b: red") in bench.told)
+        await bench.server.forget_history()
+        bench.server.handler.drop_watches()  # so that it lists again
+        await bench.create("c")
+        await bench.until(lambda: ("appeared", "c: red") in bench.told)
+        assert sorted(bench.mirror.items().values()) == ["a: red", "b: red", "c: red"]
+        assert not [each for each in bench.told if each[0] == "gone"]
+
+
+@pytest.mark.parametrize("history", ["remembered", "forgotten"])
+async def test_after_an_outage_only_differences_are_told(bench: Bench, history: str) -> None:
+    for name in "abc":
+        await bench.create(name)
+    async with running(bench):
+        bench.told.clear()
+        await bench.server.stop()
+        await bench.until(lambda: bench.reports[-1].state is PartState.DEGRADED)
+        assert len(bench.mirror.items()) == 3
+        assert bench.mirror.synced
+        await bench.server.start()
+        await bench.delete("a")
+        await bench.paint("b", "blue")
+        if history == "forgotten":
+            await bench.server.forget_history()
+        await bench.until(lambda: bench.reports[-1].state is PartState.READY and len(bench.told) >= 2)
+        assert sorted(bench.told) == [("changed", "b: blue"), ("gone", "a: red")]
+
+
+async def test_a_list_that_breaks_off_in_the_middle_tells_of_no_ends(bench: Bench) -> None:
+    for name in "abcde":
+        await bench.create(name)
+    async with running(bench):
+        bench.told.clear()
+        bench.server.handler.drop_watches()
+        await bench.server.forget_history()
+        real = bench.server.handler.operations.pages.next
+        breaks = iter([True, True, False])
+
+        def breaking(token: str, *, limit: int) -> Any:
+            if next(breaks, False):
+                bench.server.handler.operations.pages.forget()
+            return real(token, limit=limit)
+
+        bench.server.handler.operations.pages.next = breaking  # type: ignore[method-assign]
+        await bench.create("f")
+        await bench.until(lambda: ("appeared", "f: red") in bench.told)
+        assert bench.told == [("appeared", "f: red")]
+
+
+async def test_it_can_run_again_and_is_not_synced_in_between(bench: Bench) -> None:
+    await bench.create("a")
+    async with running(bench):
+        pass
+    assert not bench.mirror.synced
+    await bench.delete("a")
+    await bench.create("b")
+    async with running(bench):
+        assert bench.told == [("appeared", "a: red"), ("gone", "a: red"), ("appeared", "b: red")]
+
+
+async def test_who_has_unsubscribed_hears_no_more(bench: Bench) -> None:
+    heard: list[mirror.Change[str]] = []
+    unsubscribe = bench.mirror.subscribe(heard.append)
+    await bench.create("a")
+    async with running(bench):
+        unsubscribe()
+        await bench.create("b")
+        await bench.until(lambda: len(bench.told) == 2)
+    assert [change.value for change in heard] == ["a: red"]
