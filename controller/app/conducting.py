@@ -9,7 +9,7 @@ import structlog
 from controller.app.outside import Outside
 from controller.app.words import Orders
 from controller.model import rounds
-from controller.model.members import Member, NodeName
+from controller.model.members import NodeName
 from controller.model.rounds import FaultTold, NodeTold, RoundEvent
 from controller.rounds import machine, status
 from controller.rounds.states import Advance, Round
@@ -115,8 +115,3 @@ def node_told(node: NodeName, *, outside: Outside) -> NodeTold:
         lost=view is None or view.ready is not True,
         out_of_service=view is not None and view.out_of_service,
     )
-
-
-def nodes_of(members: "list[Member]") -> list[NodeName]:
-    """Return the nodes that members are bound to, each once."""
-    return sorted({member.node for member in members if member.node})

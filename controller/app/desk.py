@@ -19,7 +19,7 @@ from controller.decisions.facts import Decision, Kind, needs_recreation
 from controller.gangs import budget
 from controller.leader.election import Term
 from controller.model.faults import Cause, Fault, FaultKind, Request
-from controller.model.members import Member
+from controller.model.members import Member, NodeName, NodeView
 from controller.model.rounds import FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
 from controller.restarts.objects import NewRound, Restart
 from controller.rounds import machine, status
@@ -272,6 +272,7 @@ class Desk:
             decision=decision,
             members=members,
             nodes=self._nodes(members),
+            connected=self._connected(members),
             opted_in_namespaces=self._outside.policy.namespaces,
             limits=story.limits(self._outside.policy.limits, case.restart),
             now=self._outside.now(),
@@ -304,8 +305,9 @@ class Desk:
         if round_.round.phase.is_final:
             return
         self._conducting = round_
-        nodes = conducting.nodes_of(list(self._members()))
-        self.told(*(conducting.node_told(node, outside=self._outside) for node in nodes))
+        members = self._members()
+        away = {member.node for member in members if member.node} - self._connected(members)
+        self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
 
     def _over(self, round_: Conducting, again: FaultTold | None) -> None:
         ended = round_.round
@@ -353,9 +355,13 @@ class Desk:
     def _members(self) -> tuple[Member, ...]:
         return tuple(self._outside.members.of_gang(self._key).values())
 
-    def _nodes(self, members: tuple[Member, ...]) -> "dict[Any, Any]":
+    def _nodes(self, members: tuple[Member, ...]) -> dict[NodeName, NodeView]:
         views = {member.node: self._outside.nodes.view(member.node) for member in members if member.node}
         return {name: view for name, view in views.items() if view is not None}
+
+    def _connected(self, members: tuple[Member, ...]) -> frozenset[NodeName]:
+        nodes = {member.node for member in members if member.node}
+        return frozenset(node for node in nodes if self._outside.sessions(node) is not None)
 
     def _history(self) -> tuple[budget.Past, ...]:
         """Return the gang's rounds so far: those that former leaders have begun are in their Restart objects."""
