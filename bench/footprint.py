@@ -13,11 +13,16 @@ _UTIME, _STIME = 11, 12  # after the name, which may hold blanks; proc(5) counts
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """CPU seconds and resident bytes of a tree of processes at one moment (``time.monotonic``)."""
+    """CPU seconds and bytes of memory of a tree of processes at one moment (``time.monotonic``).
+
+    ``resident`` counts what processes share once for each of them; ``shared_out`` is all of them together, each page
+    counted by its part (PSS).
+    """
 
     at: float
     cpu_seconds: float
     resident: dict[str, int]
+    shared_out: int
 
     def since(self, earlier: "Footprint") -> dict[str, object]:
         """Return the cost from then to now: per cent of one core, and MiB by process now."""
@@ -26,7 +31,7 @@ class Footprint:
             "seconds": round(self.at - earlier.at, 1),
             "cpu_percent_of_a_core": round(100 * busy / (self.at - earlier.at), 3),
             "rss_mib": {name: round(size / _MIB, 1) for name, size in self.resident.items()},
-            "rss_mib_total": round(sum(self.resident.values()) / _MIB, 1),
+            "pss_mib_total": round(self.shared_out / _MIB, 1),
         }
 
 
@@ -34,7 +39,8 @@ def of(pid: int) -> Footprint:
     """Measure a process with all that it has started."""
     tree = [pid, *_descendants(pid)]
     cpu = sum(_cpu_ticks(each) for each in tree) / _TICKS
-    return Footprint(time.monotonic(), cpu, {_name(each): _resident(each) for each in tree})
+    resident = {_name(each): _resident(each) for each in tree}
+    return Footprint(time.monotonic(), cpu, resident, shared_out=sum(map(_shared_out, tree)))
 
 
 def _descendants(pid: int) -> list[int]:
@@ -53,6 +59,11 @@ def _cpu_ticks(pid: int) -> int:
 
 def _resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+def _shared_out(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
 
 
 def _name(pid: int) -> str:
