@@ -22,7 +22,7 @@ venv: $(VENV)/.installed  ## create .venv and install kubemend with its test too
 devnode: venv  ## fetch what the dev node needs: containerd, runc, CNI, busybox, a C compiler
 	python -m hack.devnode setup
 
-demo: devnode  ## a GPU fault restarts the container that holds the GPU, in place, on a real container runtime
+demo: devnode  ## a GPU fault restarts the container that holds the GPU, and another one a gang of four, in place, on a real runtime
 	python -m hack.demo
 
 test: lint devnode  ## everything that CI runs
@@ -46,10 +46,12 @@ format: venv  ## put the code into its form
 	ruff format .
 	ruff check --fix .
 
-bench: devnode  ## every strategy against the bare calls, and device trouble to pod condition, as JSON
+bench: devnode  ## every strategy against the bare calls, device trouble to pod condition, gangs and the hub, as JSON
 	python -m bench.restart
 	python -m bench.reruns
 	python -m bench.health
+	python -m bench.gang
+	python -m bench.hub
 
 bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500

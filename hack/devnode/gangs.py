@@ -29,7 +29,7 @@ _JOBS = paths.collection("jobs", namespace=NAMESPACE, group="batch")
 _LOOK_SECONDS = 0.01
 _OVER = ("Succeeded", "Failed")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 2 ms, and a busy machine lets it wait
+_ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 4 ms, and a busy machine lets it wait
 
 _T = TypeVar("_T")
 

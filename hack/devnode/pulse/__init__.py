@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_LIFE = struct.Struct("=5Q")  # struct life in pulse.c
+_LIFE = struct.Struct("=6Q")  # struct life in pulse.c
 _STEP = struct.Struct("=Q")
 _PROGRAM = "pulse"
 _HELD = 50_000_000  # nanoseconds; a busy machine lets a process wait less than this, a round holds it longer
@@ -19,7 +19,7 @@ _HELD = 50_000_000  # nanoseconds; a busy machine lets a process wait less than 
 class Life:
     """One run of a worker. Times are CLOCK_MONOTONIC nanoseconds (``time.monotonic_ns``), both ends inclusive.
 
-    ``still_since`` and ``still_for`` tell of its longest stand-still.
+    ``still_since`` and ``still_for`` tell of its longest stand-still. ``ours``: kubemend has started it, not kubelet.
     """
 
     member: str
@@ -28,6 +28,7 @@ class Life:
     beats: int
     still_since: int
     still_for: int
+    ours: bool = False
 
     def ran_before(self, moment: int) -> int:
         """Return for how many nanoseconds it ran before that moment, if it stood still from some time before it on."""
@@ -48,13 +49,15 @@ class Barrier:
     """How the lives of a gang lie around one round, in nanoseconds.
 
     ``old`` and ``new`` count them. ``apart``: from the last sign of life of anything old to the first of anything new;
-    negative when they overlap. ``slipped``: for how long at most something new ran before everything old was dead.
+    negative when they overlap. ``slipped``: for how long at most something new ran before everything old was dead, and
+    ``ours_slipped`` the same for what kubemend has started.
     """
 
     old: int
     new: int
     apart: int
     slipped: int
+    ours_slipped: int
 
 
 def build(directory: Path) -> Path:
@@ -81,7 +84,9 @@ def lives(directory: Path) -> tuple[Life, ...]:
     for path in directory.glob("*.life"):
         data = path.read_bytes()
         if len(data) == _LIFE.size and any(data):  # not between its creation and its first beat
-            found.append(Life(path.name.split(".")[0], *_LIFE.unpack(data)))
+            began, last, beats, still_since, still_for, ours = _LIFE.unpack(data)
+            member = path.name.split(".")[0]
+            found.append(Life(member, began, last, beats, still_since, still_for, ours=bool(ours)))
     return tuple(sorted(found, key=lambda life: life.began))
 
 
@@ -111,4 +116,5 @@ def barrier(seen: Iterable[Life], *, since: int) -> Barrier:
         new=len(new),
         apart=new[0].began - last_death,
         slipped=max(life.ran_before(last_death) for life in new),
+        ours_slipped=max((life.ran_before(last_death) for life in new if life.ours), default=0),
     )
