@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cli import plain
 from controller.restarts.objects import Restart
 from controller.rounds.status import HELD_TOGETHER
 
@@ -99,7 +100,7 @@ class Chart:
 
 def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
     """Return the chart of a round that has ended. Raises NothingToDrawError."""
-    status = restart.status
+    status = plain.document({**restart.status})
     trigger, decision = status.get("trigger") or {}, status.get("decision") or {}
     marks = _Marks.of(status)
     bars = _bars(status, marks=marks, hit=trigger.get("member") or "")
@@ -109,9 +110,9 @@ def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
         name=restart.id,
         gang=restart.gang.name if restart.gang is not None else restart.name,
         attempt=restart.attempt,
-        phase=restart.phase,
+        phase=status.get("phase") or "",
         cause=trigger.get("code") or "",
-        message=trigger.get("message") or restart.spec.reason,
+        message=trigger.get("message") or plain.text(restart.spec.reason),
         hit=trigger.get("member") or "",
         node=trigger.get("node") or "",
         decision=" ".join(filter(None, (decision.get("kind"), f"({decision.get('reason', '')})".replace("()", "")))),
@@ -233,6 +234,7 @@ def _slowest_first(bar: Bar) -> tuple[bool, float, str]:
 
 
 def _why_nothing(restart: Restart) -> str:
+    phase = plain.text(restart.phase)
     if restart.is_finished:
-        return f"Restart {restart.id} is {restart.phase}, and does not tell of any member's times"
-    return f"Restart {restart.id} has not ended yet ({restart.phase or 'requested'}): its times are told at its end"
+        return f"Restart {restart.id} is {phase}, and does not tell of any member's times"
+    return f"Restart {restart.id} has not ended yet ({phase or 'requested'}): its times are told at its end"

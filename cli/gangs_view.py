@@ -6,11 +6,12 @@ What an object does not say is missing here as well; nothing is guessed.
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.model import conditions
 from agent.model.conditions import Condition, ConditionStatus
+from cli import plain
 from common.gangs import GangKey
 from common.kube import timestamps
 from controller.gangs import members as gang_members
@@ -197,7 +198,7 @@ def _budget(limit: int | None, restarts: Iterable[Restart], *, now: float) -> Bu
 
 def _member(slot: str, member: Member, pod: Json) -> MemberView:
     told = pod.get("status") or {}
-    ours = {condition.type: condition for condition in conditions.ours(told)}
+    ours = {condition.type: _plain(condition) for condition in conditions.ours(told)}
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in told.get("conditions") or ())
     return MemberView(
         slot=slot,
@@ -212,15 +213,19 @@ def _member(slot: str, member: Member, pod: Json) -> MemberView:
     )
 
 
+def _plain(condition: Condition) -> Condition:
+    return replace(condition, reason=plain.text(condition.reason), message=plain.text(condition.message))
+
+
 def _round(restart: Restart) -> RoundView:
-    told = restart.status
+    told = plain.document({**restart.status})
     trigger, decision = told.get("trigger") or {}, told.get("decision") or {}
     return RoundView(
         name=restart.name,
         attempt=restart.attempt,
-        phase=restart.phase or "Requested",
+        phase=told.get("phase") or "Requested",
         cause=trigger.get("code") or "",
-        message=trigger.get("message") or restart.spec.reason,
+        message=trigger.get("message") or plain.text(restart.spec.reason),
         member=trigger.get("member") or "",
         node=trigger.get("node") or "",
         decision=decision.get("kind") or "",

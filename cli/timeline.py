@@ -88,7 +88,11 @@ def _chart(restart: dict[str, Any]) -> "Chart":
     from controller.restarts import objects
 
     try:
-        return bars.chart(objects.parse(restart))
+        read = objects.parse(restart)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _NothingError(f"the Restart is of another version, or was written by hand: {error!r}") from error
+    try:
+        return bars.chart(read)
     except bars.NothingToDrawError as error:
         raise _NothingError(str(error)) from error
 

@@ -1,5 +1,6 @@
 """The controller's settings."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,12 +117,21 @@ def _check(settings: Settings) -> None:
     if not all(settings.agent_account.partition("/")):
         raise click.BadParameter(f"--agent-account {settings.agent_account!r}; write NAMESPACE/NAME")
     for flag, seconds in _durations(settings).items():
-        if seconds <= 0:
-            raise click.BadParameter(f"{flag} {seconds:g}; must be more than 0")
+        if not 0 < seconds < math.inf:
+            raise click.BadParameter(f"{flag} {seconds:g}; must be more than 0, and not infinite")
+        if seconds > settings.round_seconds:
+            raise click.BadParameter(
+                f"{flag} {seconds:g}; must not be more than --round-seconds {settings.round_seconds:g}, which ends all"
+            )
     if settings.hold_seconds <= settings.stop_seconds:
         raise click.BadParameter(
             f"--hold-seconds {settings.hold_seconds:g}; must be more than --stop-seconds {settings.stop_seconds:g}, "
             "else members let go while others still stop"
+        )
+    if settings.recreate_wait > settings.recreated_seconds:
+        raise click.BadParameter(
+            f"--recreate-wait {settings.recreate_wait:g}; must not be more than --recreated-seconds "
+            f"{settings.recreated_seconds:g}, after which those that are waited for are given up"
         )
     if not 0 <= settings.ttl_seconds <= LONGEST_TTL:
         raise click.BadParameter(f"--ttl-seconds {settings.ttl_seconds:g}; must be from 0 to {LONGEST_TTL:g}")

@@ -107,7 +107,9 @@ class Mirror(Generic[T]):
             self._report(PartStatus(PartState.READY))
             log.info("mirror.synced", path=self._path, items=len(self._items), resource_version=version)
             while True:
-                version = await self._watch_from(version)
+                before, version = version, await self._watch_from(version)
+                if version == before:  # a server or proxy may end each watch at once, and must not be hammered
+                    await self._backoff.wait()
         except errors.GoneError:
             log.info("mirror.history_gone", path=self._path)  # away for too long: list again
         except errors.KubeError as error:

@@ -1,6 +1,8 @@
 """What this replica does while it leads: one conductor for each term, and the hub open to agents."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
@@ -84,18 +86,25 @@ class Leading:
         """Lead until cancelled, which is when the Lease is lost."""
         outside = self._outside
         conductor = Conductor(outside=outside, term=term)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
-                aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
-                aio.spawn_eternal(tasks, conductor.run(), name="conductor")
-                await conductor.ready.wait()
-                self._relay.use(conductor, epoch=term.epoch)
-                self._hub.lead(term.epoch)
-                outside.metrics.leads.set(1)
+        async with asyncio.TaskGroup() as tasks:
+            aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
+            aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+            aio.spawn_eternal(tasks, conductor.run(), name="conductor")
+            await conductor.ready.wait()
+            with self._heard(conductor, term):
                 aio.spawn_eternal(tasks, self._follow_epoch(term), name="epoch")
+                await asyncio.Event().wait()
+
+    @contextlib.contextmanager
+    def _heard(self, conductor: Conductor, term: Term) -> Iterator[None]:
+        """Have agents speak to this conductor; when that ends, it is before anything else of the term does."""
+        self._relay.use(conductor, epoch=term.epoch)
+        self._hub.lead(term.epoch)
+        self._outside.metrics.leads.set(1)
+        try:
+            yield
         finally:
-            outside.metrics.leads.set(0)
+            self._outside.metrics.leads.set(0)
             self._hub.stand_by()
             self._relay.use(None)
 

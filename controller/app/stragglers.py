@@ -1,5 +1,6 @@
 """Members that stay far behind their gang: told as degraded, never restarted for it."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,16 +41,19 @@ class Stragglers:
             self._watches[gang] = self._watches.get(gang, stragglers.Watch()).seen(own, now=self._outside.now())
 
     async def run(self) -> None:
-        """Judge for ever."""
-        async for _ in aio.ticks(period=_JUDGE_SECONDS):
-            self.judge()
+        """Judge for ever. Who does not judge any more shows nothing: the next leader does."""
+        try:
+            async for _ in aio.ticks(period=_JUDGE_SECONDS):
+                self.judge()
+        finally:
+            self._outside.metrics.stragglers.clear()
 
     def judge(self) -> None:
         """Compare the members of each gang that anything was measured of."""
         for gang, watch in list(self._watches.items()):
             members = self._outside.members.of_gang(gang)
             if not members:
-                del self._watches[gang]
+                self._forget(gang)
                 continue
             self._watches[gang], reports = watch.judged(members.keys(), now=self._outside.now())
             for report in reports:
@@ -79,3 +83,9 @@ class Stragglers:
         lagging = {pod for pod, _ in self._watches[gang].lagging}
         gauge = self._outside.metrics.stragglers.labels(gang.namespace, gang.kind, gang.name)
         gauge.set(len(lagging))
+
+    def _forget(self, gang: GangKey) -> None:
+        """Drop a gang that is no more, and its series: gangs come and go for as long as the process lives."""
+        del self._watches[gang]
+        with contextlib.suppress(KeyError):  # it has never been judged
+            self._outside.metrics.stragglers.remove(gang.namespace, gang.kind, gang.name)

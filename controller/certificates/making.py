@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -27,11 +27,10 @@ class Pair:
         try:
             read_certificate = x509.load_pem_x509_certificate(certificate)
             read_key = serialization.load_pem_private_key(key, password=None)
-        except (ValueError, TypeError):
+            fits = read_certificate.public_key() == read_key.public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             return None
-        if not isinstance(read_key, ec.EllipticCurvePrivateKey):
-            return None
-        return cls(read_certificate, read_key) if read_certificate.public_key() == read_key.public_key() else None
+        return cls(read_certificate, read_key) if fits and isinstance(read_key, ec.EllipticCurvePrivateKey) else None
 
     @property
     def certificate_pem(self) -> bytes:

@@ -18,7 +18,11 @@ FATAL_EXIT_CODES: Final = members_module.PREFIX + "fatal-exit-codes"
 HOLD: Final = members_module.PREFIX + "hold"
 GRACE_PERIOD: Final = members_module.PREFIX + "grace-period"
 
+_OF_THE_GANG: Final = (members_module.RESTART, MAX_RESTARTS, FATAL_EXIT_CODES, HOLD)
 _HIGHEST_EXIT_CODE = 255
+_LONGEST = 1000
+"""Characters of an annotation: they can have 256 KiB, and what anybody may write must not keep the controller busy."""
+_LONGEST_NUMBER = 9
 
 
 class BadAnnotationError(ValueError):
@@ -43,8 +47,14 @@ def of(members: Iterable[Member]) -> Wishes:
     limits: set[int] = set()
     codes: set[int] = set()
     holds: set[float] = set()
+    looked_at: set[tuple[str | None, ...]] = set()
     for slot, member in members_module.by_slot(members).items():
+        said = tuple(map(member.annotations.get, _OF_THE_GANG))
+        if said in looked_at:
+            continue  # as members of one template are, by the thousand
+        looked_at.add(said)
         try:
+            _check_length(member)
             _check_mode(member.annotations.get(members_module.RESTART))
             if (text := member.annotations.get(MAX_RESTARTS)) is not None:
                 limits.add(_count(text))
@@ -82,15 +92,27 @@ def exit_codes(text: str) -> frozenset[int]:
 
 
 def _exit_code(word: str, text: str) -> int:
-    word = word.strip()
-    if not (word.isascii() and word.isdecimal()) or not 1 <= int(word) <= _HIGHEST_EXIT_CODE:
+    code = _number(word)
+    if code is None or not 1 <= code <= _HIGHEST_EXIT_CODE:
         raise _bad_codes(text)
-    return int(word)
+    return code
 
 
 def _bad_codes(text: str) -> BadAnnotationError:
     mend = f"list exit codes from 1 to {_HIGHEST_EXIT_CODE}, such as 42, 64-78"
     return BadAnnotationError(f"annotation {FATAL_EXIT_CODES} is {text!r}; {mend}")
+
+
+def _number(text: str) -> int | None:
+    """Return a whole number; None for what is none, or longer than any that means something here."""
+    word = text.strip()
+    return int(word) if word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER else None
+
+
+def _check_length(member: Member) -> None:
+    for name in _OF_THE_GANG:
+        if len(member.annotations.get(name, "")) > _LONGEST:
+            raise BadAnnotationError(f"annotation {name} is too long; {_LONGEST} characters are the most")
 
 
 def _check_mode(mode: str | None) -> None:
@@ -100,9 +122,9 @@ def _check_mode(mode: str | None) -> None:
 
 
 def _count(text: str) -> int:
-    if not text.strip().isdecimal():
+    if (count := _number(text)) is None:
         raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}; write a whole number")
-    return int(text)
+    return count
 
 
 def _hold(text: str) -> float:

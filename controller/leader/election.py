@@ -160,8 +160,8 @@ class Election:
         async with asyncio.TaskGroup() as group:
             leading = aio.spawn_eternal(group, self._lead(term), name="leading")
             await self._keep(term)
+            leading.cancel()  # first: who waits for a higher epoch then hears of this, and not of an error
             term.end()
-            leading.cancel()
 
     async def _keep(self, term: Term) -> None:
         """Renew the Lease until that fails for too long, or another holder is seen."""

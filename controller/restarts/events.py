@@ -98,6 +98,9 @@ class EventTeller:
             pass  # told before, by a former leader or by an attempt whose answer was lost
         except (errors.InvalidError, errors.NotFoundError) as error:  # never, or its namespace is gone
             log.warning("event.refused", reason=story.reason, error=str(error))
+        except errors.ForbiddenError as error:  # its namespace is going, say: all others would wait for it
+            log.warning("event.refused", reason=story.reason, error=str(error))
+            return True
         except errors.KubeError as error:
             self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
             return False

@@ -1,4 +1,4 @@
-"""Which finished Restart objects are removed, and when. Pure."""
+"""Which Restart objects are over: finished ones that are removed, and rounds that nobody goes on with. Pure."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -44,6 +44,19 @@ def removal(
         now=tuple(each for each in finished if ends.get(each.uid, now + 1) <= now),
         next_at=min((end for end in ends.values() if end > now), default=None),
     )
+
+
+def superseded(restarts: Iterable[Restart]) -> tuple[Restart, ...]:
+    """Return the rounds without an end that another one of their gang has followed.
+
+    A gang has one at a time. So their leader lost the Lease while it wrote, or could not write how they ended; to go
+    on with one, hours later perhaps, would stop a gang that runs.
+    """
+    rounds = [each for each in restarts if each.is_round]
+    newest: dict[GangKey | None, tuple[int, int]] = {}
+    for each in rounds:
+        newest[each.gang] = max(newest.get(each.gang, (0, 0)), (each.epoch, each.attempt))
+    return tuple(each for each in rounds if not each.is_finished and (each.epoch, each.attempt) < newest[each.gang])
 
 
 def _newest(finished: list[Restart], *, keeping: Keeping, is_alive: Callable[[GangKey], bool]) -> set[str]:

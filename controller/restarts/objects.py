@@ -12,7 +12,7 @@ from common.gangs import GangKey
 from common.kube import timestamps
 from controller.model.members import Owner
 from controller.model.rounds import RoundRef
-from controller.restarts import names
+from controller.restarts import begun, names
 
 Json = dict[str, Any]
 
@@ -24,6 +24,7 @@ COMPLETE: Final = "Complete"
 _PERCENT: Final = re.compile(r"(?P<number>\d{1,3})%")
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX: Final = 200  # of a name, which may have 253 characters
+_LONGEST_MESSAGE: Final = 1024
 _VERSIONS: Final[Mapping[str, str]] = {"batch": "v1", "jobset.x-k8s.io": "v1alpha2", "apps": "v1"}
 
 
@@ -55,7 +56,7 @@ class RestartSpec:
         """Return how many of so many members may be away at a time; None: all of them. A part is at least one."""
         if self.max_unavailable_percent is not None:
             return max(1, members * self.max_unavailable_percent // 100)
-        return self.max_unavailable
+        return None if self.max_unavailable is None else min(self.max_unavailable, max(1, members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,10 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         generation=int(metadata.get("generation", 1)),
         created_at=timestamps.unix(metadata["creationTimestamp"]),
         spec=spec,
-        gang=_gang(metadata.get("labels") or {}, spec, namespace),
-        attempt=int(annotations[names.ATTEMPT]) if round_told else 0,
-        epoch=int(annotations[names.EPOCH]) if round_told else 0,
-        status=_status(told, json.loads(annotations[names.ROUND]) if round_told else {}),
+        gang=_gang((metadata.get("labels") or {}) if round_told else {}, spec, namespace),
+        attempt=begun.attempt(annotations[names.ATTEMPT]) if round_told else 0,
+        epoch=begun.epoch(annotations[names.EPOCH]) if round_told else 0,
+        status=_status(told, begun.status(annotations[names.ROUND]) if round_told else {}),
         deleting="deletionTimestamp" in metadata,
     )
 
@@ -200,16 +201,16 @@ def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json
             "observedGeneration": generation,
             "lastTransitionTime": status.get("completionTime") or timestamps.rfc3339(now),
             "reason": phase,
-            "message": str((status.get("decision") or {}).get("detail") or ""),
+            "message": str((status.get("decision") or {}).get("detail") or "")[:_LONGEST_MESSAGE],
         }
         others = [each for each in status.get("conditions") or () if each["type"] != COMPLETE]
         told["conditions"] = [*others, condition]
     return told
 
 
-def _status(told: Mapping[str, Any], begun: Mapping[str, Any]) -> Mapping[str, Any]:
+def _status(told: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the status of an object: one that is not at its end keeps what a new leader needs of its beginning."""
-    return MappingProxyType(dict(told) if told.get("phase") in FINAL else {**begun, **told})
+    return MappingProxyType(dict(told) if told.get("phase") in FINAL else {**first, **told})
 
 
 def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
@@ -232,7 +233,10 @@ def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
 
 
 def _gang(labels: Mapping[str, str], spec: RestartSpec, namespace: str) -> GangKey | None:
-    """Return the gang that an object is about; None when only the pod that it names knows."""
+    """Return the gang that an object is about; None when only the pod that it names knows.
+
+    ``labels`` are those of a round; a request's are whatever somebody has put there, and its spec is what it asks for.
+    """
     if labels.get(names.GANG_KIND) and labels.get(names.GANG_NAME):
         return GangKey(namespace, labels[names.GANG_KIND], labels[names.GANG_NAME])
     if spec.target is not None and spec.target.kind in ("Job", "JobSet"):

@@ -7,6 +7,7 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -31,8 +32,20 @@ class Outcome(enum.Enum):
     REFUSED = "refused"
 
 
+@dataclass(slots=True)
+class _Wish:
+    """What was asked for, and when it was asked for last (loop time)."""
+
+    wanted: Recreate
+    asked_at: float
+
+
 class Recreator:
-    """``recreate`` says what should go, ``run`` brings it about."""
+    """``recreate`` says what should go, ``run`` brings it about.
+
+    A round asks again and again for as long as it wants a pod gone. What it has not asked for lately is not done any
+    more: the round is over, and its members may run.
+    """
 
     def __init__(
         self,
@@ -42,27 +55,41 @@ class Recreator:
         clock: Callable[[], float] = time.time,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.1, limit=5.0),
         parallel: int = 16,
+        stale: float = 10.0,
+        keep: float = 60.0,
     ) -> None:
-        """Create it; ``on_outcome`` gets the pod, what became of it, and why. ``clock`` gives Unix seconds."""
+        """Create it; ``on_outcome`` gets the pod, what became of it, and why. ``clock`` gives Unix seconds.
+
+        ``stale`` is after how many seconds a wish must have been said again to count, ``keep`` for how many one that
+        was carried out, or refused, is not carried out again.
+        """
         self._api = api
         self._on_outcome = on_outcome
         self._clock = clock
         self._backoff = backoff
         self._slots = asyncio.Semaphore(parallel)
-        self._wanted: dict[PodUid, Recreate] = {}
+        self._stale = stale
+        self._keep = keep
+        self._wanted: dict[PodUid, _Wish] = {}
         self._active: set[PodUid] = set()
         self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
 
     def recreate(self, wanted: Recreate) -> None:
         """Have a pod replaced. Does not block. Said again it changes nothing, but for ``force``, which hastens it."""
         uid = wanted.pod.uid
+        now = asyncio.get_running_loop().time()
         before = self._wanted.get(uid)
-        if before is not None and (before.force or not wanted.force):
+        if before is not None and (before.wanted.force or not wanted.force):
+            before.asked_at = now
             return
-        self._wanted[uid] = wanted
+        self._wanted[uid] = _Wish(wanted, now)
         if uid not in self._active:
             self._active.add(uid)
             self._queue.put_nowait(uid)
+
+    def is_wanted(self, uid: PodUid) -> bool:
+        """Whether a pod is to go, or was to until lately."""
+        return uid in self._wanted
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is wanted of a pod: it is gone, or its round is off. What has been deleted stays so."""
@@ -82,8 +109,14 @@ class Recreator:
 
     async def _converge(self, uid: PodUid) -> None:
         backoff = self._backoff()
-        done: Recreate | None = None
-        while (wanted := self._wanted.get(uid)) is not None and wanted is not done:
+        loop = asyncio.get_running_loop()
+        done: _Wish | None = None
+        while (wish := self._wanted.get(uid)) is not None and wish is not done:
+            wanted = wish.wanted
+            if loop.time() - wish.asked_at > self._stale:
+                log.info("recreation.dropped", pod=str(wanted.pod), why="nobody asks for it any more")
+                self.forget(uid)
+                break
             try:
                 async with self._slots:
                     outcome, why = await self._replace(wanted)
@@ -93,10 +126,16 @@ class Recreator:
                 continue
             except errors.KubeError as error:
                 outcome, why = Outcome.REFUSED, str(error)
-            done = wanted
+            done = wish
+            loop.call_later(self._keep, self._expire, uid, wish)
             log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
             self._on_outcome(wanted.pod, outcome, why)
         self._active.discard(uid)
+
+    def _expire(self, uid: PodUid, wish: _Wish) -> None:
+        """Forget what was carried out: should the pod still be there, and be asked for, it is tried again."""
+        if self._wanted.get(uid) is wish:
+            self.forget(uid)
 
     async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
         pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)

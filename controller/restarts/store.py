@@ -5,14 +5,15 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
 from common import aio, joint_part
 from common.gangs import GangKey
-from common.kube import client, errors, mirror
-from common.parts import PartStatus
+from common.kube import client, errors, mirror, timestamps
+from common.parts import PartState, PartStatus
 from controller.model.rounds import RoundRef
 from controller.restarts import convergence, history, names, objects, writing
 from controller.restarts.history import Keeping
@@ -24,6 +25,11 @@ RestartChangeKind = mirror.ChangeKind
 
 _SWEEP_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 1.0
+_SUPERSEDED: Final[Mapping[str, str]] = MappingProxyType(
+    {"member": "", "node": "", "reason": "Superseded", "message": "another round of its gang has followed it"}
+)
+_BELIEVABLE_ATTEMPT: Final = 1_000_000_000
+"""Nobody has restarted a gang so often: somebody has written the annotation by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class RestartStore:
         self._listeners: list[Callable[[RestartChange], None]] = []
         self._changed = asyncio.Event()
         self._mirror.subscribe(self._take)
+        self._report = report
+        self._stand_by()
 
     @property
     def synced(self) -> bool:
@@ -89,8 +97,16 @@ class RestartStore:
         return _in_order(each for each in self._by_id.values() if each.is_request)
 
     def unfinished(self) -> list[Restart]:
-        """Return the rounds that are not at their end, oldest first: a new leader resumes them."""
-        return _in_order(each for each in self._by_id.values() if each.is_round and not each.is_finished)
+        """Return the rounds that are not at their end, oldest first: a new leader resumes them.
+
+        Not those that another one has followed (``history.superseded``), nor those that are being taken back.
+        """
+        over = {each.uid for each in history.superseded(self._by_id.values())}
+        return _in_order(
+            each
+            for each in self._by_id.values()
+            if each.is_round and not each.is_finished and not each.deleting and each.uid not in over
+        )
 
     def newest_attempt(self, gang: GangKey) -> int:
         """Return the highest number that a round of the gang has had; 0: none that is known."""
@@ -136,10 +152,16 @@ class RestartStore:
 
     async def run(self) -> None:
         """Watch, write, and remove what is old, for ever."""
-        async with asyncio.TaskGroup() as group:
-            aio.spawn_eternal(group, self._mirror.run(), name="restarts watched")
-            aio.spawn_eternal(group, self._writer.run(), name="restarts written")
-            aio.spawn_eternal(group, self._sweep(), name="restarts removed")
+        try:
+            async with asyncio.TaskGroup() as group:
+                aio.spawn_eternal(group, self._mirror.run(), name="restarts watched")
+                aio.spawn_eternal(group, self._writer.run(), name="restarts written")
+                aio.spawn_eternal(group, self._sweep(), name="restarts removed")
+        finally:
+            self._stand_by()
+
+    def _stand_by(self) -> None:
+        self._report(PartStatus(PartState.IDLE, "they are for who leads"))
 
     async def _begin(self, ref: RoundRef, first: convergence.First, *, timeout: float) -> Begun:
         self._count(ref.gang, ref.attempt)
@@ -148,12 +170,16 @@ class RestartStore:
     def _count(self, gang: GangKey, attempt: int) -> None:
         self._newest[gang] = max(self.newest_attempt(gang), attempt)
 
+    def _count_seen(self, restart: Restart) -> None:
+        """Take note of the number that an object has. One beyond belief must not use all numbers up."""
+        if restart.gang is not None:
+            self._count(restart.gang, min(restart.attempt, _BELIEVABLE_ATTEMPT))
+
     def _take(self, change: mirror.Change[Restart]) -> None:
         restart = change.value
         if change.kind is not RestartChangeKind.GONE:
             self._by_id[restart.id] = restart
-            if restart.gang is not None:
-                self._count(restart.gang, restart.attempt)
+            self._count_seen(restart)
         elif self._by_id[restart.id].uid == change.uid:  # else there is a new one of that name already
             del self._by_id[restart.id]
         self._changed.set()
@@ -169,6 +195,7 @@ class RestartStore:
             found = history.removal(self._by_id.values(), keeping=self._keeping, is_alive=self._is_alive, now=now)
             for restart in found.now:
                 await self._remove(restart)
+            self._close_superseded(now)
             self._forget_old_gangs()
             wait = _SWEEP_SECONDS if found.next_at is None else min(found.next_at - now, _SWEEP_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -182,6 +209,15 @@ class RestartStore:
             log.info("restart.removed", restart=restart.id)
         except errors.KubeError as error:
             log.warning("restart.not_removed", restart=restart.id, error=str(error))
+
+    def _close_superseded(self, now: float) -> None:
+        """Give rounds an end that have none, and that nobody goes on with: only what has ended is ever removed."""
+        for restart in history.superseded(self._by_id.values()):
+            if not self._writer.is_unsaid(restart.id) and self._writer.known(restart.id) is None:
+                log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, why=_SUPERSEDED["message"])
+                told = {name: value for name, value in restart.status.items() if name != "resume"}
+                end = {"phase": "Failed", "completionTime": timestamps.rfc3339(now), "failures": [dict(_SUPERSEDED)]}
+                self.set_status(restart.id, {**told, **end})
 
     def _forget_old_gangs(self) -> None:
         """Forget the numbers of gangs that are no more, and of which nothing is kept."""

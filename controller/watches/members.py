@@ -85,6 +85,7 @@ class Members:
         self._by_node: dict[NodeName, dict[PodUid, Member]] = {}
         self._listeners: list[Callable[[MemberChange], None]] = []
         self._doubtful: asyncio.Queue[PodUid] = asyncio.Queue()
+        self._doubted: dict[tuple[str, str], PodUid] = {}  # by namespace and name
         for watch in self._watches:
             watch.subscribe(self._take)
 
@@ -136,13 +137,21 @@ class Members:
     def _take(self, change: mirror.Change[Member]) -> None:
         member = change.value
         if change.kind is not mirror.ChangeKind.GONE:
+            self._resolve_by(member)
             self._put(member)
         elif self._is_watched(member.pod.uid):
             pass  # other labels, so another watch has it now
-        elif member.deleting or not member.node:
-            self._drop(member, MemberChangeKind.GONE)
+        elif member.is_over or not member.node:
+            self._drop(member, MemberChangeKind.GONE)  # nothing of it runs, wherever it is
         else:
+            self._doubted[(member.pod.namespace, member.pod.name)] = member.pod.uid
             self._doubtful.put_nowait(member.pod.uid)
+
+    def _resolve_by(self, newer: Member) -> None:
+        """Where a name is taken anew, the API server has the former pod of that name no more."""
+        former = self._by_uid.get(self._doubted.get((newer.pod.namespace, newer.pod.name), PodUid("")))
+        if former is not None and former.pod.uid != newer.pod.uid:
+            self._drop(former, MemberChangeKind.GONE)
 
     async def _clear_up(self, uid: PodUid) -> None:
         """Find out about a pod that vanished from its watch without a word: is it gone, or were its labels changed?
@@ -192,6 +201,8 @@ class Members:
     def _remove(self, member: Member) -> None:
         uid = member.pod.uid
         del self._by_uid[uid]
+        if self._doubted.get((member.pod.namespace, member.pod.name)) == uid:
+            del self._doubted[(member.pod.namespace, member.pod.name)]
         _remove_from(self._by_gang, member.gang, uid)
         if member.node:
             _remove_from(self._by_node, member.node, uid)

@@ -27,6 +27,7 @@ _RESOURCES = {
     "Service": "services",
     "Deployment": "deployments",
     "PodDisruptionBudget": "poddisruptionbudgets",
+    "NetworkPolicy": "networkpolicies",
 }
 
 FORBIDDEN = (

@@ -114,6 +114,25 @@ async def test_who_sees_another_holder_stops_leading_at_once(api: client.KubeCli
             await replica.terms[0].raise_above(5)
 
 
+async def test_who_waits_for_a_higher_epoch_when_the_term_ends_campaigns_again(
+    own_server: ApiServer, own_api: client.KubeClient
+) -> None:
+    class Raising(Replica):
+        """Its leading waits for a higher epoch, as the hub's does."""
+
+        async def _lead(self, term: Term) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(super()._lead(term))
+                group.create_task(term.raise_above(term.epoch + 5))
+
+    replica = Raising(own_api, "default", "a", timing=FAST)
+    async with replica.campaigning():
+        await replica.until(lambda: bool(replica.terms))
+        await replica.terms[0].raise_above(0)
+        await edit(own_api, "default", holderIdentity="thief", leaseDurationSeconds=1)
+        await replica.until(lambda: len(replica.terms) > 1)
+
+
 async def test_who_cannot_renew_stops_leading_before_others_may_begin(
     own_server: ApiServer, own_api: client.KubeClient
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from common import aio
 from common.kube import client, errors
+from common.parts import PartState, PartStatus
 from controller.restarts import names
 from controller.restarts.history import Keeping
 from controller.restarts.objects import Restart
@@ -205,3 +206,42 @@ async def test_a_round_goes_on_while_the_api_is_away(own_server: ApiServer, own_
         await own_server.start()
         assert await store.store.flush(timeout=SECONDS)
     assert (await read(own_api, begun.ref.id))["status"]["phase"] == "Done"
+
+
+async def test_a_round_that_came_too_late_is_closed_and_not_gone_on_with(
+    api: client.KubeClient, namespace: str
+) -> None:
+    late, live = restarts.new_round(namespace, epoch=5), restarts.new_round(namespace, epoch=6)
+    async with running(api) as former:
+        begun = await former.store.create(late, timeout=SECONDS)
+    async with running(api) as store:
+        own = await store.store.create(live, timeout=SECONDS)
+        await store.until(lambda: {begun.ref.id, own.ref.id} <= store.store.restarts().keys())
+        assert begun.ref.id not in {each.id for each in store.store.unfinished()}
+        assert own.ref.id in {each.id for each in store.store.unfinished()}
+        await store.until(lambda: (shown := store.shown(begun.ref.id)) is not None and shown.is_finished)
+        found = await read(api, begun.ref.id)
+        assert (found["status"]["phase"], found["status"]["failures"][0]["reason"]) == ("Failed", "Superseded")
+        assert "status" not in await read(api, own.ref.id)
+
+
+async def test_a_number_that_somebody_has_made_up_does_not_use_all_numbers_up(
+    api: client.KubeClient, namespace: str, store: Store
+) -> None:
+    forged = restarts.new_round(namespace, attempt=2**31 - 1)
+    await api.create(names.collection(namespace), forged.body("forged"))
+    await store.until(lambda: store.shown(f"{namespace}/forged") is not None)
+    assert 0 < store.store.newest_attempt(forged.gang) < 2**31 - 1_000_000
+
+
+async def test_who_does_not_lead_is_ready_all_the_same(api: client.KubeClient) -> None:
+    reports: list[PartStatus] = []
+    store = RestartStore(api=api, report=reports.append, is_alive=lambda _: True)
+    assert reports[-1].state is PartState.IDLE
+    leading = asyncio.create_task(store.run())
+    async with asyncio.timeout(SECONDS):
+        await store.wait_synced()
+    leading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await leading
+    assert reports[-1].state is PartState.IDLE

@@ -2,12 +2,13 @@
 
 import copy
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import bars
+from cli import bars, bars_svg, bars_text
 from cli.bars import Bar, Chart, Segment
 from controller.restarts import objects
 from tests.unit.cli import builders
@@ -175,3 +176,27 @@ def test_whatever_is_told_segments_follow_each_other_within_the_chart(
             assert at - 1e-6 <= segment.begin < segment.end
             at = segment.end
         assert each.end <= drawn.span
+
+
+EVIL = "\x1b[2J\x1b]0;title\x07\nline\u202e\u2028"
+
+
+def test_nothing_that_others_have_written_moves_the_cursor() -> None:
+    told = {
+        "trigger": dict.fromkeys(("kind", "member", "node", "code", "message"), EVIL),
+        "decision": dict.fromkeys(("kind", "reason", "detail"), EVIL),
+        "slowest": [{**each, "node": EVIL, "phases": {EVIL: 5}} for each in builders.DONE["slowest"]],
+        "failures": [{"member": "train-2", "node": EVIL, "reason": EVIL, "message": EVIL}],
+        "conditions": [{"type": "HeldTogether", "status": "False", "reason": EVIL, "message": EVIL}],
+    }
+    found = chart(changed(**told))
+    drawn = bars_text.draw(found, width=80, colour=False)
+    assert all(line.isprintable() for line in drawn.splitlines())
+    assert "[2J" in drawn
+    ET.fromstring(bars_svg.draw(found))
+
+
+def test_nor_does_what_a_request_says() -> None:
+    spec = {"gang": {"kind": "JobSet", "name": "train"}, "reason": EVIL}
+    asked = builders.restart(status=changed(trigger={}), spec=spec)
+    assert bars.chart(objects.parse(asked)).message.isprintable()

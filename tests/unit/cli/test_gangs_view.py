@@ -231,3 +231,22 @@ def test_an_object_has_all_that_the_tables_have() -> None:
         "reason": "MemberFailed",
         "detail": "all members stay where they are",
     }
+
+
+def test_nothing_that_others_have_written_moves_the_cursor() -> None:
+    evil = "\x1b[2J\x1b]0;title\x07\nline"
+    told = {
+        "phase": "Failed",
+        "trigger": dict.fromkeys(("code", "member", "node", "message"), evil),
+        "decision": dict.fromkeys(("kind", "reason", "detail"), evil),
+    }
+    condition = {"type": "kubemend.io/DevicesHealthy", "status": "False", "reason": evil, "message": evil}
+    member = pod("a")
+    member["status"]["conditions"] = [condition]
+    begun = restart("b", status=None, attempt=4)
+    begun["metadata"]["annotations"]["kubemend.io/round"] = json.dumps({**told, "phase": evil})
+    report = gangs_view.report([member], [restart(status=told), begun], now=NOW)
+    style = status_text.Style(now=NOW)
+    texts = (status_text.overview(report, style=style), status_text.details(only(report), report, style=style))
+    assert all(line.isprintable() for text in texts for line in text.splitlines())
+    assert "[2J" in texts[1]

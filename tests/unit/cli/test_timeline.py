@@ -74,6 +74,15 @@ async def test_a_round_that_has_not_ended_is_nothing_to_draw(cluster: Cluster) -
     assert "has not ended yet" in result.stderr
 
 
+async def test_a_restart_that_somebody_has_written_by_hand_is_one_line(cluster: Cluster) -> None:
+    forged = restart(status=None)
+    forged["metadata"]["annotations"]["kubemend.io/round"] = "[" * 100_000
+    await cluster.put(forged)
+    result = await cluster.run("timeline", NAME)
+    assert (result.exit_code, result.stdout) == (NOTHING, "")
+    assert "was written by hand" in result.stderr
+
+
 async def test_a_restart_that_is_not_there_is_named(cluster: Cluster) -> None:
     result = await cluster.run("timeline", NAME)
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")

@@ -42,9 +42,9 @@ def test_the_downward_api_names_are_understood() -> None:
 
 def test_limits_are_what_was_said() -> None:
     limits = given(
-        "--stop-seconds", "5", "--hold-seconds", "20", "--recreate-wait", "7", "--round-seconds", "99"
+        "--stop-seconds", "5", "--hold-seconds", "20", "--recreate-wait", "7", "--round-seconds", "999"
     ).limits()
-    assert (limits.stop, limits.hold, limits.hold_for_recreated, limits.whole) == (5.0, 20.0, 7.0, 99.0)
+    assert (limits.stop, limits.hold, limits.hold_for_recreated, limits.whole) == (5.0, 20.0, 7.0, 999.0)
 
 
 def test_addresses_are_taken_apart() -> None:
@@ -63,6 +63,10 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
         (("--metrics-address", ":x"), "--metrics-address ':x'; write HOST:PORT"),
         (("--agent-account", "kubemend-agent"), "write NAMESPACE/NAME"),
         (("--release-seconds", "0"), "--release-seconds 0; must be more than 0"),
+        (("--stop-seconds", "nan"), "--stop-seconds nan; must be more than 0"),
+        (("--absence-seconds", "inf"), "--absence-seconds inf; must be more than 0, and not infinite"),
+        (("--round-seconds", "200"), "--absence-seconds 300; must not be more than --round-seconds 200"),
+        (("--recreate-wait", "301"), "--recreate-wait 301; must not be more than --recreated-seconds 300"),
         (("--hold-seconds", "10", "--stop-seconds", "10"), "must be more than --stop-seconds 10"),
         (("--ttl-seconds", "-1"), "--ttl-seconds -1; must be from 0"),
         (("--keep-restarts", "0"), "must be at least 1"),

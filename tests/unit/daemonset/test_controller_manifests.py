@@ -76,6 +76,7 @@ def test_all_select_the_deployments_pods() -> None:
     assert deployment["selector"]["matchLabels"].items() <= labels
     assert controller_manifests.one("Service")["spec"]["selector"].items() <= labels
     assert controller_manifests.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    assert controller_manifests.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
     agents = manifests.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
     assert not agents <= labels
 
@@ -88,6 +89,11 @@ def test_ports_are_where_the_controller_listens() -> None:
     assert (port["targetPort"], port["port"]) == ("hub", ports["hub"])
     for probe in ("livenessProbe", "readinessProbe"):
         assert controller_manifests.container()[probe]["httpGet"]["port"] == "metrics"
+
+
+def test_all_ports_can_be_reached_and_no_other() -> None:
+    (rule,) = controller_manifests.one("NetworkPolicy")["spec"]["ingress"]
+    assert rule == {"ports": [{"port": port["name"]} for port in controller_manifests.container()["ports"]]}
 
 
 def test_every_variable_is_a_setting() -> None:

@@ -195,3 +195,47 @@ async def test_who_has_unsubscribed_hears_no_more(bench: Bench) -> None:
         await bench.create("b")
         await bench.until(lambda: len(bench.told) == 2)
     assert [change.value for change in heard] == ["a: red"]
+
+
+class EndsAtOnce:
+    """A server that lists nothing, and ends each watch as soon as it is taken in."""
+
+    def __init__(self) -> None:
+        self.watches = 0
+
+    async def pages(self, _: str, **__: object) -> AsyncIterator[client.Listing]:
+        yield client.Listing([], "1")
+
+    async def watch(self, _: str, **__: object) -> AsyncIterator[object]:
+        self.watches += 1
+        if self.watches < 0:
+            yield object()
+
+
+class Counted(aio.Backoff):
+    """Counts its waits, which take no time; after some it lets nobody on."""
+
+    def __init__(self, *, at_most: int) -> None:
+        super().__init__()
+        self.waits = 0
+        self.enough = asyncio.Event()
+        self._at_most = at_most
+
+    async def wait(self) -> None:
+        self.waits += 1
+        if self.waits >= self._at_most:
+            self.enough.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_server_that_ends_each_watch_at_once_is_not_hammered() -> None:
+    server, backoff = EndsAtOnce(), Counted(at_most=5)
+    api: Any = server
+    quiet = mirror.Mirror(api=api, path=PODS, reduce=color, report=lambda _: None, backoff=backoff)
+    task = asyncio.create_task(quiet.run())
+    async with asyncio.timeout(60):
+        await backoff.enough.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert server.watches == backoff.waits

@@ -1,5 +1,7 @@
 """A member that stays behind its gang is told of, and nothing is done to it."""
 
+import asyncio
+import contextlib
 from dataclasses import replace
 
 from controller.app.stragglers import CAUGHT_UP, STRAGGLER, Stragglers
@@ -55,3 +57,33 @@ async def test_samples_of_pods_that_nobody_knows_are_of_no_gang() -> None:
     watch.take([measured(0, clock=0.1)])
     watch.judge()
     assert stage.told.reasons == []
+
+
+async def test_a_gang_that_is_no_more_leaves_no_series_behind() -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.judge()
+    assert series(stage) == [("team", "Job", "train")]
+    stage.members.all.clear()
+    watch.judge()
+    watch.judge()
+    assert series(stage) == []
+
+
+async def test_who_leads_no_more_shows_no_stragglers() -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.judge()
+    judging = asyncio.create_task(watch.run())
+    await asyncio.sleep(0)
+    judging.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await judging
+    assert series(stage) == []
+
+
+def series(stage: Stage) -> list[tuple[str, ...]]:
+    (metric,) = stage.outside.metrics.stragglers.collect()
+    return [tuple(sample.labels.values()) for sample in metric.samples]

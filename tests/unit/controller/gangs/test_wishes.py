@@ -42,12 +42,17 @@ def test_a_pod_that_was_replaced_has_no_say() -> None:
     [
         ("max_restarts", "-1"),
         ("max_restarts", "many"),
+        ("max_restarts", "9" * 5000),  # Python refuses to read it
+        ("max_restarts", "9" * 500),
         ("fatal_exit_codes", "0"),
         ("fatal_exit_codes", "256"),
         ("fatal_exit_codes", "9-3"),
         ("fatal_exit_codes", "1-2-3"),
         ("fatal_exit_codes", "SIGKILL"),
+        ("fatal_exit_codes", "9" * 5000),
+        ("fatal_exit_codes", "1-255," * 10_000),  # it would take seconds
         ("hold", "a while"),
+        ("hold", "9" * 5000),
         ("restart", "Sometimes"),
     ],
 )

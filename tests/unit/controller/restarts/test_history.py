@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from common.gangs import GangKey
 from common.kube import timestamps
-from controller.restarts import history
+from controller.restarts import history, objects
 from controller.restarts.history import Keeping
 from controller.restarts.objects import Restart, RestartSpec
 from tests.unit.controller.restarts import builders
@@ -97,3 +97,21 @@ def test_each_living_gang_keeps_its_newest_number(
         due = each.spec.ttl_seconds if each.spec.ttl_seconds is not None else KEEPING.ttl
         if not alive or each.spec.ttl_seconds is not None:
             assert NOW - each.finished_at < due
+
+
+def test_a_round_without_an_end_that_another_one_has_followed_is_over() -> None:
+    def begun(name: str, *, attempt: int, epoch: int, status: dict[str, object] | None = None) -> Restart:
+        return builders.of_round(builders.new_round(attempt=attempt, epoch=epoch), name=name, status=status)
+
+    late = begun("late", attempt=3, epoch=5)  # written when the next leader led already
+    ended = begun("ended", attempt=3, epoch=6, status={"phase": "Done"})
+    under_way = begun("under-way", attempt=4, epoch=6)
+    assert history.superseded([late]) == ()
+    assert history.superseded([ended, late]) == (late,)
+    assert history.superseded([ended, under_way, late]) == (late,)
+    assert history.superseded([under_way, ended]) == ()
+
+
+def test_what_was_only_asked_for_has_followed_nothing() -> None:
+    under_way = builders.of_round(builders.new_round())
+    assert history.superseded([under_way, objects.parse(builders.obj("asked"))]) == ()

@@ -7,9 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.gangs import GangKey
+from controller.decisions.facts import Decision, Kind, Reason
+from controller.model.faults import Cause, Request
 from controller.model.members import Owner
+from controller.model.rounds import RoundRef
 from controller.restarts import names, objects
 from controller.restarts.objects import RestartSpec, Target
+from controller.rounds import machine, status
+from tests.unit.controller import builders as controller_builders
 from tests.unit.controller.restarts import builders
 
 LABEL_VALUE = st.from_regex(r"\A[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
@@ -68,10 +73,15 @@ def test_the_gang_is_the_one_that_is_named(spec: dict[str, object], gang: GangKe
 
 
 def test_a_request_for_a_pod_has_a_gang_once_it_is_taken() -> None:
-    labels = builders.new_round().labels()
+    new = builders.new_round()
     spec = {"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}
-    found = objects.parse(builders.obj(spec=spec, labels=labels))
+    found = objects.parse(builders.obj(spec=spec, labels=new.labels(), annotations=new.annotations()))
     assert (found.gang, found.spec.target) == (builders.GANG, Target("v1", "Pod", "x"))
+
+
+def test_a_request_is_for_what_its_spec_says_whatever_its_labels_do() -> None:
+    labels = {names.GANG_KIND: "Job", names.GANG_NAME: "other"}
+    assert objects.parse(builders.obj(labels=labels)).gang == builders.GANG
 
 
 def test_the_whole_spec_is_read() -> None:
@@ -99,7 +109,16 @@ def test_the_whole_spec_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "members", "away"),
-    [(None, 8, None), (3, 8, 3), ("25%", 8, 2), ("10%", 8, 1), ("1%", 5000, 50), ("100%", 8, 8)],
+    [
+        (None, 8, None),
+        (3, 8, 3),
+        (10**12, 8, 8),
+        (3, 0, 1),
+        ("25%", 8, 2),
+        ("10%", 8, 1),
+        ("1%", 5000, 50),
+        ("100%", 8, 8),
+    ],
 )
 def test_a_part_of_the_members_is_at_least_one(limit: object, members: int, away: int | None) -> None:
     spec = {"gang": {"kind": "Job", "name": "train"}, **({"maxUnavailable": limit} if limit is not None else {})}
@@ -145,3 +164,64 @@ def test_the_end_completes_it(phase: str) -> None:
     (condition,) = told["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Complete", "True", phase)
     assert condition["lastTransitionTime"] == "2023-11-14T22:13:20Z"
+
+
+FORGED = {
+    "list": "[]",
+    "deep": "[" * 100_000,
+    "trigger": '{"trigger": "text"}',
+    "code": '{"trigger": {"code": {}}}',
+    "time": '{"trigger": {"time": "soon"}}',
+    "start": '{"startTime": 5}',
+    "total": '{"members": {"total": "many"}}',
+    "infinite": '{"resume": {"startedAt": -Infinity}}',
+    "huge": '{"resume": {"startedAt": 1e300}}',
+    "whole": '{"resume": {"startedAt": ' + "9" * 400 + "}}",
+    "gang": '{"resume": {"gang": 5}}',
+    "pod": '{"resume": {"pod": [{}, {}, {}]}}',
+    "exit": '{"resume": {"exitCode": {}}}',
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
+def test_what_somebody_has_written_in_place_of_a_rounds_beginning_is_not_understood(forged: str) -> None:
+    annotations = {**builders.new_round().annotations(), names.ROUND: forged}
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):  # what common.kube.mirror passes over
+        objects.parse(builders.obj(annotations=annotations))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(names.ATTEMPT, "0"), (names.ATTEMPT, str(2**31)), (names.ATTEMPT, "-1"), (names.EPOCH, str(2**64))],
+)
+def test_numbers_that_fit_nowhere_are_not_understood(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match="is not from"):
+        objects.parse(builders.obj(annotations={**builders.new_round().annotations(), name: text}))
+
+
+def test_what_it_ends_with_is_never_read_from_its_beginning() -> None:
+    new = builders.new_round(status={**builders.STATUS, "slowest": "none", "conditions": 5})
+    assert {"slowest", "conditions"}.isdisjoint(builders.of_round(new).status)
+
+
+def test_no_detail_is_too_long_for_the_condition() -> None:
+    told = {"phase": "Refused", "decision": {"detail": "x" * 300_000}}
+    (condition,) = objects.completed(told, generation=1, now=builders.NOW)["conditions"]
+    assert len(condition["message"]) == 1024
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        controller_builders.fault(0),
+        Request(builders.GANG, by="team/a", why="new data", at=builders.NOW, max_unavailable=2),
+    ],
+)
+def test_what_rounds_begin_with_is_understood(cause: Cause) -> None:
+    decision = Decision(Kind.IN_PLACE, Reason.MEMBER_FAILED)
+    members = controller_builders.gang(3)
+    ref = RoundRef("team", "a", builders.GANG, 1)
+    first = machine.begin(ref, cause=cause, decision=decision, members=members, nodes={}, now=builders.NOW)
+    found = builders.of_round(builders.new_round(status=status.render(first.round)))
+    kept = status.parse(found.status, created_at=found.created_at)
+    assert (kept.cause, kept.decision) == (cause, decision)

@@ -81,6 +81,16 @@ async def test_who_vanished_is_not_gone_before_the_server_says_so(bench: Bench) 
     assert bench.members.of_gang(GangKey("default", "Gang", "mine")) == {}
 
 
+async def test_who_is_being_deleted_and_changes_its_labels_is_not_gone(bench: Bench) -> None:
+    await bench.create("a")
+    await bench.change(MemberChangeKind.APPEARED)
+    await bench.api.delete(f"{PODS}/a", options={"gracePeriodSeconds": 600})
+    assert (await bench.change(MemberChangeKind.CHANGED)).member.deleting
+    await bench.api.patch(f"{PODS}/a", {"metadata": {"labels": {gangs.GANG: None}}})
+    async with asyncio.timeout(60):
+        assert (await bench.changes.get()).kind is MemberChangeKind.LEFT
+
+
 async def test_three_watches_are_one_part(bench: Bench) -> None:
     assert bench.reports[-1].state is PartState.READY
     assert {report.state for report in bench.reports[:-1]} <= {PartState.STARTING}
