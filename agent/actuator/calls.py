@@ -107,8 +107,12 @@ class Calls(abc.ABC, Generic[_Intent]):
                 return
 
     async def stop(self, container_id: ContainerId) -> None:
-        """Stop it; with a grace period the preStop hook comes first, and takes its time from it, as in kubelet."""
-        grace, last = self.intent.grace_seconds, self.last_wish(self.name_of(container_id))
+        """Stop it; with a grace period the preStop hook comes first, and takes its time from it, as in kubelet.
+
+        What stands still for a round cannot use a grace period: only SIGKILL reaches it.
+        """
+        stands = self.holding is not None and self.holding.stands_still(container_id)
+        grace, last = 0.0 if stands else self.intent.grace_seconds, self.last_wish(self.name_of(container_id))
         if grace > 0 and last is not None:
             grace = await hooks.run_pre_stop(
                 last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace

@@ -21,7 +21,7 @@ from agent.actuator.exec_hold import ExecHolds, Hold, HoldError
 from agent.actuator.occupants import Processes
 from agent.actuator.standby import Held
 from agent.cri.answers import ContainerInfo
-from agent.cri.errors import CriError
+from agent.cri.errors import CriError, NotFound
 from agent.model.workloads import ContainerId
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,8 @@ class Infos(Protocol):
 class Freezer:
     """Freezes containers. ``holds`` None: this node cannot hold at the first instruction.
 
-    ``owner`` is written on them, too: where nodes are simulated, a machine has several agents, and each knows its own.
+    ``owner`` (node and runtime's socket) is written on them, too: where nodes are simulated, a machine has several
+    agents, and each knows its own.
     """
 
     def __init__(
@@ -136,6 +137,9 @@ class Freezer:
         try:
             if (text := group.mark) is not None:
                 group.put_mark(str(replace(_Mark.parse(text), state=_LET_GO)))
+        except OSError as error:
+            log.error("freezer.not_marked", container=container_id, error=str(error))  # it must run all the same
+        try:
             group.thaw()
             runs = group.populated
         except OSError as error:
@@ -164,7 +168,7 @@ class Freezer:
         found: dict[str, dict[ContainerId, bool]] = {}
         for container_id, group, text in cgroups.marked(self._cgroup_root):
             mark = _Mark.parse(text)
-            if mark.owner != self._owner:
+            if not self._is_mine(mark.owner):
                 continue
             held = mark.state == _HELD
             found.setdefault(mark.text, {})[container_id] = held
@@ -175,6 +179,14 @@ class Freezer:
                 self.thaw(container_id)
         return found
 
+    def _is_mine(self, owner: str) -> bool:
+        """Whether a mark was put by an agent of this node: by its old name, too, where the runtime's socket has moved.
+
+        Nobody else would ever let go what that one has frozen.
+        """
+        node, _, socket = owner.partition(" ")
+        return owner == self._owner or (node == self._owner.partition(" ")[0] and not Path(socket).exists())
+
     async def _find(self, container_id: ContainerId, *, asker: int | None, near: Cgroup | None) -> Cgroup | None:
         """Return its cgroup by the shortest way; None when it runs no more. Raises HoldError."""
         group = self._groups.get(container_id) or (self._group_of(asker) if asker else None)
@@ -184,6 +196,8 @@ class Freezer:
             return group
         try:
             pid = (await self._runtime.container_info(container_id)).pid
+        except NotFound:
+            return None
         except CriError as error:
             raise HoldError(f"the runtime does not tell the process of {container_id}: {error}") from error
         if not pid or self._processes.look(pid) is None:

@@ -51,7 +51,7 @@ class Holding:
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
-        self._let_go = False
+        self._let_go = self._killed = False
         self._armed: dict[ContainerId, Held] = {}
         self._borrowed: set[ContainerId] = set()
         self._held: dict[ContainerId, asyncio.Task[None]] = {}
@@ -70,6 +70,10 @@ class Holding:
     def ever_held(self) -> frozenset[ContainerId]:
         """Everything that it has frozen since it was made."""
         return frozenset(self._held)
+
+    def stands_still(self, container_id: ContainerId) -> bool:
+        """Whether a container has been frozen, and not let go: no signal but SIGKILL reaches it."""
+        return container_id in self._held and not self._let_go
 
     def takes(self, name: str) -> bool:
         """Whether a container of that name is to be held."""
@@ -128,6 +132,9 @@ class Holding:
 
     def kill(self) -> None:
         """End everything that is held, and hold no more."""
+        if not self._on:
+            return
+        self._killed = True
         for container_id in self.hand_on():
             self._freezer.kill(container_id)
 
@@ -144,6 +151,8 @@ class Holding:
         self.slipped = max(self.slipped, ran)
         if self._let_go:
             self._freezer.thaw(container_id)  # meanwhile
+        elif self._killed:
+            self._freezer.kill(container_id)
 
     def _disarm(self, container_id: ContainerId) -> None:
         if container_id in self._armed and container_id not in self._borrowed:

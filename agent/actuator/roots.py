@@ -47,7 +47,7 @@ class Roots:
 
     def _work(self, wake: int) -> None:
         try:
-            with (self.runtime / "mountinfo").open() as mounts:
+            with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:  # anybody may name a mount
                 poll = select.poll()
                 poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
                 poll.register(wake, select.POLLIN)

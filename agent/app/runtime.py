@@ -1,6 +1,7 @@
 """The container runtime part: find its socket, replay the journal, then let the faults be mended."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -123,6 +124,7 @@ class RuntimePart:
             afterlife = Afterlife(cgroup_root=self._processes.cgroup_root)
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
+            aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
             restarts = await self._begin(cri, watch, tasks=tasks, socket_path=choice.path)
             if self._hub is not None:
                 assert self.rounds is not None
@@ -167,7 +169,7 @@ class RuntimePart:
             processes=self._processes,
             proc=self._processes.root,
             cgroup_root=self._processes.cgroup_root,
-            owner=f"{self._settings.node_name} {socket_path}",
+            owner=_owner(self._settings.node_name, socket_path=socket_path),
         )
         broom = Broom(socket_path, proc=self._processes.root, cgroup_root=self._processes.cgroup_root)
         patience = Patience(leave=self._settings.device_wait)
@@ -208,6 +210,7 @@ class RuntimePart:
             freezer=freezer,
             knowledge=self._knowledge,
             clocks=Clocks(now=self._now, since_boot=since_boot, boot=self._boot_id),
+            metrics=self._metrics,
             bounds=Bounds(
                 opted_in_namespaces=frozenset(self._settings.namespaces),
                 own_pod_uid=self._settings.pod_uid,
@@ -233,6 +236,11 @@ class RuntimePart:
             log.warning("standby.unavailable", error=str(error))
             return None
         return standbys
+
+
+def _owner(node: str, *, socket_path: str) -> str:
+    """Return what is written on containers that this agent holds; the same socket has more than one name."""
+    return f"{node} {os.path.realpath(socket_path)}"
 
 
 async def _patiently(work: Callable[[], Awaitable[_T]], *, name: str) -> _T:

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Collection
 import structlog
 
 from agent.actuator.holding import Holding
-from agent.cri.errors import CriError
+from agent.cri.errors import CriError, DeadlineExceeded
 from agent.cri.events import ContainerEvent, EventKind
 from agent.engine import ports
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodRef
+from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodRef, PodUid
 from agent.restart import members
 from common import aio
 
@@ -19,6 +19,9 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN = 1.0
 """Seconds after which what runs is looked at again although no event has come."""
 _POD_LOOK_AGAIN = 60.0
+_OVER = ("Succeeded", "Failed")
+_UNKILLABLE = 2
+"""A kill that has taken for ever so many times will not come to its end (``agent.actuator.steps``)."""
 
 
 class Catcher:
@@ -72,21 +75,27 @@ class Catcher:
                 await asyncio.gather(*(self._holding.hold(container_id) for container_id in taken))
                 return
 
-    async def end(self, container_id: ContainerId) -> None:
-        """End a container that runs beside the newest one of its name: a restart before has not come to its end."""
+    async def end(self, container_id: ContainerId) -> bool:
+        """End a container that runs beside the newest one of its name: a restart before has not come to its end.
+
+        False when it cannot be killed.
+        """
         backoff = aio.Backoff(first=0.02, limit=2.0)
-        while True:
+        unkilled = 0
+        while unkilled < _UNKILLABLE:
             try:
                 await self._outside.runtime.stop_container(container_id, grace=0)
             except CriError as error:
+                unkilled += isinstance(error, DeadlineExceeded)
                 log.warning("round.stray_lives", pod=str(self._pod), container=container_id, error=str(error))
                 await backoff.wait()
             else:
-                return
+                return True
+        return False
 
-    async def until_ended(self, containers: Collection[ContainerId]) -> None:
-        """Wait until none of these runs."""
-        while True:
+    async def until_ended(self, containers: Collection[ContainerId], *, over: asyncio.Event) -> None:
+        """Wait until none of these runs; give up when it is ``over``."""
+        while not over.is_set():
             self.changed.clear()
             if not any(view.id in containers and _runs(view) for view in self._outside.events.containers()):
                 return
@@ -107,7 +116,9 @@ class Catcher:
         return all(name in newest and _runs(newest[name]) for name in self._holding.names)
 
     def _is_there(self) -> bool:
-        return self._pod.uid in self._outside.pods.pods() or not self._outside.pods.synced
+        """Whether something may yet start in the pod."""
+        pod = self._outside.pods.pods().get(self._pod.uid)
+        return pod.phase not in _OVER if pod is not None else not self._outside.pods.synced
 
     async def _follow(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         while True:
@@ -136,6 +147,15 @@ class Catcher:
             if deleting is not None or (pods.synced and uid not in pods.pods()):
                 self._on_deleted()
                 return
+
+
+async def until_dead(uid: PodUid, *, events: ports.Events) -> None:
+    """Wait until nothing of a pod runs: one that was deleted by force is gone for the API server before it is dead."""
+    async with events.subscribe(uid) as changes:
+        while any(view.ref.pod.uid == uid and _runs(view) for view in events.containers()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await changes.get()
 
 
 def _runs(view: ContainerView) -> bool:

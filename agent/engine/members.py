@@ -14,7 +14,8 @@ from agent.actuator import progress
 from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.engine import acts, ports
-from agent.engine.catching import Catcher
+from agent.engine.catching import Catcher, until_dead
+from agent.engine.metrics import Metrics
 from agent.model import rounds
 from agent.model.rounds import Phase
 from agent.model.workloads import ContainerId, ContainerRole, PodRef
@@ -40,6 +41,16 @@ class Word(enum.Enum):
 
 
 _NEVER_RUN = (Word.SUPERSEDED, Word.DELETED)
+
+BEFORE_RELEASE = (Phase.STOPPING, Phase.STOPPED)
+
+_LET_GO_AS = {
+    Word.RELEASED: (Phase.RUNNING, ""),
+    Word.ABORTED: (Phase.SELF_RELEASED, "Aborted"),
+    Word.TIMED_OUT: (Phase.SELF_RELEASED, ""),
+}
+"""What a member that was let go is told as. RUNNING follows a release alone: the controller takes it for a proof that
+everything old is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,7 @@ class Member:
         clocks: Clocks,
         noted: Callable[[rounds.Record], None],
         told: Callable[[rounds.Standing], None],
+        metrics: Metrics,
         earlier: rounds.Record | None = None,
     ) -> None:
         """``noted`` is given each record, ``told`` each standing; ``earlier`` is what an earlier agent has written."""
@@ -85,6 +97,7 @@ class Member:
         self._outside = outside
         self._clocks = clocks
         self._noted = noted
+        self._metrics = metrics
         self._heard_at = earlier.heard_at if earlier is not None else clocks.since_boot()
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
@@ -103,11 +116,15 @@ class Member:
         return self._word
 
     def record(self) -> rounds.Record:
-        """Return what is to be written down of it."""
+        """Return what is to be written down of it; once it is let go that says how, for whoever has not heard it."""
+        standing = self.standing
+        if not self.holding.on and self._word in _LET_GO_AS and standing.phase in BEFORE_RELEASE:
+            phase, reason = _LET_GO_AS[self._word]
+            standing = replace(standing, phase=phase, reason=reason)
         return rounds.Record(
             order=self.order,
             pod=self.pod,
-            standing=self.standing,
+            standing=standing,
             boot=self._clocks.boot,
             heard_at=self._heard_at,
             written_at=self._clocks.now(),
@@ -162,12 +179,17 @@ class Member:
             slipped_milliseconds=round(self.holding.slipped * 1000, 1),
             foreign=self.holding.foreign,
         )
+        self._metrics.round_members.labels(phase.value).inc()
         self._noted(self.record())
         self.told(self.standing)
 
     def refuse(self, decision: admission.Decision) -> None:
         """Say that nothing is done to it, and why; hold nothing."""
         self._let_go()
+        if decision.reason is admission.Reason.ROUND_OVER and self._word is Word.ABORTED:
+            phase, reason = _LET_GO_AS[self._word]
+            self.stand(phase, reason=reason, detail=decision.detail)
+            return
         phase = Phase.COMPLETED if decision.reason is admission.Reason.COMPLETED else Phase.REFUSED
         self.stand(phase, reason=decision.reason.value, detail=decision.detail)
 
@@ -218,10 +240,13 @@ class Member:
             self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts meanwhile is held, too
             return outcome
-        await self.holding.settled()
-        await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.strays))
+        await self._hold_survivors(outcome)
+        if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.strays))):
+            self.stand(Phase.STUCK, reason=Result.STUCK.value, detail="what a restart before has left cannot be killed")
+            await self._over.wait()
+            return outcome
         if outcome.result is Result.TRIGGERED:
-            await self._catcher.until_ended(act.old)  # kubelet is at it
+            await self._catcher.until_ended(act.old, over=self._over)  # kubelet is at it
         if self.holding.failed:
             self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
@@ -241,6 +266,9 @@ class Member:
     async def hold_only(self) -> None:
         """Hold what runs and what starts until the round lets it go. Nothing is ended."""
         await self.hold_what_runs()
+        while self.order.kind is rounds.OrderKind.HOLD and not self.holding.held and self._word is None:
+            await self._catcher.until_changed()  # it has yet to begin
+        await self.holding.settled()
         if self.holding.failed:
             self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
@@ -256,8 +284,16 @@ class Member:
         if self._word is None:
             await self._catcher.hold_what_runs(self._over)
 
+    def come_to_an_end(self) -> None:
+        """Whatever has become of it, it is not on its way any more: nobody waits for ever for a word on it."""
+        if self.standing.phase is Phase.STOPPING and self._word not in _NEVER_RUN:
+            self.stand(Phase.FAILED, reason=Result.UNFINISHED.value, detail="its restart has ended without a result")
+
     def _stopped(self) -> None:
         self._held_since = self._loop.time()
+        for phase, seconds in self._seconds.items():
+            self._metrics.round_phase.labels(phase).observe(seconds)
+        self._metrics.round_slip.observe(self.holding.slipped)
         self.stand(Phase.STOPPED)
 
     async def until_gone(self) -> None:
@@ -265,12 +301,19 @@ class Member:
         pods = self._outside.pods
         while self.pod.uid in pods.pods():
             await pods.wait_for(self.pod.uid, lambda _: False, timeout=_LOOK_AGAIN)
+        await until_dead(self.pod.uid, events=self._outside.events)
         self.stand(Phase.GONE)
 
     @property
     def _is_disputed(self) -> bool:
         """Whether somebody else's container may stand beside one of ours of the same name."""
         return not self._catcher.strangers - self.holding.spared <= self._known
+
+    async def _hold_survivors(self, outcome: Outcome) -> None:
+        """See that all stands still: what kubelet has started and we have adopted, too, though its event be late."""
+        mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
+        await asyncio.gather(*(self.holding.hold(container_id) for container_id in mine))
+        await self.holding.settled()
 
     async def _undisputed(self, act: acts.Act, outcome: Outcome) -> Outcome:
         """Wait for the last word; of two of one name one goes, while both stand still."""
@@ -280,6 +323,7 @@ class Member:
                 await self.holding.settled()
                 before = frozenset(self._catcher.strangers)
                 outcome = await act.resolve(outcome)
+                await self._hold_survivors(outcome)
                 self._catcher.strangers -= before
                 continue
             if self._word is not None:
@@ -293,8 +337,10 @@ class Member:
             return
         if self._held_since is not None:
             self._seconds["held"] = self._loop.time() - self._held_since
-        if self._word is Word.TIMED_OUT:
-            self.stand(Phase.SELF_RELEASED)
+            self._metrics.round_phase.labels("held").observe(self._seconds["held"])
+        phase, reason = _LET_GO_AS[self._word] if self._word is not None else (Phase.RUNNING, "")
+        if phase is not Phase.RUNNING:
+            self.stand(phase, reason=reason)
         elif (expected and expected <= self._runs) or await self._catcher.has_started(timeout):
             self.stand(Phase.RUNNING)
         else:

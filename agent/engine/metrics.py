@@ -50,6 +50,28 @@ class Metrics:
             buckets=_FAST,
             registry=registry,
         )
+        self.round_members = Counter(
+            "kubemend_round_members",
+            "Where members of gangs' rounds on this node have come to stand, by phase.",
+            ["phase"],
+            registry=registry,
+        )
+        self.round_phase = Histogram(
+            "kubemend_round_phase_seconds",
+            "Duration of each phase of a member's round, from its order until it is let go.",
+            ["phase"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.round_slip = Histogram(
+            "kubemend_round_slip_seconds",
+            "For how long at most something new ran in a member of a round before it was held.",
+            buckets=(0.0, 0.001, 0.0025, *_FAST),
+            registry=registry,
+        )
+        self.round_held = Gauge(
+            "kubemend_round_held", "Containers that stand still now for gangs' rounds.", registry=registry
+        )
         self.decisions = Counter(
             "kubemend_restart_decisions",
             "Decisions about restarts, by verb and reason.",

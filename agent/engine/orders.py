@@ -55,9 +55,14 @@ class Orders:
             return refuse(admission.Reason.CANNOT_HOLD, bounds.obstacle)
         if bounds.dry_run:
             return refuse(admission.Reason.DRY_RUN, "this agent only says what it would do")
-        return admission.why_not_held(
+        refusal = admission.why_not_held(
             pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid
         )
+        if refusal is None and pod.phase == "Succeeded":
+            return refuse(admission.Reason.COMPLETED, "the pod has succeeded")
+        if refusal is None and pod.phase == "Failed":
+            return refuse(admission.Reason.POD_NOT_RUNNING, "the pod has failed")
+        return refusal
 
     async def selection(self, order: Order, pod: PodView) -> members.Selection:
         """Return the containers that the order is about. Raises CriError."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -85,6 +86,7 @@ class Performer:
         self._suspects = suspects
         self._newcomers = newcomers
         self._hurried: dict[PodUid, asyncio.Event] = {}
+        self._in_a_hurry: Counter[PodUid] = Counter()
         self._acting = 0
         self.quiet = asyncio.Event()
         self.quiet.set()
@@ -130,12 +132,15 @@ class Performer:
     @contextlib.contextmanager
     def hurried(self, pod: PodUid) -> Iterator[None]:
         """Have the verification of a pod's restart cut short, while in this block one is waited for."""
-        event = self._hurried.setdefault(pod, asyncio.Event())
-        event.set()
+        self._in_a_hurry[pod] += 1
+        self._hurried.setdefault(pod, asyncio.Event()).set()
         try:
             yield
         finally:
-            self._hurried.pop(pod, None)
+            self._in_a_hurry[pod] -= 1
+            if not self._in_a_hurry[pod]:
+                del self._in_a_hurry[pod]
+                self._hurried.pop(pod, None)
 
     @contextlib.contextmanager
     def _act_noted(self) -> Iterator[None]:
@@ -203,7 +208,8 @@ class Performer:
             verifying.cancel()
             waiting.cancel()
             await asyncio.wait({verifying, waiting})
-            self._hurried.pop(done.act.target.pod.uid, None)
+            if done.act.target.pod.uid not in self._in_a_hurry:
+                self._hurried.pop(done.act.target.pod.uid, None)
 
     async def _verify(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(

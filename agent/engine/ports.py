@@ -57,6 +57,7 @@ class Pods(Protocol):
 
     @property
     def synced(self) -> bool: ...
+    async def until_synced(self) -> None: ...
     def pods(self) -> Mapping[PodUid, PodView]: ...
     def by_name(self, namespace: str, name: str) -> PodView | None: ...
     async def wait_for(
@@ -85,7 +86,8 @@ class Holders(Protocol):
 class Owners(Protocol):
     """What pods' owners make of restarts (``agent.sources.owners``)."""
 
-    async def facts(self, pod: PodView) -> admission.OwnerFacts | None: ...
+    async def facts(self, pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
+        """Return it; None when that cannot be told, and ``at_once`` also when it cannot be told now."""
 
 
 class Conditions(Protocol):

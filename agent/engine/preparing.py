@@ -10,7 +10,7 @@ from agent.actuator.sweep import Sweep
 from agent.actuator.tools import Material
 from agent.engine import acts, ports, targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodView
-from agent.restart import admission, clone, intents, options, rules
+from agent.restart import admission, clone, intents, members, options, rules
 from agent.restart.intents import Strategy
 
 log = structlog.get_logger(__name__)
@@ -119,6 +119,9 @@ async def _prepare_swap(
             sibling = await targets.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
             if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # it was not hit, and what does not run is kubelet's to start
+            exited = sibling.info.state is ContainerState.EXITED
+            if exited and members.has_ended_for_good(pod, name, exit_code=sibling.info.exit_code):
+                continue  # while this was decided
             found = sibling
         intent = intents.Intent(
             id=_new_id(),

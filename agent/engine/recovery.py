@@ -1,7 +1,8 @@
 """Take up what an earlier agent left open when it died."""
 
 import asyncio
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -19,6 +20,9 @@ STALE_AFTER = 60.0
 
 _PATIENCE = aftermath.Patience(kubelet=5.0, pod=5.0)
 """Nothing new is begun meanwhile, so kubelet's consent is not awaited for as long as after a restart of our own."""
+
+_API_PATIENCE = 5.0
+"""Seconds for the API server to say which pods are this node's, before a lost successor is taken for one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Recovery:
         opened = await self._store.unfinished()
         unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
         views = await self._outside.runtime.list_containers()
-        lost = swap.orphans(views, owned=frozenset(intent.id for intent in opened), now=self._now())
+        lost = await self._mine(swap.orphans(views, owned=frozenset(intent.id for intent in opened), now=self._now()))
         for orphan in lost:
             outcome = await preparing.without_material(self._outside, orphan).carry_out(
                 resolution=steps.Resolution.UNDO
@@ -70,6 +74,20 @@ class Recovery:
         resumed = [await self._resume(intent) for intent in dangerous_first]
         await asyncio.gather(*(self._conclude(each) for each in resumed))
         return len(unfinished) + len(lost)
+
+    async def _mine(self, lost: Sequence[intents.Intent]) -> Sequence[intents.Intent]:
+        """Leave out what is of no pod of this node, where the API server says in time which those are.
+
+        Where nodes are simulated they share a runtime, and what looks lost may be a neighbour's, on its way. A pod that
+        the API server does not know any more is kubelet's to end.
+        """
+        if lost and not self._outside.pods.synced:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_API_PATIENCE):
+                    await self._outside.pods.until_synced()
+        if not self._outside.pods.synced:
+            return lost
+        return [orphan for orphan in lost if orphan.target.pod.uid in self._outside.pods.pods()]
 
     async def _resume(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER

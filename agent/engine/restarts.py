@@ -218,7 +218,8 @@ class Restarts:
         pod = self._outside.pods.pods().get(request.target.pod.uid)
         try:
             target = await targets.find(self._outside.runtime, request.target)
-            owner = await self._outside.owners.facts(pod) if pod is not None else None
+            by_round = request.part is not None
+            owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))

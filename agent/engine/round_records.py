@@ -38,6 +38,11 @@ class Records:
         """Know a record that is on the disk."""
         self._all[record.key] = record
 
+    def forget_one(self, record: Record) -> None:
+        """Forget a record that is on the disk."""
+        self._gone.add(record.key)
+        self._wake.set()
+
     def note(self, record: Record) -> None:
         """Know a record, and have it written down soon."""
         if self._all.get(record.key) != record:

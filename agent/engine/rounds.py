@@ -17,7 +17,9 @@ import structlog
 from agent.actuator.holding import Holding
 from agent.cri.errors import CriError
 from agent.engine import ports, preparing
-from agent.engine.members import Clocks, Member, Word
+from agent.engine.catching import until_dead
+from agent.engine.members import BEFORE_RELEASE, Clocks, Member, Word
+from agent.engine.metrics import Metrics
 from agent.engine.orders import Bounds, Knowledge, Orders, refuse
 from agent.engine.restarts import Restarts
 from agent.engine.round_records import Key, Records
@@ -25,12 +27,15 @@ from agent.history.store import HistoryError, Store
 from agent.model.rounds import Order, OrderKind, Phase, Record, Standing
 from agent.model.workloads import ContainerId, PodRef, PodUid, PodView
 from agent.restart import admission
+from agent.restart.members import Selection
 from common import aio
 
 log = structlog.get_logger(__name__)
 
 Told = Callable[[Standing], None]
 _MOST_ENDS = 4096
+_LAG = 2.0
+"""Seconds by which the API server may tell this agent later of a pod than the controller."""
 
 
 class Rounds:
@@ -45,6 +50,7 @@ class Rounds:
         freezer: ports.Freezer,
         knowledge: Knowledge,
         clocks: Clocks,
+        metrics: Metrics,
         bounds: Bounds | None = None,
     ) -> None:
         self._outside = outside
@@ -52,12 +58,15 @@ class Rounds:
         self._restarts = restarts
         self._freezer = freezer
         self._clocks = clocks
+        self._metrics = metrics
+        metrics.round_held.set_function(lambda: len(self.held()))
         self._orders = Orders(
             outside=outside, knowledge=knowledge, bounds=bounds if bounds is not None else Bounds(), now=clocks.now
         )
         self._members: dict[Key, Member] = {}
         self._records = Records(store, now=clocks.now)
         self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
+        self._aborted: deque[Key] = deque(maxlen=_MOST_ENDS)
         self._taken_up: list[Member] = []
 
     async def carry_out(self, order: Order, *, told: Told) -> None:
@@ -75,7 +84,10 @@ class Rounds:
                 told(member.standing)
         elif (known := self._records.all.get(key)) is not None:
             told(known.standing)
+        elif key in self._aborted:
+            told(Standing(order.round, PodRef("", "", order.pod), Phase.SELF_RELEASED, reason="Aborted"))
         elif pod is None:
+            await until_dead(order.pod, events=self._outside.events)
             told(Standing(order.round, PodRef("", "", order.pod), Phase.GONE))
         else:
             member = self._new(order, pod=pod.ref, told=told)
@@ -86,7 +98,8 @@ class Rounds:
         self._end(round_name, pods, word=Word.RELEASED)
 
     def abort(self, round_name: str, pods: Collection[PodUid], *, reason: str) -> None:
-        """Let run what is held, and begin nothing. No pods: all that are here."""
+        """Let run what is held, and begin nothing, also of an order that comes late. No pods: all that are here."""
+        self._aborted += [(round_name, uid) for uid in pods if (round_name, uid) not in self._members]
         self._end(round_name, pods, word=Word.ABORTED, reason=reason)
 
     def standings(self) -> tuple[Standing, ...]:
@@ -119,12 +132,16 @@ class Rounds:
         ``run`` goes on with it. Raises HistoryError: try again, and begin nothing until then.
         """
         records = await self._store.records()
-        held = {record.pod.uid: record for record in records if record.is_under_way(boot=self._clocks.boot)}
-        marked = await self._freezer.take_over(keep=held.keys())
+        newest = {record.pod.uid: record for record in sorted(records, key=lambda record: record.written_at)}
+        held = {uid for uid, record in newest.items() if record.is_under_way(boot=self._clocks.boot)}
+        marked = await self._freezer.take_over(keep=held)
         for record in records:
-            found = marked.get(record.pod.uid, {})
+            uid = record.pod.uid
+            found = marked.get(uid, {})
             let_go = not all(found.values())
-            if held.get(record.pod.uid) is record and not let_go:
+            if newest[uid] is not record:
+                self._records.forget_one(record)  # a later round has had the pod, and what is frozen there
+            elif uid in held and not let_go:
                 self._take_up(record, frozen=found)
             else:
                 for container_id in found:
@@ -143,8 +160,9 @@ class Rounds:
     async def _pod(self, order: Order) -> PodView | None:
         """Return the pod; None when there is none, which only an API server that was heard can tell."""
         pods = self._outside.pods
-        if not pods.synced and order.pod not in pods.pods():
-            await pods.wait_for(order.pod, lambda _: True, timeout=order.hold_seconds)
+        if order.pod not in pods.pods():
+            patience = _LAG if pods.synced else order.hold_seconds
+            await pods.wait_for(order.pod, lambda _: True, timeout=patience)
         return pods.pods().get(order.pod)
 
     def _new(self, order: Order, *, pod: PodRef, told: Told, earlier: Record | None = None) -> Member:
@@ -165,6 +183,7 @@ class Rounds:
             clocks=self._clocks,
             noted=self._records.note,
             told=told,
+            metrics=self._metrics,
             earlier=earlier,
         )
         member.take_over(taken)
@@ -174,6 +193,7 @@ class Rounds:
     async def _see_through(self, member: Member, work: Callable[[], Awaitable[None]]) -> None:
         async with member.at_work():
             await work()
+            member.come_to_an_end()
         self._ended.extend(member.ended)
         if member.word is Word.DELETED:
             await member.until_gone()
@@ -181,19 +201,23 @@ class Rounds:
             del self._members[key]
 
     async def _go(self, member: Member, pod: PodView) -> None:
+        await self._restart_unless_refused(member, pod)
+        if member.tried_again:
+            await self._restart_unless_refused(member, pod)
+
+    async def _restart_unless_refused(self, member: Member, pod: PodView) -> None:
         if (refusal := self._orders.refusal(member.order, pod)) is not None:
             member.refuse(refusal)
-            return
-        await self._restart(member, pod)
-        if member.tried_again:
+        else:
             await self._restart(member, pod)
 
     async def _restart(self, member: Member, pod: PodView) -> None:
         """Restart what the order is about, or hold it where nothing of that has begun yet."""
-        try:
-            selection = await self._orders.selection(member.order, pod)
-        except CriError as error:
-            member.refuse(refuse(admission.Reason.RUNTIME_UNAVAILABLE, str(error)))
+        selection = await self._selection(member, pod)
+        if selection is None:
+            member.refuse(
+                refuse(admission.Reason.ROUND_OVER, "the runtime did not say in time what is to be restarted")
+            )
             return
         if not selection.held:
             member.refuse(refuse(admission.Reason.COMPLETED, f"{', '.join(sorted(selection.completed))} ended with 0"))
@@ -206,6 +230,17 @@ class Rounds:
         await self._restarts.handle(await self._orders.request(member, selection))
         if member.standing.phase is Phase.STOPPING and member.tried_again is tried_before:
             member.refuse(refuse(admission.Reason.ROUND_OVER, "it could not be decided in time"))
+
+    async def _selection(self, member: Member, pod: PodView) -> Selection | None:
+        """Ask until the runtime tells: a container may go while it is looked at. None when the round is over before."""
+        backoff = aio.Backoff(first=0.02, limit=1.0)
+        while not await member.why_over():
+            try:
+                return await self._orders.selection(member.order, pod)
+            except CriError as error:
+                log.warning("round.not_selected", pod=str(member.pod), error=str(error))
+                await backoff.wait()
+        return None
 
     async def _go_on(self, member: Member) -> None:
         """Take up where an earlier agent was."""
@@ -226,7 +261,7 @@ class Rounds:
         await self._restarts.take_up(act, cause=self._orders.cause(member, None), part=member)
         pod = self._outside.pods.pods().get(member.pod.uid)
         if member.tried_again and pod is not None:
-            await self._restart(member, pod)
+            await self._restart_unless_refused(member, pod)
 
     async def _hold_only(self, member: Member) -> None:
         try:
@@ -250,11 +285,14 @@ class Rounds:
 
 
 def _over(record: Record, *, let_go: bool) -> Record:
-    """Return the record of a member that an earlier agent has let go, or that has ended with its node."""
-    if record.released or record.standing.phase not in (Phase.STOPPING, Phase.STOPPED):
+    """Return the record of a member that an earlier agent has let go, or that has ended with its node.
+
+    Of one that was let go without a note on why, nobody can say that it was released.
+    """
+    if record.released or record.standing.phase not in BEFORE_RELEASE:
         return record
-    phase, reason = (Phase.RUNNING, "") if let_go else (Phase.SELF_RELEASED, "NodeRebooted")
-    return replace(record, standing=replace(record.standing, phase=phase, reason=reason), released=True)
+    standing = replace(record.standing, phase=Phase.SELF_RELEASED, reason="AgentWasAway" if let_go else "NodeRebooted")
+    return replace(record, standing=standing, released=True)
 
 
 def _nobody(_: Standing) -> None:

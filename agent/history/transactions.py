@@ -87,7 +87,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite may have ended it itself; what is left open would block all that follows
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")

@@ -27,6 +27,7 @@ MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
 LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
+_MOST_AN_HOUR = 1000  # of one pod
 
 
 class Verb(enum.Enum):
@@ -86,11 +87,17 @@ class OwnerFacts:
 
     ``job_restarts_left``: how many more restartCount increments the Job survives (``pkg/controller/job``: under
     OnFailure the counts of all containers of its running and pending pods are held against backoffLimit).
-    ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
+    ``job_pods`` is how many those are. ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
     """
 
     job_restarts_left: int | None = None
+    job_pods: int = 1
     group_policy: str | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the answer stays good for an hour, whatever restarts: kubelet's backoff allows far fewer."""
+        return self.job_restarts_left is None or self.job_restarts_left >= _MOST_AN_HOUR * self.job_pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,14 +321,18 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
     in_group = LWS_NAME_LABEL in pod.labels
     if not counted_by_job and not in_group:
         return None
+    by_round = facts.asked is not None and facts.asked.by_round
     if facts.owner is None:
-        return _hold(Reason.OWNER_UNKNOWN, "the API server could not be asked about the pod's owner")
+        unknown = "the API server could not be asked about the pod's owner"
+        # A round does not wait for the API server while the other members stand still.
+        return _refuse(Reason.OWNER_UNKNOWN, unknown) if by_round else _hold(Reason.OWNER_UNKNOWN, unknown)
     if in_group and facts.owner.group_policy != "None":
         return _refuse(
             Reason.LEADER_WORKER_SET,
             f"LeaderWorkerSet restartPolicy {facts.owner.group_policy} recreates the group on any restart; set None",
         )
     left = facts.owner.job_restarts_left
+    restarts *= facts.owner.job_pods if by_round else 1  # they are all restarted now, and each agent asks for its own
     if counted_by_job and (left is None or left < restarts):
         return _refuse(
             Reason.JOB_BACKOFF,

@@ -42,6 +42,12 @@ def select(
     return Selection(restarted=tuple(begun), held=frozenset(left), completed=completed)
 
 
+def has_ended_for_good(pod: PodView, name: str, *, exit_code: int) -> bool:
+    """Whether a container that has exited is not to run again, by its restartPolicy."""
+    policy = pod.policy_of(name)
+    return policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and exit_code == 0)
+
+
 def _is_main(role: ContainerRole) -> bool:
     return role is ContainerRole.MAIN
 

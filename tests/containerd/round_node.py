@@ -299,6 +299,7 @@ async def agent(
             ),
             knowledge=Knowledge(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
             clocks=Clocks(now=time.time, since_boot=since_boot, boot="this"),
+            metrics=metrics,
         )
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))

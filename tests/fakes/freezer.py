@@ -52,7 +52,8 @@ class Freezer:
         return self._runs(container_id)
 
     def kill(self, container_id: ContainerId) -> None:
-        self.frozen.pop(container_id, None)
+        if self.frozen.pop(container_id, None) is None:
+            return
         self.killed.append(container_id)
         if container_id in self.runtime.containers:
             self.runtime.exit(container_id, exit_code=137)

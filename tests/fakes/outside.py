@@ -202,7 +202,7 @@ class Owners:
 
     answer: admission.OwnerFacts | None = field(default_factory=admission.OwnerFacts)
 
-    async def facts(self, pod: PodView) -> admission.OwnerFacts | None:
+    async def facts(self, pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
         return self.answer
 
 

@@ -1,6 +1,7 @@
 """What one member holds: caught once, whoever says so first, and never frozen after it was let go."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -117,3 +118,22 @@ async def test_what_something_else_holds_at_its_first_instruction_is_left_to_tha
 async def test_nobody_else_is_held(holding: Holding) -> None:
     assert not holding.takes("another")
     assert holding.held == frozenset[ContainerId]()
+
+
+async def test_one_that_is_being_frozen_as_all_are_killed_ends_too(
+    rig: Rig, freezer: Freezer, holding: Holding
+) -> None:
+    freeze, may_freeze = freezer.freeze, asyncio.Event()
+
+    async def slow(container_id: ContainerId, **how: Any) -> float:
+        await may_freeze.wait()  # the runtime has yet to tell its process
+        return await freeze(container_id, **how)
+
+    freezer.freeze = slow  # type: ignore[method-assign]
+    freezing = asyncio.create_task(holding.hold(rig.old))
+    await asyncio.sleep(0)  # it has begun
+    holding.kill()
+    may_freeze.set()
+    await freezing
+    assert freezer.still() == set()
+    assert await rig.running() == []

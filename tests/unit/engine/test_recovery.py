@@ -80,3 +80,27 @@ async def test_what_could_not_be_restarted_is_not_waited_for(world: World) -> No
     assert await recovery(world).run() == 1
     assert {view.state for view in await world.pod.rig.containers()} == {ContainerState.EXITED}
     assert await world.store.unfinished() == ()
+
+
+async def lost_successor(world: World) -> None:
+    """A successor waits beside the old container, and no journal knows of it."""
+    rig = world.pod.rig
+    material = await rig.material(rig.intent())
+    await rig.cri.create_container(
+        sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+    )
+
+
+async def test_a_successor_of_a_pod_of_another_node_is_left_alone(world: World) -> None:
+    await lost_successor(world)
+    world.pod.pods.drop(POD.uid)
+    assert await recovery(world).run() == 0
+    assert len(await world.pod.rig.containers()) == 2
+
+
+async def test_a_lost_successor_is_cleared_up_though_the_api_server_is_away(world: World) -> None:
+    await lost_successor(world)
+    world.pod.pods.drop(POD.uid)
+    world.pod.pods.synced = False
+    assert await recovery(world).run() == 1
+    assert [view.id for view in await world.pod.rig.containers()] == [world.pod.rig.old]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -27,6 +28,7 @@ from agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ExecHook,
+    OwnerRef,
     PodUid,
     RestartPolicy,
 )
@@ -77,6 +79,7 @@ class World:
         self.freezer = freezer
         self.gangs = Gangs()
         self.said = outside.Conditions()
+        self.owners = outside.Owners()
         self.since_boot = 100.0
         self.boot = "this"
         self.bounds = Bounds()
@@ -89,12 +92,13 @@ class World:
             events=self.pod.rig.watch,
             pods=self.pod.pods,
             devices=outside.Devices(),
-            owners=outside.Owners(),
+            owners=self.owners,
             reporter=self.said,
             processes=outside.Processes(),  # type: ignore[arg-type]
             actuators=ports.Actuators.of(self.pod.rig.tools(), pods=self.pod.pods),
         )
-        metrics = Metrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        metrics = Metrics(self.registry)
         self.restarts = Restarts(
             outside=everything,
             store=self.store,
@@ -111,6 +115,7 @@ class World:
             freezer=self.freezer,
             knowledge=Knowledge(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
             clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
+            metrics=metrics,
             bounds=self.bounds,
         )
         self.held = await self.rounds.load()
@@ -140,15 +145,20 @@ class World:
         await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
 
     async def die(self) -> None:
-        """Without a chance to clean up."""
+        """Without a chance to clean up. What waited at its first instruction goes on: the kernel has nobody to ask."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks.clear()
+        self.freezer.waiting.clear()
 
     async def annotate(self, **annotations: str) -> None:
         wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
         await self.pod.pods.put(replace(self.pod.pods.pods()[POD.uid], annotations=wishes))
+
+    async def is_written_off(self) -> bool:
+        """Whether it is on the disk that nothing is held any more."""
+        return all(record.released for record in await self.store.records())
 
     async def newest(self) -> dict[str, ContainerId]:
         return {view.ref.name: view.id for view in await self.pod.containers()}
@@ -224,7 +234,7 @@ async def test_a_release_of_another_round_or_pod_lets_nothing_go(world: World) -
     world.rounds.release("default/gang-2", [])
     world.rounds.release("default/gang-1", [PodUid("another")])
     assert world.freezer.still() == world.rounds.held()
-    world.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
+    world.rounds.release("default/gang-1", [POD.uid])
     assert (await told.next()).phase is Phase.RUNNING
 
 
@@ -395,8 +405,15 @@ async def test_a_pod_that_is_deleted_while_it_is_held_ends_and_is_gone(world: Wo
         return not set(await world.pod.running()) & MAINS
 
     await eventually.true(no_main_runs)
-    await world.pod.pods.gone(POD.uid)
+    await world.pod.pods.gone(POD.uid)  # by force: its sidecar runs yet
+    told_again = world.order(round="default/gang-2")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3.0):
+            await told_again.standings.get()
+    assert told.standings.empty(), "something of it runs"
+    world.pod.rig.server.runtime.exit(world.pod.old["shipper"], exit_code=137)
     assert (await told.next()).phase is Phase.GONE
+    assert (await told_again.next()).phase is Phase.GONE
 
 
 async def test_the_next_agent_goes_on_holding_until_it_hears_of_the_release(world: World) -> None:
@@ -492,7 +509,156 @@ async def test_what_was_let_go_before_the_agent_died_is_not_frozen_again(world: 
     world.freezer.thaw(one)  # it was at it, and wrote no more down
     await world.start()
     assert world.freezer.still() == set()
+    assert [standing.phase for standing in world.rounds.standings()] == [Phase.SELF_RELEASED], (
+        "nobody knows by what word"
+    )
+
+
+async def test_the_next_agent_says_that_it_was_released_as_the_last_one_has_noted_it(world: World) -> None:
+    told = world.order()
+    await told.next()
+    world.rounds.release("default/gang-1", [POD.uid])
+    await eventually.true(world.is_written_off)
+    await world.die()
+    await world.start()
     assert [standing.phase for standing in world.rounds.standings()] == [Phase.RUNNING]
+
+
+async def test_what_was_aborted_never_says_that_it_was_released(world: World) -> None:
+    told = world.order()
+    await told.next()
+    world.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
+    standing = await told.next()
+    assert (standing.phase, standing.reason) == (Phase.SELF_RELEASED, "Aborted")
+    assert world.freezer.still() == set()
+
+
+async def test_an_order_that_comes_after_its_abort_begins_nothing(world: World) -> None:
+    world.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
+    standing = await world.order().next()
+    assert (standing.phase, standing.reason) == (Phase.SELF_RELEASED, "Aborted")
+    assert await world.newest() == world.pod.old
+    assert world.freezer.ever == []
+
+
+async def test_of_two_records_of_a_pod_the_later_round_holds(world: World) -> None:
+    """The agent died before it had written that the earlier round is over."""
+    await world.order().next()
+    held = world.freezer.still()
+    (record,) = await world.store.records()
+    stale = replace(record, order=order(round="default/gang-0"), written_at=record.written_at - 1.0)
+    for earlier in (stale, replace(stale, released=True)):
+        await world.die()
+        await world.store.note(earlier)
+        await world.start()
+        assert world.freezer.still() == held == world.rounds.held()
+        assert [standing.round for standing in world.rounds.standings()] == ["default/gang-1"]
+    world.rounds.release("default/gang-1", [POD.uid])
+    await world.stands(Phase.RUNNING)
+
+
+async def test_an_earlier_round_that_was_never_written_off_holds_nothing_that_runs(world: World) -> None:
+    await world.order().next()
+    (record,) = await world.store.records()
+    world.rounds.release("default/gang-1", [POD.uid])
+    await world.stands(Phase.RUNNING)
+    await eventually.true(world.is_written_off)
+    await world.die()
+    await world.store.note(replace(record, order=order(round="default/gang-0"), written_at=record.written_at - 1.0))
+    world.freezer.let_go.clear()  # no mark is left either
+    await world.start()
+    assert world.held == frozenset()
+    assert world.freezer.still() == set()
+    assert [standing.round for standing in world.rounds.standings()] == ["default/gang-1"]
+
+
+async def test_what_kubelet_has_started_and_we_adopt_is_held_though_its_event_is_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.engine.catching.Catcher._catch", lambda *_: None)  # no event ever comes
+    await world.exits("trainer", code=1)
+    theirs: list[ContainerId] = []
+
+    async def kubelet_first(*_: Any, **__: Any) -> Any:
+        theirs.append(await world.pod.kubelet_starts("trainer", attempt=1))
+        return await begin(*_, **__)
+
+    begin = world.store.begin
+    monkeypatch.setattr(world.store, "begin", kubelet_first)
+    told = world.order(containers=frozenset({"trainer"}))
+    assert (await told.next()).phase is Phase.STOPPED
+    assert world.freezer.still() == set(theirs)
+    world.rounds.release("default/gang-1", [])
+    await told.next()
+
+
+async def test_what_stands_still_is_ended_without_its_grace_period(world: World) -> None:
+    """A frozen process hears no SIGTERM: the next round would wait for the whole grace period."""
+    await world.order(grace_seconds=30.0).next()
+    world.pod.rig.server.calls.clear()
+    second = world.order(round="default/gang-2", attempt=2, grace_seconds=30.0)
+    assert (await second.next()).phase is Phase.STOPPED
+    stops = [call.request for call in world.pod.rig.server.calls if call.method == "StopContainer"]
+    assert [getattr(request, "timeout", None) for request in stops] == [0, 0]
+    world.rounds.release("default/gang-2", [])
+    await second.next()
+
+
+async def test_a_pod_that_has_succeeded_has_completed_though_its_container_is_gone(world: World) -> None:
+    view = world.pod.pods.pods()[POD.uid]
+    await world.pod.pods.put(replace(view, phase="Succeeded", restart_policy=RestartPolicy.ON_FAILURE))
+    assert (await world.order().next()).phase is Phase.COMPLETED
+    hold = await world.order(round="default/gang-2", kind=OrderKind.HOLD).next()
+    assert hold.phase is Phase.COMPLETED
+
+
+async def test_a_container_that_goes_while_it_is_looked_at_does_not_fail_the_round(world: World) -> None:
+    await world.exits("trainer", code=1)
+    world.pod.rig.server.fail("ContainerStatus", grpc.StatusCode.NOT_FOUND)
+    told = world.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    world.rounds.release("default/gang-1", [])
+    await told.next()
+
+
+async def test_a_hold_of_a_pod_that_has_not_begun_says_nothing_until_something_stands_still(world: World) -> None:
+    for name, container in world.pod.old.items():
+        if name in MAINS:
+            world.pod.rig.server.runtime.exit(container, exit_code=1)
+            await world.pod.rig.cri.remove_container(container)
+    await eventually.true(lambda: not any(view.ref.name in MAINS for view in world.pod.rig.watch.containers()))
+    told = world.order(kind=OrderKind.HOLD)
+    await world.stands(Phase.STOPPING)
+    assert told.standings.empty()
+    theirs = await world.pod.kubelet_starts("trainer", attempt=1)
+    assert (await told.next()).phase is Phase.STOPPED
+    assert world.freezer.still() == {theirs}
+    world.rounds.abort("default/gang-1", [POD.uid], reason="over")
+    assert (await told.next()).phase is Phase.SELF_RELEASED
+
+
+async def test_a_round_that_cannot_ask_about_the_owner_refuses_and_does_not_wait(world: World) -> None:
+    view = world.pod.pods.pods()[POD.uid]
+    job = OwnerRef(kind="Job", name="j", api_group="batch")
+    await world.pod.pods.put(replace(view, owner=job, restart_policy=RestartPolicy.ON_FAILURE))
+    world.owners.answer = None
+    standing = await world.order().next()
+    assert (standing.phase, standing.reason) == (Phase.REFUSED, "OwnerUnknown")
+    assert await world.newest() == world.pod.old
+
+
+async def test_members_and_phases_are_counted(world: World) -> None:
+    told = world.order()
+    await told.next()
+    assert world.registry.get_sample_value("kubemend_round_held") == 2
+    world.rounds.release("default/gang-1", [])
+    await told.next()
+    sample = world.registry.get_sample_value
+    assert sample("kubemend_round_held") == 0
+    assert sample("kubemend_round_members_total", {"phase": "Stopped"}) == 1
+    assert sample("kubemend_round_members_total", {"phase": "Running"}) == 1
+    assert sample("kubemend_round_phase_seconds_count", {"phase": "held"}) == 1
+    assert sample("kubemend_round_slip_seconds_count") == 1
 
 
 async def test_a_fault_is_left_to_the_gangs_round(world: World) -> None:

@@ -22,6 +22,10 @@ class Counting:
         self.connection.execute("CREATE TABLE notes (text TEXT NOT NULL UNIQUE)")
         self.commits = 0
 
+    @property
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
     def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
         self.commits += statement == "COMMIT"
         return self.connection.execute(statement, *arguments)
@@ -94,3 +98,13 @@ async def test_what_nobody_waits_for_any_more_is_done_all_the_same(transactions:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert await transactions.run(notes) == ["late"]
+
+
+async def test_a_commit_that_fails_blocks_nothing_that_follows(transactions: Transactions, database: Counting) -> None:
+    database.connection.executescript(
+        "PRAGMA foreign_keys = ON;CREATE TABLE about (text TEXT REFERENCES notes (text) DEFERRABLE INITIALLY DEFERRED);"
+    )
+    with pytest.raises(sqlite3.IntegrityError):  # found out at the commit, which leaves the transaction open
+        await transactions.run(lambda connection: connection.execute("INSERT INTO about VALUES ('nothing')"))
+    await transactions.run(note("next"))
+    assert notes(database.connection) == ["next"]

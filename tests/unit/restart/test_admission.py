@@ -318,3 +318,16 @@ def test_the_agents_own_pod_is_not_held_and_any_other_may_be() -> None:
     assert own is not None
     assert own.reason is Reason.OWN_POD
     assert admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None
+
+
+def test_a_round_counts_against_the_job_with_all_of_its_pods_and_waits_for_no_owner() -> None:
+    """Each agent decides for its own pod, at the same time: none sees what the others add to the Job's count."""
+    pod = builders.pod(owner=JOB)
+    by_round = asking.Asked(containers=frozenset({"trainer"}), by_round=True)
+    enough = admission.OwnerFacts(job_restarts_left=8, job_pods=4)
+    too_few = admission.OwnerFacts(job_restarts_left=7, job_pods=4)
+    assert admission.decide(facts(pod=pod, owner=enough, asked=by_round), now=NOW).verb is Verb.ACT
+    assert admission.decide(facts(pod=pod, owner=too_few, asked=by_round), now=NOW).reason is Reason.JOB_BACKOFF
+    assert admission.decide(facts(pod=pod, owner=too_few), now=NOW).verb is Verb.ACT
+    unknown = admission.decide(facts(pod=pod, owner=None, asked=by_round), now=NOW)
+    assert (unknown.verb, unknown.reason) == (Verb.REFUSE, Reason.OWNER_UNKNOWN)

@@ -14,6 +14,11 @@ from controller.certificates.stored import Stored
 
 _NOW = 1_800_000_000.0
 _PERIODS = Periods()
+_STRANGE_KEY = b"""-----BEGIN PRIVATE KEY-----
+MDwCAQAwDgYHKoZIzj0CAQYDKgMEBCcwJQIBAQQgAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=
+-----END PRIVATE KEY-----
+"""
+"""On a curve that nobody knows (1.2.3.4)."""
 _NAMES = frozenset({"kubemend-hub", "kubemend-hub.kubemend.svc", "10.0.0.1", "fd00::1"})
 
 
@@ -91,6 +96,7 @@ def test_another_name_makes_another_server_certificate_of_the_same_ca() -> None:
         (lambda data: data.update({"tls.key": data["ca.key"]}), [Act.ISSUE_SERVER]),
         (lambda data: data.pop("ca.key"), [Act.MAKE_CA, Act.ISSUE_SERVER]),
         (lambda data: data.update({"old-ca.crt": "x"}), []),
+        (lambda data: data.update({"tls.key": base64.b64encode(_STRANGE_KEY).decode()}), [Act.ISSUE_SERVER]),
     ],
 )
 def test_what_cannot_be_read_is_made_anew(spoil: Callable[[dict[str, str]], object], acts: list[Act]) -> None:

@@ -136,6 +136,37 @@ def test_what_has_no_answer_is_said_again_and_only_that() -> None:
     assert pods(play.wanted(Release)) == {uid(0)}
 
 
+def test_thousands_are_given_the_time_to_answer_before_all_is_said_again() -> None:
+    play = Play(builders.gang(2500))
+    play.wanted(Stop)
+    play.told(StepPhase.STOPPED, 0)
+    play.tell(after=LIMITS.resend)
+    play.tell(after=LIMITS.resend)
+    assert play.effects == []
+    play.tell(after=LIMITS.resend)
+    assert pods(play.wanted(Stop)) == {uid(index) for index in range(1, 2500)}
+
+
+def test_however_large_a_round_is_its_holds_are_renewed_in_time() -> None:
+    limits = Limits(hold=6.0)
+    assert limits.say_again(members=2500) > limits.hold / 3
+    play = Play(builders.gang(2500), limits=limits)
+    play.wanted(Stop)
+    play.told(StepPhase.STOPPED, 0)
+    play.tell(after=limits.hold / 3)
+    assert len(pods(play.wanted(Stop))) == 2500
+
+
+def test_a_deadline_is_looked_at_however_seldom_things_are_said_again() -> None:
+    limits = Limits(stop=1.0)
+    play = Play(builders.gang(2500), limits=limits)
+    play.told(StepPhase.STOPPED, *range(1, 2500))
+    play.wanted(Stop)
+    play.tell(after=limits.stop)
+    assert pods(play.wanted(Stop)) == set()
+    assert [each.pod.uid for each in play.wanted(Recreate)] == [uid(0)]
+
+
 def test_holds_are_renewed_in_time() -> None:
     play = Play(builders.gang(2), limits=Limits(stop=100.0))
     play.told(StepPhase.STOPPED, 0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decisions.facts import Decision, Kind, Reason
-from controller.model.faults import Cause, FaultKind, Request
+from controller.model.faults import Cause, Fault, FaultKind, Request
 from controller.model.rounds import StepPhase, StepTold
 from controller.rounds import machine, status
 from controller.rounds.states import Limits, Phase, Round
@@ -136,6 +136,13 @@ def test_another_leader_reads_what_was_decided(cause: Cause, kind: Kind, recreat
     written = json.dumps(status.render(begun(cause=cause, decision=decision)))
     kept = status.parse(json.loads(written), created_at=NOW)
     assert (kept.cause, kept.decision, kept.started_at, kept.created_at) == (cause, decision, NOW, NOW)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_is_written_down_first_is_what_the_round_says_once_it_has_begun(cause: Cause) -> None:
+    hit = builders.member(0) if isinstance(cause, Fault) else None
+    first = status.first(cause, decision=IN_PLACE, attempt=REF.attempt, hit=hit, started_at=NOW)
+    assert first == status.render(begun(cause=cause))
 
 
 def test_a_status_without_what_is_kept_is_refused() -> None:

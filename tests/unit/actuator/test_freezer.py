@@ -1,0 +1,82 @@
+"""What an agent finds frozen at its start, on a cgroup file system of plain files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.actuator import cgroups
+from agent.actuator.cgroups import Cgroup
+from agent.actuator.exec_hold import HoldError
+from agent.actuator.freezer import Freezer
+from agent.cri.answers import ContainerInfo
+from agent.cri.errors import CriError, NotFound, RuntimeUnavailable
+from agent.model.workloads import ContainerId
+
+CONTAINER = ContainerId("a" * 64)
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A frozen container. Plain files bear no trusted attributes: its mark is kept in a file, too."""
+    path = tmp_path / f"cri-containerd-{CONTAINER}.scope"
+    path.mkdir()
+    (path / "cgroup.freeze").write_text("1")
+    (path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    monkeypatch.setattr(Cgroup, "mark", property(lambda group: (group.path / "mark").read_text()))
+    monkeypatch.setattr(Cgroup, "put_mark", lambda group, text: (group.path / "mark").write_text(text))
+    monkeypatch.setattr(cgroups, "marked", lambda _: [(CONTAINER, Cgroup(path), (path / "mark").read_text())])
+    return path
+
+
+class Infos:
+    """A runtime that answers with an error."""
+
+    def __init__(self, error: CriError) -> None:
+        self.error = error
+
+    async def container_info(self, container_id: ContainerId) -> ContainerInfo:
+        raise self.error
+
+
+def freezer(root: Path, *, owner: str = "node-1 /run/c.sock", runtime: Any = None) -> Freezer:
+    nothing: Any = None
+    return Freezer(runtime=runtime, holds=None, processes=nothing, proc=Path("/proc"), cgroup_root=root, owner=owner)
+
+
+@pytest.mark.parametrize("socket_is_there", [True, False])
+async def test_what_was_frozen_under_a_socket_that_is_no_more_is_let_go(group: Path, socket_is_there: bool) -> None:
+    """Else a container whose agent has got another socket would stand still for ever."""
+    before = group.parent / "old.sock"
+    if socket_is_there:
+        before.touch()  # a neighbour, where nodes are simulated
+    (group / "mark").write_text(f"held uid-1 node-1 {before}")
+    found = await freezer(group.parent, owner="node-1 /run/new.sock").take_over(keep=())
+    assert found == ({} if socket_is_there else {"uid-1": {CONTAINER: True}})
+    assert (group / "cgroup.freeze").read_text() == ("1" if socket_is_there else "0")
+
+
+async def test_another_nodes_container_is_left_alone(group: Path) -> None:
+    (group / "mark").write_text("held uid-1 node-2 /run/no.sock")
+    assert await freezer(group.parent, owner="node-1 /run/no.sock").take_over(keep=()) == {}
+    assert (group / "cgroup.freeze").read_text() == "1"
+
+
+async def test_it_is_let_go_though_nothing_can_be_written_on_it(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Cgroup, "put_mark", refused)
+    await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=())
+    assert (group / "cgroup.freeze").read_text() == "0"
+
+
+async def test_one_that_the_runtime_does_not_know_any_more_needs_no_hold(tmp_path: Path) -> None:
+    """It has ended, and kubelet has removed it: the member has not failed for that."""
+    gone = Infos(NotFound("no such container", where="/run/c.sock", mend=""))
+    assert await freezer(tmp_path, runtime=gone).freeze(CONTAINER, mark="uid-1") == 0.0
+    away = Infos(RuntimeUnavailable("nobody answers", where="/run/c.sock", mend=""))
+    with pytest.raises(HoldError):
+        await freezer(tmp_path, runtime=away).freeze(CONTAINER, mark="uid-1")

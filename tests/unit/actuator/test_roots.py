@@ -1,0 +1,23 @@
+"""Roots of containers in the runtime's mounts, among whatever else is mounted there."""
+
+import asyncio
+from pathlib import Path
+
+from agent.actuator.roots import Roots
+from agent.model.workloads import ContainerId
+
+MOUNT = b"36 35 0:%d / %s rw,relatime - %s none rw\n"
+
+
+async def test_a_mount_whose_name_is_no_unicode_hides_no_container(tmp_path: Path) -> None:
+    overlay = MOUNT % (2, b"/run/io.containerd.runtime.v2.task/k8s.io/c1/rootfs", b"overlay")
+    (tmp_path / "mountinfo").write_bytes(MOUNT % (1, b"/mnt/\xff", b"ext4") + overlay)
+    found: asyncio.Queue[Path] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def then(root: Path) -> None:
+        loop.call_soon_threadsafe(found.put_nowait, root)
+
+    Roots(tmp_path).wait_for(ContainerId("c1"), then)
+    async with asyncio.timeout(60.0):
+        assert (await found.get()).name == "rootfs"
