@@ -2,15 +2,12 @@
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from agent.app import coordinating
 from agent.app.control import ControlServer
@@ -47,7 +44,7 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
-from common import aio
+from common import aio, process
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 from common.web import WebServer
@@ -55,18 +52,14 @@ from common.web import WebServer
 log = structlog.get_logger(__name__)
 
 
-class _Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
-    """Ends the agent's TaskGroup."""
-
-
 async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may come as early as they like.
 
     Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
     """
-    stop = _stop_signal()
+    stop = process.stop_signal()
     catalog = load_catalog(settings.catalog)
-    registry = _registry()
+    registry = process.registry()
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     async with (
@@ -86,7 +79,7 @@ async def run(settings: Settings) -> None:
                 api=api,
                 allocations=AllocationCache(pod_resources.list),
             )
-        except* _Stop:
+        except* process.Stop:
             log.info("agent.stopped")
 
 
@@ -263,7 +256,7 @@ async def _run_parts(
         await stop.wait()
         control.close()
         await _wind_down(runtime, reporter=reporting.pods, watching=watching, grace=settings.stop_grace)
-        raise _Stop
+        raise process.Stop
 
 
 async def _wind_down(runtime: RuntimePart, *, reporter: PodConditionReporter, watching: Watching, grace: float) -> None:
@@ -293,15 +286,6 @@ def _tell_of_oom_kill(finding: Finding, *, pods: PodWatch, events: EventReporter
         events.tell(told)
 
 
-def _stop_signal() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set from now on, so that neither ends the process out of turn."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
 @contextlib.asynccontextmanager
 async def _opened(path: Path) -> AsyncIterator[Store]:
     store = await Store.open(path)
@@ -320,13 +304,6 @@ def load_catalog(overrides: Path | None) -> Catalog:
         return catalog_file.merged(catalog, overrides.read_text())
     except OSError as error:
         raise catalog_file.CatalogError(f"cannot read the catalog file {overrides}: {error.strerror}") from error
-
-
-def _registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    return registry
 
 
 def _boot_id(proc: Path) -> str:

@@ -6,18 +6,19 @@ from typing import Final
 
 import structlog
 
+from controller.app import story
 from controller.app.outside import Outside
 from controller.app.words import Orders
 from controller.model import rounds
 from controller.model.members import NodeName
 from controller.model.rounds import FaultTold, NodeTold, RoundEvent
 from controller.rounds import machine, status
-from controller.rounds.states import Advance, Round
+from controller.rounds.states import Advance, Round, Stand
 
 log = structlog.get_logger(__name__)
 
-_LARGE: Final = 64
-_LINGER_SECONDS: Final = 0.005  # thousands of answers come at once: a step of a large round costs about as much as 100
+_LINGER_SECONDS: Final = 10e-6
+"""For each member: thousands of answers come at once, and each look at a round costs as much as it has members."""
 
 
 class Conducting:
@@ -41,6 +42,7 @@ class Conducting:
         self._flush: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        self._awaited = 0  # so many have still to answer, as far as the round knows
         self.released_at: float | None = None
         self._perform(first)
 
@@ -59,9 +61,10 @@ class Conducting:
         if self._ended:
             return
         self._events.extend(events)
-        if self._flush is None:
-            linger = _LINGER_SECONDS if len(self._round.members) > _LARGE else 0.0
-            self._flush = self._loop.call_later(linger, self._look)
+        if len(self._events) == self._awaited:
+            self._look_in(0.0)
+        elif self._flush is None:
+            self._look_in(_LINGER_SECONDS * len(self._round.members))
 
     def drop(self) -> None:
         """Leave the round where it stands: another replica goes on."""
@@ -70,13 +73,34 @@ class Conducting:
             if timer is not None:
                 timer.cancel()
 
+    def _look_in(self, seconds: float) -> None:
+        if self._flush is not None:
+            self._flush.cancel()
+        self._flush = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
         self._flush = None
         events, self._events = self._events, []
-        self._perform(machine.advance(self._round, events, now=self._outside.now()))
+        try:
+            self._perform(machine.advance(self._round, events, now=self._outside.now()))
+        except Exception:
+            log.exception("round.defect", round=self.id)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Fail for a defect of ours. Agents let go by themselves what they hold."""
+        outside = self._outside
+        outside.metrics.defects.inc()
+        self.drop()
+        restart = outside.restarts.restarts().get(self.id)
+        told = restart.status if restart is not None else {}
+        why = "a defect of the controller; its log has the traceback"
+        outside.restarts.set_status(self.id, story.failed(told, reason=story.INTERNAL, why=why, now=outside.now()))
+        self._over(self, None)
 
     def _perform(self, advance: Advance) -> None:
         before, self._round = self._round, advance.round
+        self._awaited = advance.round.count(Stand.STOPPING, Stand.RELEASING)
         if before.phase is not advance.round.phase:
             log.info("round.phase", round=self.id, phase=advance.round.phase.value)
         for effect in advance.effects:

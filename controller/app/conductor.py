@@ -11,10 +11,11 @@ import structlog
 from common import aio
 from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.app import conducting, story, words
+from controller.app import conducting, garbage, story, words
 from controller.app.desk import Desk, Reply
 from controller.app.outside import Outside
 from controller.app.stragglers import Stragglers
+from controller.decisions.facts import Decision, Kind, Reason
 from controller.hub.ports import Session
 from controller.leader.election import Term
 from controller.model.members import Member, NodeName, PodRef, PodUid
@@ -27,6 +28,7 @@ from controller.watches.nodes import NodeChange
 
 log = structlog.get_logger(__name__)
 
+_NEVER_SO_OLD: Final = 2.0  # times the longest round; the clocks of API server and replicas may differ
 _FAULTS_KEPT: Final = 10_000
 _TIDY_SECONDS: Final = 60.0
 
@@ -67,6 +69,7 @@ class Conductor:
             async with asyncio.TaskGroup() as tasks:
                 aio.spawn_eternal(tasks, self._stragglers.run(), name="stragglers")
                 aio.spawn_eternal(tasks, self._tidy(), name="tidy")
+                aio.spawn_eternal(tasks, garbage.collect(is_busy=self._is_busy), name="garbage")
                 await self._take_up()
                 self.ready.set()
                 while True:
@@ -122,15 +125,21 @@ class Conductor:
 
     def _resume(self, restart: Restart, desk: Desk) -> None:
         """Go on with a round; one that cannot be understood has failed, and its agents let go by themselves."""
+        now = self._outside.now()
         try:
-            if desk.conducting is None:
+            if now - restart.created_at > _NEVER_SO_OLD * self._outside.policy.limits.whole:
+                why = "it is too old to be gone on with"  # written late for a leader that was none any more
+            elif desk.conducting is not None:
+                why = f"round {desk.conducting.id} of the same gang is under way"
+            else:
                 desk.resume(restart)
                 return
-            why = f"round {desk.conducting.id} of the same gang is under way"
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             why = f"what was kept of it cannot be understood: {error!r}"
         log.error("round.not_resumed", round=restart.id, why=why)
-        self._outside.restarts.set_status(restart.id, {**story.without_resume(restart.status), **story.failed(why)})
+        self._outside.restarts.set_status(
+            restart.id, story.failed(restart.status, reason=story.NOT_RESUMED, why=why, now=now)
+        )
 
     def _fault(self, session: Session, told: pb.Fault) -> None:
         known = self._faults.get(told.id)
@@ -142,7 +151,8 @@ class Conductor:
         kind = pb.Fault.Kind.Name(told.kind) if told.kind in pb.Fault.Kind.values() else "OTHER"
         self._faults[told.id] = _Asked(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
-            self._faults.popitem(last=False)
+            answered = (each for each, asked in self._faults.items() if asked.reply is not None)
+            del self._faults[next(answered, next(iter(self._faults)))]
         member = self._outside.members.by_uid(PodUid(told.pod.uid))
         pod = f"{told.pod.namespace}/{told.pod.name}"
         log.info("fault", id=told.id, node=session.node, pod=pod, kind=kind, code=told.code)
@@ -199,18 +209,24 @@ class Conductor:
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
-            if restart.gang in self._desks:
-                self._desks[restart.gang].withdraw(restart)
+            for desk in self._desks_about(restart):
+                desk.withdraw(restart)
         elif restart.is_request:
             self._request(restart)
+
+    def _desks_about(self, restart: Restart) -> list[Desk]:
+        """Return the desks that may have it: of one that names a pod only the pod knows which."""
+        if restart.gang is None:
+            return [*self._desks.values()]
+        return [self._desks[restart.gang]] if restart.gang in self._desks else []
 
     def _request(self, restart: Restart) -> None:
         key = self._gang_of(restart)
         if key is None or not self._outside.members.of_gang(key):
             detail = f"there are no pods of {key}" if key is not None else "its target is no gang"
             log.info("request.refused", restart=restart.id, detail=detail)
-            decision = {"kind": "Observe", "reason": "NotAGang", "detail": detail}
-            self._outside.restarts.set_status(restart.id, {"phase": "Refused", "decision": decision})
+            decision = Decision(Kind.OBSERVE, Reason.NOT_A_GANG, detail)
+            self._outside.restarts.set_status(restart.id, story.refused(decision, now=self._outside.now()))
             return
         self._desk(key).request(restart)
 
@@ -236,6 +252,10 @@ class Conductor:
                 spawn=lambda work, name: self._spawned.put_nowait((work, name)),
             )
         return self._desks[key]
+
+    def _is_busy(self) -> bool:
+        """Whether any round is under way, or about to be."""
+        return not all(desk.is_idle for desk in self._desks.values())
 
     async def _tidy(self) -> None:
         """Forget the desks of gangs that are no more."""

@@ -1,20 +1,16 @@
 """The controller process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
 
 import asyncio
-import gc
-import signal
 import uuid
 from collections.abc import Callable
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
-from common import aio
+from common import aio, process
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 from common.web import WebServer
+from controller.app import garbage
 from controller.app.leading import Leading, Relay
 from controller.app.metrics import Metrics
 from controller.app.outside import Outside, Policy, steady_clock
@@ -34,28 +30,22 @@ from controller.watches.nodes import Nodes
 log = structlog.get_logger(__name__)
 
 
-class _Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
-    """Ends the controller's TaskGroup."""
-
-
 async def run(settings: Settings) -> None:
     """Run the controller until SIGTERM or SIGINT, which may come as early as they like.
 
     Raises ListenError when it cannot start; an ExceptionGroup is a defect of ours.
     """
-    stop = _stop_signal()
-    gc.set_threshold(
-        100_000, 50, 1000
-    )  # the default costs a fifth of a large hub's time, for garbage that is not there
+    stop = process.stop_signal()
+    garbage.put_off()
     async with kube.connect(kubeconfig=settings.kubeconfig) as api:
         try:
             await _run_parts(settings, stop=stop, api=api)
-        except* _Stop:
+        except* process.Stop:
             log.info("controller.stopped")
 
 
 async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeClient) -> None:
-    registry = _registry()
+    registry = process.registry()
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     now = steady_clock()
@@ -75,7 +65,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         ),
         recreator=Recreator(api=api, on_outcome=relay.replaced),
         events=events,
-        sessions=lambda node: hub.sessions().get(node),
+        sessions=hub.sessions().get,
         metrics=metrics,
         now=now,
         policy=Policy(settings.limits(), frozenset(settings.opted_in_namespaces), dry_run=settings.dry_run),
@@ -104,7 +94,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
             aio.spawn_eternal(tasks, work, name=name)
         log.info("controller.started", pod=settings.pod_name, namespace=settings.namespace)
         await stop.wait()
-        raise _Stop
+        raise process.Stop
 
 
 def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Members, metrics: HubMetrics) -> Hub:
@@ -137,19 +127,3 @@ def _bound(change: MemberChange, hub: Hub) -> None:
     """What an agent has said of a pod before we knew of it can be looked at now."""
     if change.member.node and change.kind is not MemberChangeKind.GONE:
         hub.pod_bound(change.member.pod.uid, change.member.node)
-
-
-def _stop_signal() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set from now on, so that neither ends the process out of turn."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
-def _registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    return registry

@@ -177,17 +177,34 @@ class Desk:
         try:
             while self._cases and self._conducting is None:
                 self._new_case.clear()
-                case = self._cases[0]
-                decision = self._decision(case)
-                if decision.kind is Kind.HOLD:
-                    await self._wait(case, decision)
-                elif decision.kind.begins_round:
-                    await self._begin(case, decision)
-                else:
-                    self._cases.remove(case)
-                    self._turn_down(case, decision)
+                await self._decide_one(self._cases[0])
+        except Exception:
+            log.exception("gang.defect", gang=str(self._key))
+            self._give_up()
         finally:
             self._deciding = False
+
+    async def _decide_one(self, case: Case) -> None:
+        decision = self._decision(case)
+        if decision.kind is Kind.HOLD:
+            await self._wait(case, decision)
+        elif decision.kind.begins_round:
+            await self._begin(case, decision)
+        else:
+            self._cases.remove(case)
+            self._turn_down(case, decision)
+
+    def _give_up(self) -> None:
+        """Turn everything down for a defect of ours."""
+        self._outside.metrics.defects.inc()
+        why = "the controller could not decide; its log has the traceback"
+        cases, self._cases = self._cases, []
+        for case in cases:
+            if isinstance(case.cause, Fault):
+                self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=story.INTERNAL, detail=why))
+            elif case.restart is not None:
+                told = story.failed({}, reason=story.INTERNAL, why=why, now=self._outside.now())
+                self._outside.restarts.set_status(case.restart.id, told)
 
     def _decision(self, case: Case) -> Decision:
         members = self._members()
@@ -233,15 +250,13 @@ class Desk:
 
     async def _begin(self, case: Case, decision: Decision) -> None:
         """Write the round down, then begin it; whatever comes in meanwhile becomes a part of it."""
-        members = self._members()
         self._attempt = max(self._attempt, self._outside.restarts.newest_attempt(self._key)) + 1
-        draft = self._first_steps(case, decision, members=members)
         new = NewRound(
             gang=self._key,
             attempt=self._attempt,
             epoch=self._term.epoch,
-            status=status.render(draft.round),
-            owner=story.owner_of(self._key, members),
+            status=self._record(case.cause, decision),
+            owner=story.owner_of(self._key, self._members()),
         )
         if case.restart is not None:
             begun = await self._outside.restarts.take(case.restart, new)
@@ -252,8 +267,10 @@ class Desk:
         if case not in self._cases:
             return  # withdrawn meanwhile
         self._cases.remove(case)
+        if case.restart is not None and case.restart.id not in self._outside.restarts.restarts():
+            return  # deleted meanwhile
         log.info("round.begun", round=begun.ref.id, gang=str(self._key), attempt=self._attempt, durable=begun.durable)
-        members = self._members()  # they may have changed since the draft
+        members = self._members()
         while len(self._begun) >= _BEGUN_KEPT:
             del self._begun[next(iter(self._begun))]
         self._begun[begun.ref.id] = story.past_of(case.cause, members=members, now=self._outside.now())
@@ -262,12 +279,20 @@ class Desk:
         self._conduct(first, restart=case.restart, code=code, message=message)
         self._answer_begun(case, begun.ref)
 
-    def _first_steps(
-        self, case: Case, decision: Decision, *, members: tuple[Member, ...], ref: RoundRef | None = None
-    ) -> Advance:
-        """Return how the round begins; without ``ref`` a draft, for its record."""
+    def _record(self, cause: Cause, decision: Decision) -> dict[str, Any]:
+        """Return what is written down before anything is done."""
+        return status.first(
+            cause,
+            decision=decision,
+            attempt=self._attempt,
+            hit=self._outside.members.by_uid(cause.pod.uid) if isinstance(cause, Fault) else None,
+            started_at=self._outside.now(),
+        )
+
+    def _first_steps(self, case: Case, decision: Decision, *, members: tuple[Member, ...], ref: RoundRef) -> Advance:
+        """Return how the round begins, with the members as they are now."""
         return machine.begin(
-            ref or RoundRef(self._key.namespace, "", self._key, self._attempt),
+            ref,
             cause=case.cause,
             decision=decision,
             members=members,
@@ -305,8 +330,7 @@ class Desk:
         if round_.round.phase.is_final:
             return
         self._conducting = round_
-        members = self._members()
-        away = {member.node for member in members if member.node} - self._connected(members)
+        away = {member.node for member in self._members() if member.node} - first.round.connected
         self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
 
     def _over(self, round_: Conducting, again: FaultTold | None) -> None:
@@ -315,7 +339,9 @@ class Desk:
         self._last_round = round_.id
         if round_.released_at is not None:
             self._covered_until = round_.released_at
-        story.tell_end(ended, outside=self._outside)
+        self._outside.metrics.rounds_active.dec()
+        if ended.phase.is_final:
+            story.tell_end(ended, outside=self._outside)
         if again is not None:
             self._fail_again(again)
         elif self._cases and not self._deciding:

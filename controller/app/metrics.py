@@ -46,6 +46,11 @@ class Metrics:
             "Rounds that were begun before their Restart object could be written.",
             registry=registry,
         )
+        self.defects = Counter(
+            "kubemend_gang_defects",
+            "Gangs that could not be decided about, and rounds that could not go on, for a defect of ours: must be 0.",
+            registry=registry,
+        )
         self.stragglers = Gauge(
             "kubemend_gang_stragglers",
             "Members that are persistently far below their gang's median.",

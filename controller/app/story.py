@@ -25,6 +25,12 @@ log = structlog.get_logger(__name__)
 REQUESTED = "Requested"
 """The code of a round that somebody has asked for."""
 
+NOT_RESUMED = "NotResumed"
+"""The reason of a round that a new leader cannot go on with."""
+
+INTERNAL = "Internal"
+"""The reason of what ends for a defect of ours."""
+
 
 def code_of(cause: Cause) -> str:
     """Return a cause's short and stable name."""
@@ -93,17 +99,16 @@ def refused(decision: Decision, *, now: float) -> dict[str, Any]:
     }
 
 
-def failed(why: str) -> dict[str, Any]:
-    """Return what the status of a round says that cannot be gone on with."""
+def failed(told: Mapping[str, Any], *, reason: str, why: str, now: float) -> dict[str, Any]:
+    """Return the status of a round that cannot be gone on with; ``told`` is what was said of it before."""
+    failure = {"member": "", "node": "", "reason": reason, "message": why}
+    before = {name: value for name, value in told.items() if name != "resume"}
     return {
+        **before,
         "phase": Phase.FAILED.value,
-        "failures": [{"member": "", "node": "", "reason": "NotResumed", "message": why}],
+        "completionTime": timestamps.rfc3339(now),
+        "failures": [failure],
     }
-
-
-def without_resume(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a round's first status without what only another leader needs (``status.render``)."""
-    return {name: value for name, value in told.items() if name != "resume"}
 
 
 def tell_refusal(cause: Cause, decision: Decision, *, outside: Outside) -> None:
@@ -123,7 +128,6 @@ def tell_end(ended: Round, *, outside: Outside) -> None:
     told = status.render(ended)
     phase, took = ended.phase, told.get("timings", {}).get("totalMilliseconds")
     outside.metrics.rounds.labels(phase.value).inc()
-    outside.metrics.rounds_active.dec()
     if took is not None:
         outside.metrics.round_seconds.labels(phase.value).observe(took / 1000)
     log.info(

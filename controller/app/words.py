@@ -25,6 +25,7 @@ _PHASES: Final[Mapping[int, StepPhase]] = MappingProxyType(
     {pb.StepResult.Phase.Value(phase.name): phase for phase in StepPhase}
 )
 _ORDERS: Final = MappingProxyType({OrderKind.RESTART: pb.Order.RESTART, OrderKind.HOLD: pb.Order.HOLD})
+_NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 HELD: Final = frozenset({StepPhase.STOPPING, StepPhase.STOPPED})
 """Where a member stands that is held, or will be."""
 
@@ -57,7 +58,7 @@ def standing(result: pb.StepResult) -> StepTold | None:
         phase=phase,
         reason=result.reason,
         detail=result.detail,
-        seconds=MappingProxyType(dict(result.seconds)),
+        seconds=MappingProxyType(dict(result.seconds)) if result.seconds else _NO_SECONDS,
         slipped=result.slipped_seconds,
     )
 
@@ -116,20 +117,25 @@ class Orders:
         """Return to which node, and the message."""
         match effect:
             case rounds.Stop():
-                orders = [self._order(pod, kind) for pod, kind in effect.pods.items()]
-                return effect.node, self._head + wire.encode(pb.HubMessage(stop=pb.Stop(orders=orders)))
+                message = pb.HubMessage()
+                for pod, kind in effect.pods.items():
+                    self._order(message.stop.orders.add(), pod, kind)
+                return effect.node, self._head + wire.encode(message)
             case rounds.Release():
-                message = pb.HubMessage(release=pb.Release(round=self._round, pod_uids=sorted(effect.pods)))
+                message = pb.HubMessage()
+                message.release.round = self._round
+                message.release.pod_uids.extend(sorted(effect.pods))
             case rounds.Abort():
                 message = abort(self._round, pods=effect.pods, reason=effect.reason)
         return effect.node, wire.encode(message)
 
-    def _order(self, uid: PodUid, kind: OrderKind) -> pb.Order:
-        member = self._find(uid)
-        pod = pb.Pod(uid=uid)
-        if member is not None:
-            pod.namespace, pod.name = member.pod.namespace, member.pod.name
-        return pb.Order(pod=pod, action=_ORDERS[kind], containers=self._containers)
+    def _order(self, order: pb.Order, uid: PodUid, kind: OrderKind) -> None:
+        """Fill in an order where it lies: copying messages into messages takes longer than all the rest."""
+        order.pod.uid = uid
+        if (member := self._find(uid)) is not None:
+            order.pod.namespace, order.pod.name = member.pod.namespace, member.pod.name
+        order.action = _ORDERS[kind]
+        order.containers.extend(self._containers)
 
 
 def abort(round_id: str, *, pods: frozenset[PodUid], reason: str) -> pb.HubMessage:

@@ -1,8 +1,8 @@
 """What time alone brings: what has no answer is said again, holds are renewed, and patience ends. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from controller.gangs import wishes
 from controller.model.members import PodPhase, PodUid
@@ -15,15 +15,18 @@ _RENEWALS = 3  # within the time for which an agent holds without a word: two of
 
 
 def look(draft: Draft) -> None:
-    """Look at every deadline, at most once per resend interval."""
+    """Look at every deadline, at most once per resend interval; say things again as often, or less in large rounds."""
     limits = draft.state.limits
     if draft.phase.is_final or draft.now < draft.look_at:
         return
     draft.look_at = draft.now + limits.resend
     renews = draft.now - draft.renewed_at >= limits.hold / _RENEWALS
+    again = renews or draft.now >= draft.say_at
+    if again:
+        draft.say_at = draft.now + limits.say_again(members=len(draft.members))
     for uid, one in list(draft.members.items()):
         if (duty := _DUTIES.get(one.stand)) is not None:
-            duty(draft, uid, one)
+            duty(draft, uid, one, again=again)
         elif renews and _may_be_held(draft, one):
             draft.stop(uid)
         if draft.phase.is_final:
@@ -40,31 +43,33 @@ def _may_be_held(draft: Draft, one: MemberState) -> bool:
     return one.stand is Stand.STOPPED or failed
 
 
-def _stopping(draft: Draft, uid: PodUid, one: MemberState) -> None:
+def _stopping(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None:
     limits = draft.state.limits
     patience = limits.stop + wishes.grace_seconds(one.member)
     if one.member.node not in draft.connected:
         patience += limits.reconnect
-    if draft.now - one.since < patience:
-        draft.stop(uid)
-    else:
+    if draft.now - one.since >= patience:
         losing.lose(draft, uid, reason="StopDeadline", detail=f"it has not stopped within {patience:g} s")
+    elif again:
+        draft.stop(uid)
 
 
-def _leaving(draft: Draft, uid: PodUid, one: MemberState) -> None:
+def _leaving(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None:
     if draft.now - one.since < draft.state.limits.absence:
-        if one.recreated and (not one.member.deleting or one.member.node in draft.dead):
+        if again and one.recreated and (not one.member.deleting or one.member.node in draft.dead):
             draft.recreate(uid)
     elif one.old_runs:
         detail = f"its pod is not gone after {draft.state.limits.absence:g} s"
         losing.give_up(draft, uid, reason="OldNotGone", detail=detail)
 
 
-def _joining(draft: Draft, uid: PodUid, one: MemberState) -> None:
+def _joining(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None:
     if draft.phase is Phase.STOPPING:
-        draft.stop(uid)
+        if again:
+            draft.stop(uid)
     elif one.order is OrderKind.HOLD:
-        draft.release(uid)
+        if again:
+            draft.release(uid)
         _perhaps_never_held(draft, uid, one)
     if draft.state.rolling and draft.now - one.since >= draft.state.limits.recreated:
         draft.change(uid, stand=Stand.FAILED, reason="NotRunning", detail="its new pod does not run")
@@ -78,16 +83,22 @@ def _perhaps_never_held(draft: Draft, uid: PodUid, one: MemberState) -> None:
         draft.change(uid, stand=Stand.RUNNING, running=draft.elapsed, let_go=True)
 
 
-def _releasing(draft: Draft, uid: PodUid, one: MemberState) -> None:
+def _releasing(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None:
     patience = draft.state.limits.release
-    if draft.now - one.since < patience:
-        draft.release(uid)
-    else:
+    if draft.now - one.since >= patience:
         detail = f"its agent has not told that it runs within {patience:g} s"
         draft.change(uid, stand=Stand.FAILED, reason=progress.NO_ANSWER, detail=detail)
+    elif again:
+        draft.release(uid)
 
 
-_DUTIES: Final[Mapping[Stand, Callable[[Draft, PodUid, MemberState], None]]] = MappingProxyType(
+class _Duty(Protocol):
+    """What is to be done about a pod at a look; ``again``: what has no answer is to be said again."""
+
+    def __call__(self, draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None: ...
+
+
+_DUTIES: Final[Mapping[Stand, _Duty]] = MappingProxyType(
     {
         Stand.STOPPING: _stopping,
         Stand.LEAVING: _leaving,

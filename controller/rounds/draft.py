@@ -32,6 +32,7 @@ class Draft:
         self.blocking = state.blocking
         self.look_at = state.look_at
         self.renewed_at = state.renewed_at
+        self.say_at = state.say_at
         self.stopped = state.stopped
         self.ended = state.ended
         self.reason, self.detail = state.reason, state.detail
@@ -41,6 +42,7 @@ class Draft:
         self._releases: defaultdict[NodeName, set[PodUid]] = defaultdict(set)
         self._aborts: defaultdict[NodeName, set[PodUid]] = defaultdict(set)
         self._recreates: dict[PodUid, Recreate] = {}
+        self._by_node: dict[NodeName, list[PodUid]] = {}  # made when it is asked for
 
     @property
     def elapsed(self) -> float:
@@ -56,11 +58,19 @@ class Draft:
         """Return how many pods stand there."""
         return sum(self.tally.get(stand, 0) for stand in stands)
 
+    def on_node(self, node: NodeName) -> tuple[PodUid, ...]:
+        """Return the pods on a node. Thousands of nodes may be asked about at once, so all are sorted out together."""
+        if not self._by_node:
+            for uid, one in self.members.items():
+                self._by_node.setdefault(one.member.node, []).append(uid)
+        return tuple(self._by_node.get(node, ()))
+
     def add(self, one: MemberState) -> None:
         """Take a pod in; it is the one that counts for its slot from now on."""
         uid = one.member.pod.uid
         assert uid not in self.members, f"{one.member.pod} is in the round already"
         self.members[uid] = one
+        self._by_node.clear()
         self.newest[one.member.slot] = uid
         self.awaited.pop(one.member.slot, None)
         self._counted(one, 1)
@@ -68,6 +78,7 @@ class Draft:
     def forget(self, uid: PodUid) -> None:
         """Leave a pod out of the round."""
         one = self.members.pop(uid)
+        self._by_node.clear()
         self.newest.pop(one.member.slot)
         self._counted(one, -1)
 
@@ -78,10 +89,14 @@ class Draft:
         if stand is not before.stand:
             assert stand in transitions.STANDS[before.stand], f"{before.member.pod}: {before.stand} to {stand}"
             changes.setdefault("since", self.now)
-        after = replace(before, **changes)
+        after = before._replace(**changes)
         self.members[uid] = after
-        self._counted(before, -1)
-        self._counted(after, 1)
+        if after.member.node != before.member.node:
+            self._by_node.clear()
+        if after.stand is not before.stand:
+            self.tally[before.stand] -= 1
+            self.tally[after.stand] = self.tally.get(after.stand, 0) + 1
+        self.blocking += after.blocks - before.blocks
         return after
 
     def enter(self, phase: Phase) -> None:
@@ -158,6 +173,7 @@ class Draft:
             blocking=self.blocking,
             look_at=self.look_at,
             renewed_at=self.renewed_at,
+            say_at=self.say_at,
             stopped=self.stopped,
             ended=self.ended,
             reason=self.reason,

@@ -100,8 +100,9 @@ def _node_told(draft: Draft, event: NodeTold) -> None:
     (draft.connected.add if event.connected else draft.connected.discard)(event.node)
     if not (is_new or event.out_of_service or (event.lost and not event.connected)):
         return
-    for uid, one in list(draft.members.items()):
-        if one.member.node != event.node or one.stand in OVER:
+    for uid in draft.on_node(event.node):
+        one = draft.members[uid]
+        if one.stand in OVER:
             continue
         if event.out_of_service:
             _node_dead(draft, one)

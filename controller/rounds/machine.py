@@ -49,19 +49,21 @@ def begin(
     assert decision.kind.begins_round, f"{ref.id}: {decision.kind} begins no round"
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
+    limits = _limits(limits or Limits(), present.values())
     state = Round(
         ref=ref,
         cause=cause,
         decision=decision,
-        limits=_limits(limits or Limits(), present.values()),
+        limits=limits,
         started_at=now,
         counted_from=now,
         connected=connected,
         dead=frozenset(name for name, node in nodes.items() if node.out_of_service),
         namespaces=opted_in_namespaces,
         max_unavailable=cause.max_unavailable if isinstance(cause, Request) else None,
-        look_at=now + (limits or Limits()).resend,
+        look_at=now + limits.resend,
         renewed_at=now,
+        say_at=now + limits.say_again(members=len(everyone)),
     )
     draft = Draft(state, now=now)
     for member in _counting(everyone, present):
@@ -103,18 +105,20 @@ def resume(
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
+    limits = _limits(limits or Limits(), present.values())
     state = Round(
         ref=ref,
         cause=kept.cause,
         decision=kept.decision,
-        limits=_limits(limits or Limits(), present.values()),
+        limits=limits,
         started_at=min(kept.started_at, now),
         counted_from=now,
         dead=frozenset(name for name, node in nodes.items() if node.out_of_service),
         namespaces=opted_in_namespaces,
         max_unavailable=max_unavailable,
-        look_at=now + (limits or Limits()).resend,
+        look_at=now + limits.resend,
         renewed_at=now,
+        say_at=now + limits.say_again(members=len(everyone)),
     )
     draft = Draft(state, now=now)
     for member in _counting(everyone, present):

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from controller.decisions.facts import Decision
 from controller.model.faults import Cause
@@ -34,6 +35,8 @@ class Stand(enum.Enum):
     RELEASING: its agent was told to let it run. RUNNING, COMPLETED, GONE, FAILED are how it can end.
     """
 
+    __hash__ = object.__hash__  # enum's own is written in Python, and thousands are counted in each round
+
     WAITING = "Waiting"
     STOPPING = "Stopping"
     LEAVING = "Leaving"
@@ -49,16 +52,20 @@ class Stand(enum.Enum):
 BEFORE_RELEASE = (Stand.WAITING, Stand.STOPPING, Stand.JOINING, Stand.STOPPED)
 OVER = (Stand.COMPLETED, Stand.GONE, Stand.FAILED)
 
+_NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
+_ANSWERED_AT_ONCE: Final = 1000
+"""So many members at most have all answered within the interval after which they are told again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long a round waits for what; seconds.
 
-    ``resend``: what has no answer is said again. ``hold``: without a word for so long agents let go
-    (Stop.hold_seconds); a third of it after the last word it is renewed. ``stop``: a member that has not stopped by
-    then (its grace period comes on top) counts as lost; ``reconnect`` comes on top while its agent is not connected,
-    as all are when a leader is new. ``absence``: an old pod that is not gone by then fails the
-    round. ``hold_for_recreated``: so long the members that stayed wait for those that are recreated; annotation
+    ``resend``: what has no answer is said again; large rounds wait longer (``say_again``). ``hold``: without a word for
+    so long agents let go (Stop.hold_seconds); a third of it after the last word it is renewed. ``stop``: a member that
+    has not stopped by then (its grace period comes on top) counts as lost; ``reconnect`` comes on top while its agent
+    is not connected, as all are when a leader is new. ``absence``: an old pod that is not gone by then fails the round.
+    ``hold_for_recreated``: so long the members that stayed wait for those that are recreated; annotation
     kubemend.io/hold goes before it. ``recreated``: until then these must run. ``release``: a member that does not run
     by then has failed. ``after_fault``: so long a round that is being released still waits for answers when the gang
     has failed again. ``whole``: no round lasts longer.
@@ -75,10 +82,17 @@ class Limits:
     after_fault: float = 1.0
     whole: float = 900.0
 
+    def say_again(self, *, members: int) -> float:
+        """Return after how many seconds what has no answer is said again in a round of so many members.
 
-@dataclass(frozen=True, slots=True)
-class MemberState:
-    """One member's pod in a round. ``since`` is when it came to stand where it does.
+        Thousands take their time to answer, and more so when all of them are told twice.
+        """
+        return self.resend * max(members / _ANSWERED_AT_ONCE, 1.0)
+
+
+class MemberState(NamedTuple):
+    """One member's pod in a round. ``since`` is when it came to stand where it does. No dataclass: thousands are
+    changed in each round, and a changed copy of one costs several times as much.
 
     ``order`` is what its agent was told; None: nothing. ``old_runs``: something old of it may still run.
     ``recreated``: we have had it deleted, ``device``: because of its device. ``replaces``: it came in the place of a
@@ -99,7 +113,7 @@ class MemberState:
     detail: str = ""
     stopped: float | None = None
     running: float | None = None
-    seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    seconds: Mapping[str, float] = _NO_SECONDS
     slipped: float = 0.0
     let_go: bool = False
 
@@ -115,11 +129,12 @@ class Round:
 
     Deadlines count from ``counted_from``: its begin, or the moment when this leader took it on. ``members`` has its
     pods, ``newest`` for each slot the one that counts. ``awaited`` are the slots whose pod is gone and whose
-    replacement has not come, since when. ``replaced`` are the slots of which no pod is deleted any more: one was,
-    or has come anew. ``connected`` are nodes whose agents are, ``dead`` those out of service. ``tally`` and
-    ``blocking`` count ``members``. ``look_at`` is when deadlines are looked at next, ``renewed_at`` when the holds were
-    renewed last. Times are Unix seconds; ``stopped`` is when everything was stopped and ``ended`` its end, in seconds
-    since it began. ``again`` is the fault for which the next round begins right after this one.
+    replacement has not come, since when. ``replaced`` are the slots of which no pod is deleted any more: one was, or
+    has come anew. ``connected`` are nodes whose agents are, ``dead`` those out of service. ``tally`` and ``blocking``
+    count ``members``. ``look_at`` is when deadlines are looked at next, ``renewed_at`` when the holds were renewed
+    last, ``say_at`` when all that has no answer is said again. Times are Unix seconds; ``stopped`` is when everything
+    was stopped and ``ended`` its end, in seconds since it began. ``again`` is the fault for which the next round begins
+    right after this one.
     """
 
     ref: RoundRef
@@ -141,6 +156,7 @@ class Round:
     blocking: int = 0
     look_at: float = 0.0
     renewed_at: float = 0.0
+    say_at: float = 0.0
     stopped: float | None = None
     ended: float | None = None
     reason: str = ""

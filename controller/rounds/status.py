@@ -1,8 +1,8 @@
 """A round as its Restart object tells it, and back. Pure.
 
-What a round begins with is kept in an annotation of its object, as JSON: ``render`` of a round that is not over has
-everything in it that another leader needs (``parse``). At its end ``render`` gives the status, of bounded size: counts,
-timings, the slowest members, and those that are not back.
+What a round begins with is kept in an annotation of its object, as JSON: ``first``, and ``render`` of a round that is
+not over, have everything in them that another leader needs (``parse``). At its end ``render`` gives the status, of
+bounded size: counts, timings, the slowest members, and those that are not back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from common.kube import timestamps
 from controller.decisions.facts import Decision, Kind, Reason
 from controller.gangs.budget import Past
 from controller.model.faults import Cause, Fault, FaultKind, Request
-from controller.model.members import PodRef, PodUid
+from controller.model.members import Member, PodRef, PodUid
 from controller.model.rounds import OrderKind
 from controller.rounds import outcome
 from controller.rounds.states import MemberState, Phase, Round, Stand
@@ -55,21 +55,25 @@ class Kept:
     created_at: float
 
 
+def first(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
+    """Return what a round's object says from its creation on. ``hit`` is the member at fault, if there is one."""
+    told = _head(cause, decision=decision, attempt=attempt, hit=hit, started_at=started_at)
+    return told | {"resume": _resume(cause, decision=decision, started_at=started_at)}
+
+
 def render(state: Round) -> Json:
     """Return the round in the words of the resource (daemonset/crds/restarts.yaml)."""
-    told: Json = {
-        "phase": state.phase.value,
-        "attempt": state.ref.attempt,
-        "trigger": _trigger(state),
-        "decision": {
-            "kind": state.decision.kind.value,
-            "reason": state.decision.reason.value,
-            "detail": state.decision.detail,
-        },
-        "startTime": timestamps.rfc3339(state.started_at),
-    }
+    cause, decision, started_at = state.cause, state.decision, state.started_at
+    one = state.members.get(cause.pod.uid) if isinstance(cause, Fault) else None
+    told = _head(
+        cause,
+        decision=decision,
+        attempt=state.ref.attempt,
+        hit=one.member if one is not None else None,
+        started_at=started_at,
+    ) | {"phase": state.phase.value}
     if not state.phase.is_final:
-        return told | {"resume": _resume(state)}
+        return told | {"resume": _resume(cause, decision=decision, started_at=started_at)}
     assert state.ended is not None
     ended_at = state.started_at + state.ended
     failures = outcome.failures(state) if state.phase is not Phase.DONE else ()
@@ -114,31 +118,43 @@ def past(status: Mapping[str, Any], *, created_at: float) -> Past:
     )
 
 
-def _trigger(state: Round) -> Json:
-    cause = state.cause
+def _head(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
+    """What is known when it begins, and stays."""
+    return {
+        "phase": Phase.STOPPING.value,
+        "attempt": attempt,
+        "trigger": _trigger(cause, hit=hit),
+        "decision": {
+            "kind": decision.kind.value,
+            "reason": decision.reason.value,
+            "detail": decision.detail,
+        },
+        "startTime": timestamps.rfc3339(started_at),
+    }
+
+
+def _trigger(cause: Cause, *, hit: Member | None) -> Json:
     time = timestamps.rfc3339(cause.at)
     if isinstance(cause, Request):
         message = f"asked for by {cause.by}" + (f": {cause.why}" if cause.why else "")
         who = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
         return who | {"code": REQUESTED, "message": message, "time": time}
-    hit = state.members.get(cause.pod.uid)
     return {
         "kind": cause.kind.value,
         "member": cause.pod.name,
-        "slot": hit.member.slot if hit is not None else "",
-        "node": hit.member.node if hit is not None else "",
+        "slot": hit.slot if hit is not None else "",
+        "node": hit.node if hit is not None else "",
         "code": cause.code,
         "message": cause.message,
         "time": time,
     }
 
 
-def _resume(state: Round) -> Json:
+def _resume(cause: Cause, *, decision: Decision, started_at: float) -> Json:
     """What only another leader needs."""
-    cause, decision = state.cause, state.decision
     kept: Json = {
-        "gang": str(state.ref.gang),
-        "startedAt": state.started_at,
+        "gang": str(cause.gang),
+        "startedAt": started_at,
         "causeAt": cause.at,
         "recreate": sorted(decision.recreate) if len(decision.recreate) <= MOST_SLOTS else [],
     }

@@ -1,6 +1,7 @@
 """A stage for one leader: the outside in memory, and agents that are told and answer by hand."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -121,7 +122,7 @@ class RestartsHere(Synced):
             uid=f"uid-{name}",
             version="1",
             generation=1,
-            created_at=builders.NOW,
+            created_at=time.time(),
             spec=RestartSpec(gang=new.gang),
             gang=new.gang,
             attempt=new.attempt,

@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import pytest
+
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app.outside import Policy
-from controller.restarts.objects import Restart, RestartSpec
+from controller.decisions import table
+from controller.restarts.objects import Restart, RestartSpec, Target
+from controller.rounds import machine
 from controller.rounds.states import Limits
 from tests.unit.controller import builders
 from tests.unit.controller.app.stage import WAIT, Stage
@@ -201,6 +205,74 @@ async def test_a_round_that_cannot_be_understood_has_failed_and_the_leader_leads
         assert "resume" not in stage.restarts.statuses[round_id]
         stage.fails(conductor, 0, fault_id="anew")
         await stopped(stage)
+
+
+async def test_a_round_of_long_ago_is_not_gone_on_with() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+    object.__setattr__(stage.restarts.all[round_id], "created_at", stage.now() - 3 * Limits().whole)
+    async with stage.leading(epoch=2):
+        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
+        assert stage.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"
+        assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
+
+
+async def test_a_defect_in_deciding_about_one_gang_leaves_the_leader_leading(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as conductor:
+        with monkeypatch.context() as patched:
+            patched.setattr(table, "decide", broken)
+            stage.fails(conductor, 1)
+            answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
+        assert stage.outside.metrics.defects._value.get() == 1
+        stage.fails(conductor, 0, fault_id="anew")
+        await stopped(stage)
+
+
+async def test_a_defect_in_one_round_fails_it_and_leaves_the_leader_leading(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+        with monkeypatch.context() as patched:
+            patched.setattr(machine, "advance", broken)
+            stage.stands(conductor, 0, round_id, Result.STOPPED)
+            await until(lambda: round_id in stage.restarts.statuses)
+        told = stage.restarts.statuses[round_id]
+        assert (told["phase"], told["failures"][0]["reason"]) == ("Failed", "Internal")
+        assert told["trigger"]["code"] == "Exit1"
+        stage.fails(conductor, 0, fault_id="anew")
+        assert await stopped(stage) != round_id
+
+
+async def test_a_request_that_names_a_pod_and_is_deleted_while_it_waits_begins_nothing() -> None:
+    stage = Stage(builders.gang(SIZE))
+    name = builders.member(0).pod.name
+    spec = RestartSpec(target=Target("v1", "Pod", name))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        first = await stopped(stage)
+        stage.restarts.asked(request(spec))
+        stage.restarts.deleted("team/please")
+        for index in range(SIZE):
+            stage.stands(conductor, index, first, Result.STOPPED)
+        for index in range(SIZE):
+            await stage.agent(index).told("release")
+            stage.stands(conductor, index, first, Result.RUNNING)
+        await until(lambda: first in stage.restarts.statuses)
+        await asyncio.sleep(0.05)
+        assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
 
 
 async def test_who_was_not_connected_is_told_when_it_is() -> None:
