@@ -266,18 +266,28 @@ class Desk:
             self._outside.metrics.not_durable.inc()
         if case not in self._cases:
             return  # withdrawn meanwhile
-        self._cases.remove(case)
         if case.restart is not None and case.restart.id not in self._outside.restarts.restarts():
+            self._cases.remove(case)
             return  # deleted meanwhile
         log.info("round.begun", round=begun.ref.id, gang=str(self._key), attempt=self._attempt, durable=begun.durable)
+        try:
+            self._set_out(case, decision, ref=begun.ref)
+        except Exception:  # its object must not stay behind as that of a round under way
+            why = "a defect of the controller; its log has the traceback"
+            told = story.failed(new.status, reason=story.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(begun.ref.id, told)
+            raise
+        self._cases.remove(case)
+        self._answer_begun(case, begun.ref)
+
+    def _set_out(self, case: Case, decision: Decision, *, ref: RoundRef) -> None:
         members = self._members()
         while len(self._begun) >= _BEGUN_KEPT:
             del self._begun[next(iter(self._begun))]
-        self._begun[begun.ref.id] = story.past_of(case.cause, members=members, now=self._outside.now())
-        first = self._first_steps(case, decision, members=members, ref=begun.ref)
+        self._begun[ref.id] = story.past_of(case.cause, members=members, now=self._outside.now())
+        first = self._first_steps(case, decision, members=members, ref=ref)
         code, message = story.code_of(case.cause), story.message_of(case.cause)
         self._conduct(first, restart=case.restart, code=code, message=message)
-        self._answer_begun(case, begun.ref)
 
     def _record(self, cause: Cause, decision: Decision) -> dict[str, Any]:
         """Return what is written down before anything is done."""

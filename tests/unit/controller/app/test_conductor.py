@@ -236,6 +236,25 @@ async def test_a_defect_in_deciding_about_one_gang_leaves_the_leader_leading(mon
         await stopped(stage)
 
 
+async def test_a_round_that_cannot_even_begin_has_failed_and_its_fault_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as conductor:
+        with monkeypatch.context() as patched:
+            patched.setattr(machine, "begin", broken)
+            stage.fails(conductor, 1)
+            answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
+        assert [told["phase"] for told in stage.restarts.statuses.values()] == ["Failed"]
+        stage.fails(conductor, 0, fault_id="anew")
+        await stopped(stage)
+
+
 async def test_a_defect_in_one_round_fails_it_and_leaves_the_leader_leading(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(builders.gang(SIZE))
 
