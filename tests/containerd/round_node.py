@@ -160,9 +160,10 @@ class RoundNode:
         return self.runs(pod)
 
     @contextlib.asynccontextmanager
-    async def agent(self, *, can_hold: bool = True) -> AsyncIterator[Agent]:
-        """Start an agent; ``can_hold`` False: fanotify is not to be had."""
-        async with agent(self.containerd.node, directory=self.directory, views=self.views, can_hold=can_hold) as made:
+    async def agent(self, *, can_hold: bool = True, later: float = 0.0) -> AsyncIterator[Agent]:
+        """Start an agent; ``can_hold`` False: fanotify is not to be had. Its clock is ``later`` seconds ahead."""
+        here = self.containerd.node
+        async with agent(here, directory=self.directory, views=self.views, can_hold=can_hold, later=later) as made:
             yield made
 
     async def running_in(self, pod: PodView) -> list[ContainerView]:
@@ -257,7 +258,7 @@ class RoundNode:
 
 @contextlib.asynccontextmanager
 async def agent(
-    node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True
+    node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True, later: float = 0.0
 ) -> AsyncIterator[Agent]:
     """Run an agent's parts on the node, with their memory in a directory; kubelet's status is kept in ``views``."""
     socket = str(node.containerd_socket)
@@ -298,7 +299,7 @@ async def agent(
                 owner=node.name,
             ),
             knowledge=Knowledge(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
-            clocks=Clocks(now=time.time, since_boot=since_boot, boot="this"),
+            clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=metrics,
         )
         held = await rounds.load()

@@ -162,10 +162,9 @@ async def test_the_next_agent_lets_go_by_itself_when_the_round_is_not_heard_of_i
 async def test_an_agent_that_comes_back_too_late_lets_go_at_once(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod, hold_seconds=2.0)).until(Phase.STOPPED)
-    await asyncio.sleep(2.0)
+        await agent.order(order(pod, hold_seconds=60.0)).until(Phase.STOPPED)
     assert len(node.runs(pod)) == 1
-    async with node.agent() as agent:
+    async with node.agent(later=61.0) as agent:
         await agent.stands(Phase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 
