@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.app.conductor import Conductor
 from controller.app.outside import Policy
 from controller.decisions import table
 from controller.restarts.objects import Restart, RestartSpec, Target
 from controller.rounds import machine
-from controller.rounds.states import Limits
+from controller.rounds.states import Limits, Stand
 from tests.unit.controller import builders
 from tests.unit.controller.app.stage import WAIT, Stage
 
@@ -23,6 +24,12 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def stand(conductor: Conductor, where: Stand) -> int:
+    """Return how many members of the gang's round stand there."""
+    conducting = conductor._desks[builders.GANG].conducting
+    return conducting.round.count(where) if conducting is not None else 0
 
 
 async def stopped(stage: Stage, *, members: int = SIZE) -> str:
@@ -62,7 +69,7 @@ async def test_a_fault_restarts_the_whole_gang_in_one_round() -> None:
         assert (answer.fault_id, answer.answer, answer.round) == ("f", pb.FaultAnswer.ROUND, round_id)
         for index in range(SIZE - 1):
             stage.stands(conductor, index, round_id, Result.STOPPED)
-        await asyncio.sleep(0.05)
+        await until(lambda: stand(conductor, Stand.STOPPED) == SIZE - 1)
         assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
         stage.stands(conductor, SIZE - 1, round_id, Result.STOPPED)
         for index in range(SIZE):
@@ -289,8 +296,7 @@ async def test_a_request_that_names_a_pod_and_is_deleted_while_it_waits_begins_n
         for index in range(SIZE):
             await stage.agent(index).told("release")
             stage.stands(conductor, index, first, Result.RUNNING)
-        await until(lambda: first in stage.restarts.statuses)
-        await asyncio.sleep(0.05)
+        await until(lambda: first in stage.restarts.statuses and conductor._desks[builders.GANG].is_idle)
         assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
 
 
@@ -349,7 +355,7 @@ async def test_a_member_whose_device_is_lost_is_replaced_and_the_others_are_held
         await until(lambda: [each.pod.name for each in stage.replaced.wanted] == ["train-1-0"])
         for index in (0, 2):
             stage.stands(conductor, index, round_id, Result.STOPPED)
-        await asyncio.sleep(0.05)
+        await until(lambda: stand(conductor, Stand.STOPPED) == SIZE - 1)
         assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
         stage.members.gone(builders.member(1).pod.uid)
         stage.members.appears(builders.member(1, generation=1))
