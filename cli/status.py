@@ -1,6 +1,5 @@
 """``kubemend status``."""
 
-import asyncio
 import dataclasses
 import json
 import sys
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from agent.cli import progress
 
 if TYPE_CHECKING:
     from cli.gangs_view import GangView, Report
@@ -50,7 +51,8 @@ def status(
         raise click.UsageError("give either --namespace or --all-namespaces")
     where = None if all_namespaces else namespace or reaching.current_namespace(kubeconfig)
     now = time.time()
-    report = asyncio.run(_looked(where, kubeconfig=kubeconfig, now=now))
+    asking = _looked(where, kubeconfig=kubeconfig, now=now)
+    report = progress.run(asking, what="asking the API server for pods and Restart objects")
     style = status_text.Style(now=now, colour=sys.stdout.isatty())
     if gang is None:
         shown = dataclasses.replace(report, gangs=tuple(each for each in report.gangs if each.is_ours))

@@ -1,6 +1,5 @@
 """``kubemend timeline``."""
 
-import asyncio
 import dataclasses
 import json
 import shutil
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from agent.cli import progress
 
 if TYPE_CHECKING:
     from cli.bars import Chart
@@ -28,6 +29,7 @@ class _NothingError(click.ClickException):
 @click.argument("restart")
 @click.option("-n", "--namespace", help="The Restart's namespace. Default: the kubeconfig's current one.")
 @click.option("-o", "--output", type=click.Choice(["text", "svg", "json"]), default="text", show_default=True)
+@click.option("--json", "output", flag_value="json", help="The same as -o json.")
 @click.option(
     "--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Write there, not to the terminal."
 )
@@ -51,7 +53,8 @@ def timeline(
 
     where, name = _named(restart, namespace)
     where = where or reaching.current_namespace(kubeconfig)
-    chart = _chart(asyncio.run(_read(where, name, kubeconfig=kubeconfig)))
+    reading = _read(where, name, kubeconfig=kubeconfig)
+    chart = _chart(progress.run(reading, what="asking the API server for the Restart object"))
     if output == "svg":
         text = _svg(chart)
     elif output == "json":

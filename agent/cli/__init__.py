@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 
 from agent import settings as settings_module
-from agent.cli import devices
+from agent.cli import devices, progress
 from agent.cli.restart import restart
 from agent.cli.scan import scan
 from agent.settings import Settings
@@ -67,7 +67,7 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
     from common import logs
 
     logs.configure(level="error", log_format=settings.log_format)  # type: ignore[arg-type]
-    report = asyncio.run(examine.examine(settings))
+    report = progress.run(examine.examine(settings), what="looking at what the agent needs")
     if as_json:
         click.echo(json.dumps(rendering.as_json(report), indent=2))
     else:
@@ -79,7 +79,8 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
 @click.argument("code", required=False)
 @click.option("--log", "log_file", type=click.File(errors="replace"), help="Read kernel or journal lines; - is stdin.")
 @click.option("--catalog", type=click.Path(path_type=Path), help="File with changes to the catalog of fault codes.")
-def explain(code: str | None, log_file: TextIO | None, catalog: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what the catalog has on CODE as JSON.")
+def explain(*, code: str | None, log_file: TextIO | None, catalog: Path | None, as_json: bool) -> None:
     """Tell what a fault code means and what is done about it: explain 79, explain 'SXid 20034'.
 
     With --log, read log lines and print one JSON object per finding; lines that mean nothing print nothing.
@@ -103,6 +104,6 @@ def explain(code: str | None, log_file: TextIO | None, catalog: Path | None) -> 
         explanation = explaining.explain_code(code, catalog=known)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(explanation.text)
+    click.echo(json.dumps(explanation.as_json()) if as_json else explanation.text)
     if not explanation.known:
         sys.exit(EXIT_UNKNOWN_CODE)

@@ -47,9 +47,10 @@ def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--for", "time", default="10m", show_default=True, help="Take the driver up again after this time.")
 @click.option("--resume", is_flag=True, help="Take the driver up again now.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON; a COMMAND prints what it likes.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @settings_module.some_options("state_dir")
-def release_devices(*, time: str, resume: bool, command: tuple[str, ...], state_dir: Path) -> None:
+def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[str, ...], state_dir: Path) -> None:
     """Have the agent of this node let go of every NVML handle, so that a GPU can be reset.
 
     With a COMMAND, run that meanwhile, and take the driver up again when it has ended:
@@ -67,6 +68,8 @@ def release_devices(*, time: str, resume: bool, command: tuple[str, ...], state_
         if command:
             raise click.UsageError("--resume takes no COMMAND")
         _asked("release-devices", devices.resume(socket=socket))
+        if as_json:
+            click.echo(json.dumps({"released": False}))
         return
     try:
         seconds = durations.seconds(time)
@@ -74,7 +77,8 @@ def release_devices(*, time: str, resume: bool, command: tuple[str, ...], state_
         raise click.BadParameter(f"--for {error}") from error
     _asked("release-devices", devices.release(seconds=seconds, socket=socket))
     if not command:
-        click.echo(f"released for {time}; kubemend release-devices --resume takes them up at once")
+        text = f"released for {time}; kubemend release-devices --resume takes them up at once"
+        click.echo(json.dumps({"released": True, "seconds": seconds}) if as_json else text)
         return
     try:
         code = _run(command)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent import settings as settings_module
+from agent.cli import progress
 from common import durations
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def _looked(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None
     except (catalog_file.CatalogError, OSError) as error:
         raise _CannotTell(str(error)) from error
     machine = looking.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
-    found = asyncio.run(looking.look(machine, catalog=catalog, timeout=timeout))
+    look = looking.look(machine, catalog=catalog, timeout=timeout)
+    found = progress.run(look, what="looking at GPUs and NICs")
     return judging.judge(found, catalog=catalog, now=time.time())
 
 

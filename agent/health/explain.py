@@ -27,10 +27,20 @@ _SUBCODE = re.compile(r"(?P<fault>.*\d)\.(?P<number>\d{1,2})\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a code means, for people. ``known`` is False when the catalog does not have it."""
+    """What a code means. ``rows`` are names and what is said under them, ``known`` is whether the catalog has it."""
 
-    text: str
+    title: str
+    rows: tuple[tuple[str, str], ...]
     known: bool
+
+    @property
+    def text(self) -> str:
+        """The whole for people."""
+        return "\n".join([self.title, *(_row(name, text) for name, text in self.rows)])
+
+    def as_json(self) -> dict[str, object]:
+        """The whole for programs."""
+        return {"title": self.title, "known": self.known, "rows": [{"name": n, "text": t} for n, t in self.rows]}
 
 
 def findings_from_lines(lines: Iterable[str], *, catalog: Catalog) -> Iterator[dict[str, object]]:
@@ -77,8 +87,8 @@ def explain_code(query: str, *, catalog: Catalog) -> Explanation:
     key = _one(query)
     entry = catalog.find(key)
     if entry is None:
-        return Explanation(text=_unknown(key, catalog=catalog), known=False)
-    return Explanation(text=_known(entry, catalog=catalog), known=True)
+        return _unknown(key, catalog=catalog)
+    return _known(entry, catalog=catalog)
 
 
 def _one(query: str) -> FaultKey:
@@ -94,7 +104,7 @@ def _default_kind(query: str) -> FindingKind:
     return FindingKind.SXID if is_sxid else FindingKind.XID
 
 
-def _known(entry: Entry, *, catalog: Catalog) -> str:
+def _known(entry: Entry, *, catalog: Catalog) -> Explanation:
     rows = [
         ("Means", entry.meaning),
         ("Done", catalog.what_is_done(entry)),
@@ -111,7 +121,7 @@ def _known(entry: Entry, *, catalog: Catalog) -> str:
         ("Takes back", _names(entry.cancels)),
         ("Catalog", catalog.version),
     ]
-    return "\n".join([f"{entry.key}: {entry.name}", *(_row(name, text) for name, text in rows if text)])
+    return Explanation(f"{entry.key}: {entry.name}", tuple((name, text) for name, text in rows if text), known=True)
 
 
 def _numbers(entry: Entry) -> str:
@@ -126,7 +136,7 @@ def _subcode(key: FaultKey, number: int, *, catalog: Catalog) -> Explanation:
     title = f"{key}.{number}: {entry.name if entry is not None and rules else 'unknown'}"
     rows = [(_units(rule), _rule(rule, catalog=catalog)) for rule in rules]
     rows += [("Otherwise", f"as {key}: {catalog.action(key).value}"), ("Catalog", catalog.version)]
-    return Explanation(text="\n".join([title, *(_row(name, text) for name, text in rows)]), known=bool(rules))
+    return Explanation(title, tuple(rows), known=bool(rules))
 
 
 def _units(rule: SubCode) -> str:
@@ -139,15 +149,15 @@ def _rule(rule: SubCode, *, catalog: Catalog) -> str:
     return f"status {statuses}: {rule.name}. Action class {rule.action.value}.{advice} {catalog.does[rule.action]}"
 
 
-def _unknown(key: FaultKey, *, catalog: Catalog) -> str:
+def _unknown(key: FaultKey, *, catalog: Catalog) -> Explanation:
     action = catalog.action(key)
-    rows = [
+    rows = (
         ("Means", "Unknown: this code is not in the catalog. It can be added by an override file."),
         ("Done", catalog.does[action]),
         ("Action class", action.value),
         ("Catalog", catalog.version),
-    ]
-    return "\n".join([f"{key}: unknown", *(_row(name, text) for name, text in rows)])
+    )
+    return Explanation(f"{key}: unknown", rows, known=False)
 
 
 def _row(name: str, text: str) -> str:

@@ -149,3 +149,16 @@ def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> No
 def test_what_is_no_code_is_refused_in_one_line(catalog: Catalog, query: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         explain.explain_code(query, catalog=catalog)
+
+
+def test_programs_get_the_same_as_people(catalog: Catalog) -> None:
+    explanation = explain.explain_code("79", catalog=catalog)
+
+    told = explanation.as_json()
+
+    assert told["title"] == explanation.text.splitlines()[0]
+    assert told["known"] is True
+    rows = told["rows"]
+    assert isinstance(rows, list)
+    assert [row["name"] for row in rows] == [name for name, _ in explanation.rows]
+    assert json.loads(json.dumps(told)) == told
