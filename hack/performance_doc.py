@@ -36,7 +36,7 @@ _TAIL = """
 
 | program | how |
 |---|---|
-| `bench.restart` | pods in turns: one is swapped by the product, one restarted by the bare calls; then failures in a row |
+| `bench.restart` | pods in turns: one swapped by the product, one restarted by the bare calls; then failures in a row |
 | `bench.reruns` | whole pods with init, sidecar and main, against the bare calls |
 | `bench.gang` | 20 members on one node fail one after another; by the containers' own clocks, against the bare calls |
 | `bench.hub` | simulated agents, each with its own TCP connection and TLS, on the real controller |
