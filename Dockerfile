@@ -1,6 +1,9 @@
 # The image of the node agent and of the controller (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
+# For an image that can be made again, name the base by its digest:
+#   docker build --build-arg PYTHON=python:3.11-slim-bookworm@sha256:… --build-arg REVISION=$(git rev-parse HEAD) …
+ARG PYTHON=python:3.11-slim-bookworm
 
-FROM python:3.11-slim-bookworm AS build
+FROM ${PYTHON} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY agent agent
@@ -9,10 +12,10 @@ COPY common common
 COPY controller controller
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 RUN python -m venv --without-pip /opt/kubemend \
-    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir /wheels/*.whl
+    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir "$(echo /wheels/*.whl)[traces]"
 
 # glibc, not musl: the driver's library, which comes from the host, is built for it.
-FROM python:3.11-slim-bookworm
+FROM ${PYTHON}
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore wheel setuptools pip
 COPY --from=build /opt/kubemend /opt/kubemend
 
@@ -20,7 +23,7 @@ COPY --from=build /opt/kubemend /opt/kubemend
 # /host. Found there it is the right one also after an upgrade of the driver, and while the NVIDIA container toolkit
 # starts nothing (a GPU is lost). One folder per place, each with one link: the host's own folders hold its libc, too.
 # Links that lead nowhere are passed over.
-RUN arch="$(uname -m)"; number=0; for place in \
+RUN set -eu; arch="$(uname -m)"; number=0; for place in \
         /run/nvidia/driver/usr/lib/$arch-linux-gnu \
         /run/nvidia/driver/usr/lib64 \
         /usr/lib/$arch-linux-gnu \
@@ -34,6 +37,23 @@ RUN arch="$(uname -m)"; number=0; for place in \
     done
 ENV LD_LIBRARY_PATH=/opt/nvml/1:/opt/nvml/2:/opt/nvml/3:/opt/nvml/4:/opt/nvml/5:/opt/nvml/6
 
-ENV PATH=/opt/kubemend/bin:$PATH
+# Nothing is written into the image while it runs: root file systems are read-only, and what Python compiles is there.
+ENV PATH=/opt/kubemend/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+
+# What scanners and registries ask for. What is inside they read from dpkg's list and the *.dist-info of /opt/kubemend.
+ARG PYTHON
+ARG VERSION=0.1.0
+ARG REVISION=
+ARG CREATED=
+LABEL org.opencontainers.image.title="kubemend" \
+      org.opencontainers.image.description="Fast, device-aware, in-place recovery of GPU workloads on Kubernetes." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="${PYTHON}"
+
+# The controller and the command need no root. The agent does, and its DaemonSet says so.
+USER 65532:65532
 ENTRYPOINT ["kubemend"]
 CMD ["agent"]

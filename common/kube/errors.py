@@ -6,7 +6,7 @@
     ├── ApiUnavailableError    no answer, or an answer that says "later" (429, 5xx)
     │   └── NotConfiguredError no usable kubeconfig or service account
     ├── UnauthorizedError      401: who we are was not accepted
-    ├── ForbiddenError         403: RBAC lacks a rule
+    ├── ForbiddenError         403: RBAC lacks a rule, or an admission policy refuses it
     ├── NotFoundError          404
     ├── ConflictError          409: another writer was first, or the object is a new one of the same name
     ├── GoneError              410: the resource version is too old; list again
@@ -15,7 +15,7 @@
 
 import http
 import json
-from typing import Any
+from typing import Any, Final
 
 from common.kube import paths
 
@@ -57,7 +57,7 @@ class UnauthorizedError(KubeError):
 
 
 class ForbiddenError(KubeError):
-    """The credentials are good, but RBAC does not allow this."""
+    """The credentials are good, but RBAC does not allow this, or an admission policy refuses it."""
 
 
 class NotFoundError(KubeError):
@@ -97,7 +97,7 @@ def from_status(
     said = str(answer.get("message") or _phrase(status))
     return kind(
         f"cannot {target} at {server}: {said}",
-        mend=_mend(kind, target),
+        mend=_mend(kind, target, said=said),
         status=status,
         reason=str(answer.get("reason") or ""),
         retry_after=retry_after,
@@ -112,6 +112,9 @@ def _kind(status: int) -> type[KubeError]:
     return _BY_STATUS.get(status, InvalidError)
 
 
+_POLICY: Final = "ValidatingAdmissionPolicy"
+"""In the message of a refusal by one of them; what refuses by RBAC says nothing of a policy."""
+
 _BY_STATUS: dict[int, type[KubeError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
@@ -121,7 +124,9 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 }
 
 
-def _mend(kind: type[KubeError], target: paths.Target) -> str:
+def _mend(kind: type[KubeError], target: paths.Target, *, said: str) -> str:
+    if kind is ForbiddenError and _POLICY in said:
+        return "the policy that it names refuses this; its binding says where it applies"
     if kind is ForbiddenError:
         return f'allow verb "{target.verb}" on resource "{target.rbac_resource}" in the role of this service account'
     if kind is UnauthorizedError:

@@ -33,16 +33,18 @@ _RESOURCES = {
 FORBIDDEN = (
     (Right("get", "secrets"), "default"),
     (Right("list", "secrets"), "kubemend"),
-    (Right("patch", "pods"), "default"),
     (Right("deletecollection", "pods"), "default"),
     (Right("create", "pods", subresource="eviction"), "default"),
     (Right("create", "pods"), "kubemend"),
-    (Right("patch", "nodes"), "default"),
-    (Right("delete", "jobs", group="batch"), "default"),
+    (Right("delete", "nodes"), "default"),
+    (Right("patch", "nodes", subresource="status"), "default"),
+    (Right("create", "jobsets", group="jobset.x-k8s.io"), "default"),
+    (Right("delete", "services"), "default"),
+    (Right("delete", "persistentvolumeclaims"), "default"),
     (Right("update", "leases", group="coordination.k8s.io"), "kube-system"),
     (Right("update", "configmaps"), "default"),
 )
-"""What nobody would want of it, each with the namespace."""
+"""What nobody would want of it, each with the namespace. What admission refuses is in ``admission_controllers``."""
 
 
 @pytest.fixture

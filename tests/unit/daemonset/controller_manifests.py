@@ -1,29 +1,22 @@
 """The controller's manifests as ``kubectl kustomize`` renders them, without needing it."""
 
-from pathlib import Path
 from typing import Final
-
-import yaml
 
 from tests.unit.daemonset import manifests
 from tests.unit.daemonset.manifests import Json
 
-CONTROLLER: Final = manifests.REPOSITORY / "daemonset" / "controller"
-CRDS: Final = manifests.REPOSITORY / "daemonset" / "crds"
+CONTROLLER: Final = manifests.DAEMONSET / "controller"
+CRDS: Final = manifests.DAEMONSET / "crds"
 
 
-def render(directory: Path = CONTROLLER) -> list[Json]:
-    """Return the objects of a kustomization, and of the directories that it names."""
-    found: list[Json] = []
-    for name in manifests.listed(directory):
-        path = (directory / name).resolve()
-        found += render(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
-    return found
+def render() -> list[Json]:
+    """Return the objects of the controller, and of the directories that it names."""
+    return manifests.build(CONTROLLER)
 
 
-def one(kind: str) -> Json:
-    """Return the only object of a kind."""
-    (found,) = [obj for obj in render() if obj["kind"] == kind]
+def one(kind: str, *, name: str = "") -> Json:
+    """Return the only object of a kind, or the one of that name."""
+    (found,) = [obj for obj in render() if obj["kind"] == kind and name in ("", obj["metadata"]["name"])]
     return found
 
 

@@ -11,15 +11,33 @@ from hack.devnode.api import patching
 Json = dict[str, Any]
 
 REPOSITORY: Final = Path(__file__).parents[3]
-BASE: Final = REPOSITORY / "daemonset" / "base"
+DAEMONSET: Final = REPOSITORY / "daemonset"
+BASE: Final = DAEMONSET / "base"
+DEFAULT: Final = DAEMONSET / "default"
+ADMISSION: Final = DAEMONSET / "admission"
 COMPONENTS: Final[Mapping[str, Path]] = {
-    path.parent.name: path.parent
-    for path in sorted((REPOSITORY / "daemonset" / "components").glob("*/kustomization.yaml"))
+    path.parent.name: path.parent for path in sorted((DAEMONSET / "components").glob("*/kustomization.yaml"))
+}
+OVERLAYS: Final[Mapping[str, Path]] = {
+    path.parent.name: path.parent for path in sorted((DAEMONSET / "overlays").glob("*/kustomization.yaml"))
 }
 VARIANTS: Final[Sequence[tuple[str, ...]]] = ((), *((name,) for name in COMPONENTS), tuple(COMPONENTS))
 """What is installed: the base alone, with each component, and with all of them."""
 
-_UNDERSTOOD: Final = {"apiVersion", "kind", "namespace", "resources", "images", "patches"}
+INSTALLATIONS: Final = (DAEMONSET, DEFAULT, *OVERLAYS.values())
+"""What is all that a cluster needs."""
+
+CLUSTER_WIDE: Final = {
+    "Namespace",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+"""Kinds of ours that are in no namespace."""
+
+_UNDERSTOOD: Final = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
 
 
 def kustomization(directory: Path) -> Json:
@@ -35,13 +53,25 @@ def listed(directory: Path) -> list[str]:
     return [*told.get("resources", ()), *(patch["path"] for patch in told.get("patches", ()))]
 
 
+def build(directory: Path, *, into: Sequence[Json] = ()) -> list[Json]:
+    """Return the objects of a kustomization; of a component, those that it makes of the ones that are there."""
+    told = kustomization(directory)
+    objects = list(into)
+    for name in told.get("resources", ()):
+        path = (directory / name).resolve()
+        objects += build(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
+    for name in told.get("components", ()):
+        objects = build((directory / name).resolve(), into=objects)
+    for patch in told.get("patches", ()):
+        objects = _patched(objects, yaml.safe_load((directory / patch["path"]).read_text()))
+    return objects
+
+
 def render(variant: Sequence[str] = ()) -> list[Json]:
     """Return the objects of the base with these components."""
-    objects = _resources(BASE)
-    for directory in (COMPONENTS[name] for name in variant):
-        objects += _resources(directory)
-        for patch in kustomization(directory).get("patches", ()):
-            objects = _patched(objects, yaml.safe_load((directory / patch["path"]).read_text()))
+    objects = build(BASE)
+    for name in variant:
+        objects = build(COMPONENTS[name], into=objects)
     return objects
 
 
@@ -69,11 +99,8 @@ def agent(variant: Sequence[str] = ()) -> Json:
     return found
 
 
-def _resources(directory: Path) -> list[Json]:
-    files = kustomization(directory).get("resources", ())
-    return [obj for file in files for obj in yaml.safe_load_all((directory / file).read_text())]
-
-
 def _patched(objects: list[Json], patch: Json) -> list[Json]:
     assert identity(patch) in map(identity, objects), f"a patch of {identity(patch)}, which is not there"
+    if patch.get("$patch") == "delete":
+        return [obj for obj in objects if identity(obj) != identity(patch)]
     return [patching.strategic(obj, patch) if identity(obj) == identity(patch) else obj for obj in objects]

@@ -52,6 +52,14 @@ def test_every_variable_is_a_setting(variant: Sequence[str]) -> None:
     assert not known & OF_OTHERS
 
 
+@pytest.mark.parametrize("directory", manifests.INSTALLATIONS, ids=lambda path: path.name)
+def test_every_variable_of_an_installation_is_a_setting(directory: Path) -> None:
+    (daemon_set,) = [obj for obj in manifests.build(directory) if obj["kind"] == "DaemonSet"]
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    known = {name for option in command(container).params for name in option.envvar or ()}
+    assert variables.expanded(container).keys() <= known | OF_OTHERS
+
+
 @every_variant
 def test_the_agent_learns_its_node_and_its_own_pod(variant: Sequence[str], given: Given) -> None:
     settings = given(variant)

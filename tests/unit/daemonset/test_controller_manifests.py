@@ -13,6 +13,8 @@ from tests.unit.daemonset import controller_manifests, manifests, variables
 
 POD_IP = "10.1.2.3"
 
+every_installation = pytest.mark.parametrize("directory", manifests.INSTALLATIONS, ids=lambda path: path.name)
+
 
 def settings() -> Settings:
     """Return what the container's variables say."""
@@ -96,15 +98,36 @@ def test_all_ports_can_be_reached_and_no_other() -> None:
     assert rule == {"ports": [{"port": port["name"]} for port in controller_manifests.container()["ports"]]}
 
 
-def test_every_variable_is_a_setting() -> None:
+def variables_of(directory: Path) -> dict[str, str]:
+    """Return the controller's variables in an installation, but for those that Kubernetes fills in."""
+    (deployment,) = [obj for obj in manifests.build(directory) if obj["kind"] == "Deployment"]
+    (found,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item.get("value", "") for item in found["env"]}
+
+
+@every_installation
+def test_every_variable_is_a_setting(directory: Path) -> None:
     known = {item.metadata["env"] for item in fields(Settings)}
     known |= {f"KUBEMEND_{item.name.upper()}" for item in fields(Settings)}
-    used = {
-        name
-        for item in controller_manifests.container()["env"]
-        for name in variables.REFERENCE.findall(item.get("value", ""))
-    }
-    assert {item["name"] for item in controller_manifests.container()["env"]} <= known | used
+    given = variables_of(directory)
+    used = {name for value in given.values() for name in variables.REFERENCE.findall(value)}
+    assert given.keys() <= known | used
+
+
+@every_installation
+def test_only_those_who_observe_do_nothing(directory: Path) -> None:
+    observes = directory.name == "observe-only"
+    (daemon_set,) = [obj for obj in manifests.build(directory) if obj["kind"] == "DaemonSet"]
+    (agent,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    dry = {"name": "KUBEMEND_DRY_RUN", "value": "true"}
+    assert (dry in agent["env"], variables_of(directory).get(dry["name"]) == "true") == (observes, observes)
+
+
+@every_installation
+def test_jobsets_are_run_where_the_right_to_is_given(directory: Path) -> None:
+    roles = [obj for obj in manifests.build(directory) if obj["metadata"]["name"] == "kubemend-jobsets"]
+    switched_off = variables_of(directory).get("KUBEMEND_JOBSETS") == "false"
+    assert (len(roles), Settings().jobsets) == (0 if switched_off else 2, True)
 
 
 def test_names_are_those_that_the_controller_uses() -> None:
@@ -123,11 +146,19 @@ def test_the_agents_account_is_theirs() -> None:
     assert settings().agent_user() == f"system:serviceaccount:{namespace}:{name}"
 
 
-@pytest.mark.parametrize("kind", ["RoleBinding", "ClusterRoleBinding"])
-def test_the_roles_are_bound_to_the_account_of_the_pods(kind: str) -> None:
-    binding = controller_manifests.one(kind)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("RoleBinding", "kubemend-controller"),
+        ("ClusterRoleBinding", "kubemend-controller"),
+        ("ClusterRoleBinding", "kubemend-jobsets"),
+    ],
+)
+def test_the_roles_are_bound_to_the_account_of_the_pods(kind: str, name: str) -> None:
+    binding = controller_manifests.one(kind, name=name)
     account = controller_manifests.one("ServiceAccount")
-    assert binding["roleRef"]["name"] == controller_manifests.one(binding["roleRef"]["kind"])["metadata"]["name"]
+    assert binding["roleRef"]["name"] == name
+    assert controller_manifests.one(binding["roleRef"]["kind"], name=name)
     (subject,) = binding["subjects"]
     assert manifests.identity(account) == (subject["kind"], subject["namespace"], subject["name"])
     pod = controller_manifests.one("Deployment")["spec"]["template"]["spec"]

@@ -1,11 +1,13 @@
-"""The Dockerfile agrees with the package and with the DaemonSet. (Building it takes a registry; see docs.)"""
+"""The Dockerfile agrees with the package and the manifests, and keeps some rules. (Building it takes a registry.)"""
 
 import fnmatch
+import json
 import re
 import tomllib
 from pathlib import PurePosixPath
+from typing import Any
 
-from tests.unit.daemonset import manifests
+from tests.unit.daemonset import controller_manifests, manifests
 
 TEXT = (manifests.REPOSITORY / "Dockerfile").read_text()
 INSTRUCTIONS = [
@@ -25,12 +27,78 @@ def variables() -> dict[str, str]:
     return dict(word.split("=", 1) for words in arguments("ENV") for word in words)
 
 
+def labels() -> dict[str, str]:
+    """Return what LABEL sets."""
+    (rest,) = [rest for word, rest in INSTRUCTIONS if word == "LABEL"]
+    return dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', rest))
+
+
+def defaults() -> dict[str, str]:
+    """Return what ARG sets, where it sets something."""
+    return dict(word.split("=", 1) for (word,) in arguments("ARG") if "=" in word)
+
+
+def project() -> dict[str, Any]:
+    """Return what pyproject.toml says of the project."""
+    found: dict[str, Any] = tomllib.loads((manifests.REPOSITORY / "pyproject.toml").read_text())["project"]
+    return found
+
+
 def test_the_tools_that_build_stay_in_a_stage_of_their_own() -> None:
     build, final = arguments("FROM")
     assert build[1:] == ["AS", "build"]
     assert final == build[:1]
     assert ["--from=build", "/opt/kubemend", "/opt/kubemend"] in arguments("COPY")
-    assert "/" not in final[0], "no registry: whoever builds chooses it"
+
+
+def test_the_base_can_be_pinned_by_its_digest_and_is_of_no_registry() -> None:
+    assert INSTRUCTIONS[0][0] == "ARG", "before the first FROM, else FROM does not see it"
+    assert {words[0] for words in arguments("FROM")} == {"${PYTHON}"}
+    name, _, tag = defaults()["PYTHON"].partition(":")
+    assert "/" not in name, "whoever builds chooses it"
+    assert re.fullmatch(r"\d+\.\d+-slim-\w+", tag), "a version, and Debian's, but never latest"
+    assert f">={tag.partition('-')[0]}" == project()["requires-python"]
+
+
+def test_no_instruction_does_what_makes_images_unsafe_or_large() -> None:
+    used = {word for word, _ in INSTRUCTIONS}
+    assert used <= {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD"}
+    scripts = [rest for word, rest in INSTRUCTIONS if word == "RUN"]
+    assert scripts
+    for script in scripts:
+        assert not re.search(r"\b(curl|wget|sudo|chmod|ssh|git)\b|http", script), "all comes by COPY and pip"
+        assert "pip install" not in script or "--no-cache-dir" in script
+        assert ";" not in script or script.startswith("set -eu;"), "a step that fails ends the build"
+    secret = re.compile(r"token|secret|passw|key", re.IGNORECASE)
+    assert not [name for name in (*defaults(), *variables()) if secret.search(name)]
+    assert all(words[0].startswith("/") for words in arguments("WORKDIR"))
+
+
+def test_programs_are_started_without_a_shell() -> None:
+    started = [rest for word, rest in INSTRUCTIONS if word in ("ENTRYPOINT", "CMD")]
+    assert len(started) == 2
+    assert all(isinstance(json.loads(rest), list) for rest in started)
+
+
+def test_the_image_is_no_roots_and_only_the_agent_asks_for_it() -> None:
+    ((user,),) = arguments("USER")
+    words = [word for word, _ in INSTRUCTIONS]
+    assert "RUN" not in words[words.index("USER") :]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "numbers: kubelet compares no names (runAsNonRoot)"
+    context = controller_manifests.one("Deployment")["spec"]["template"]["spec"]["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+    assert manifests.agent()["securityContext"]["runAsUser"] == 0
+
+
+def test_the_labels_say_what_the_package_says() -> None:
+    assert labels()["title"] == project()["name"]
+    assert labels()["description"] == project()["description"]
+    assert labels()["licenses"] == project()["license"]
+    assert (labels()["version"], defaults()["VERSION"]) == ("${VERSION}", project()["version"])
+    assert labels()["base.name"] == "${PYTHON}"
+    given = {name.strip("${}") for name in labels().values() if name.startswith("${")}
+    declared = {words[0].partition("=")[0] for words in arguments("ARG")}
+    assert given <= declared
 
 
 def test_what_is_copied_is_sent_to_the_builder() -> None:

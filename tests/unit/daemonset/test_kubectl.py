@@ -1,8 +1,6 @@
 """What the other tests here take for the rendered manifests is what ``kubectl kustomize`` makes of them."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,34 +8,46 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.daemonset import manifests, variables
+from tests.unit.daemonset import kubectl, manifests, variables
 
-_SECONDS = 60.0
-_PLACES = filter(None, (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH")))
-_KUBECTL = shutil.which("kubectl", path=os.pathsep.join(_PLACES))
-
-pytestmark = pytest.mark.skipif(_KUBECTL is None, reason="no kubectl in $KUBEBUILDER_ASSETS or $PATH")
+pytestmark = pytest.mark.skipif(kubectl.PROGRAM is None, reason=kubectl.MISSING)
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
+every_installation = pytest.mark.parametrize("directory", manifests.INSTALLATIONS, ids=lambda path: path.name)
+
+DIGEST = "sha256:" + 64 * "0"
 
 
 def rendered(variant: Sequence[str], directory: Path) -> list[manifests.Json]:
     """Return what kubectl makes of a kustomization in this directory, written as docs/operations.md says."""
-    wanted = {
-        "resources": [os.path.relpath(manifests.BASE, directory)],
-        "components": [os.path.relpath(manifests.COMPONENTS[name], directory) for name in variant],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-    assert _KUBECTL is not None
-    made = subprocess.run(
-        [_KUBECTL, "kustomize", str(directory)], capture_output=True, text=True, timeout=_SECONDS, check=False
+    return made(
+        directory,
+        resources=[os.path.relpath(manifests.BASE, directory)],
+        components=[os.path.relpath(manifests.COMPONENTS[name], directory) for name in variant],
     )
-    assert (made.returncode, made.stderr) == (0, "")
-    return list(yaml.safe_load_all(made.stdout))
+
+
+def made(directory: Path, **wanted: Any) -> list[manifests.Json]:
+    """Return what kubectl makes of a kustomization that is written into this directory."""
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    return kubectl.render(directory)
 
 
 @every_variant
 def test_kubectl_renders_the_same(variant: Sequence[str], tmp_path: Path) -> None:
     assert in_order(rendered(variant, tmp_path)) == in_order(manifests.render(variant))
+
+
+@every_installation
+def test_kubectl_renders_the_same_of_what_is_installed(directory: Path) -> None:
+    assert in_order(kubectl.render(directory)) == in_order(manifests.build(directory))
+
+
+def test_the_image_of_all_is_named_in_one_place(tmp_path: Path) -> None:
+    image = {"name": "kubemend", "newName": "registry.example.com/kubemend", "digest": DIGEST}
+    objects = made(tmp_path, resources=[os.path.relpath(manifests.DEFAULT, tmp_path)], images=[image])
+    templates = [obj["spec"]["template"]["spec"] for obj in objects if obj["kind"] in ("DaemonSet", "Deployment")]
+    images = [container["image"] for template in templates for container in template["containers"]]
+    assert images == 2 * [f"registry.example.com/kubemend@{DIGEST}"]
 
 
 def test_a_variable_still_comes_before_its_use(tmp_path: Path) -> None:

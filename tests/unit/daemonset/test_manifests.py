@@ -14,11 +14,14 @@ from tests.unit.daemonset import controller_manifests, manifests
 
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
 
+SELF_CONTAINED = (manifests.BASE, manifests.ADMISSION, *manifests.COMPONENTS.values())
+"""Directories that name no others."""
+
 PLACES_WITH_MOUNTS = {"/run/containerd", "/run/crio", "/var/lib/kubelet/pods", "/host/run/nvidia"}
 """Where others mount below: file systems of containers, volumes of pods, the root of a driver's container."""
 
 
-@pytest.mark.parametrize("directory", [manifests.BASE, *manifests.COMPONENTS.values()], ids=lambda path: path.name)
+@pytest.mark.parametrize("directory", SELF_CONTAINED, ids=lambda path: path.name)
 def test_every_file_is_named_by_its_kustomization(directory: Path) -> None:
     assert sorted(manifests.listed(directory)) == sorted(
         path.name for path in directory.iterdir() if path.name != "kustomization.yaml"
@@ -30,8 +33,7 @@ def test_every_object_is_there_once_and_in_our_namespace(variant: Sequence[str])
     objects = manifests.render(variant)
     identities = [manifests.identity(obj) for obj in objects]
     assert len(set(identities)) == len(identities)
-    cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
-    assert {namespace for kind, namespace, _ in identities if kind not in cluster_wide} == {"kubemend"}
+    assert {namespace for kind, namespace, _ in identities if kind not in manifests.CLUSTER_WIDE} == {"kubemend"}
     assert manifests.kustomization(manifests.BASE)["namespace"] == manifests.one("Namespace")["metadata"]["name"]
 
 

@@ -43,6 +43,13 @@ def test_forbidden_names_the_rule_that_is_missing() -> None:
     )
 
 
+def test_a_policy_that_refuses_is_no_missing_rule() -> None:
+    said = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'kubemend-agent-status' denied request: not this node"
+    text = str(_error(403, json.dumps({"message": said, "reason": "Forbidden"})))
+    assert "allow verb" not in text
+    assert text.endswith(": the policy that it names refuses this; its binding says where it applies")
+
+
 @pytest.mark.parametrize("body", ["", "<html>\nbad gateway", "[]", "null", '{"message": null}', "\x00"])
 def test_bodies_of_any_kind_give_one_line(body: str) -> None:
     assert "\n" not in str(_error(502, body))

@@ -1,0 +1,124 @@
+"""What an agent's token is good for, and what not."""
+
+from typing import Final
+
+from common.kube import client, paths
+from controller.restarts import names
+from tests.contract.api import objects, restarts
+from tests.contract.api.admission_calls import (
+    HERE,
+    RULES,
+    THERE,
+    Case,
+    Scene,
+    deleted,
+    makes,
+    owned,
+    patched,
+    retells,
+    says,
+    status,
+    taint_rule,
+    taints,
+    tells,
+)
+
+OURS: Final = "kubemend.io/DevicesHealthy"
+
+SPEAKS: Final = (
+    "kubemend-agent-status' denied request: the agent of node node-here speaks for that node and its pods alone"
+)
+NO_OTHERS: Final = (
+    "kubemend-agent-status' denied request: an agent writes conditions whose type begins with kubemend.io/"
+)
+NOTHING_BUT: Final = "kubemend-agent-status' denied request: an agent writes nothing of a status but conditions"
+NO_METADATA: Final = (
+    "kubemend-agent-status' denied request: an agent changes no labels, annotations, finalizers or owners"
+)
+IN_ITS_NAME: Final = (
+    "kubemend-agent-events' denied request: the agent of node node-here tells Events as kubemend and in"
+)
+OF_ITS_NODE: Final = (
+    "kubemend-agent-events' denied request: the agent of node node-here tells of pods and of that node alone"
+)
+ONLY_TIME: Final = (
+    "kubemend-agent-events' denied request: of an Event that is there an agent changes only message, count"
+)
+NO_NODE: Final = "denied request: the token names no node"
+NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-agent" cannot {} resource "{}"'
+
+
+async def untaints_another_node(api: client.KubeClient, scene: Scene) -> None:
+    """Delete the rule that another node's agent has made."""
+    made = await scene.administrator.create(RULES, taint_rule(THERE))
+    await api.delete(f"{RULES}/{made['metadata']['name']}")
+
+
+async def asks_for_a_token(api: client.KubeClient, _: Scene) -> None:
+    """Ask for the controller's token."""
+    accounts = paths.collection("serviceaccounts", namespace="kubemend")
+    await api.create(f"{accounts}/kubemend-controller/token", {"spec": {}})
+
+
+CASES = (
+    Case("its pod's condition", "agent", status("here", says(OURS))),
+    Case("changes its pod's condition", "agent", status("told", says(OURS, "False"))),
+    Case("a condition of a pod that ends", "agent", status("ending", says("kubemend.io/DeviceFailure"))),
+    Case("its node's condition", "agent", status(HERE, says(OURS))),
+    Case("an Event about its pod", "agent", tells()),
+    Case("an Event about its node", "agent", tells(where="default", about={"kind": "Node", "name": HERE})),
+    Case("counts its Event on", "agent", retells(HERE, {"count": 2, "message": "again"})),
+    Case("lists pods", "agent", lambda api, scene: api.list(scene.of("pods"))),
+    Case("taints its node's device", "agent", taints()),
+    Case("another node's pod", "agent", status("there", says(OURS)), SPEAKS),
+    Case("a pod of no node", "agent", status("nowhere", says(OURS)), SPEAKS),
+    Case("another node", "agent", status(THERE, says(OURS)), SPEAKS),
+    Case("its pod is ready", "agent", status("here", says("Ready")), NO_OTHERS),
+    Case("its pod is a target of disruption", "agent", status("here", says("DisruptionTarget")), NO_OTHERS),
+    Case("its node is ready", "agent", status(HERE, says("Ready", "False")), NO_OTHERS),
+    Case("drops kubelet's condition", "agent",
+         status("told", {"conditions": [{"type": "Ready", "$patch": "delete"}]}), NO_OTHERS),
+    Case("its pod's phase", "agent", status("here", {"phase": "Failed"}), NOTHING_BUT),
+    Case("its pod's address", "agent", status("here", {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}),
+         NOTHING_BUT),
+    Case("its node's capacity", "agent", status(HERE, {"capacity": {"nvidia.com/gpu": "64"}}),
+         NOTHING_BUT),
+    Case("its pod's labels by its status", "agent", status("here", says(OURS), labels={"app": "db"}), NO_METADATA),
+    Case("its pod opts in by its status", "agent",
+         status("here", says(OURS), annotations={"kubemend.io/restart": "InPlace"}), NO_METADATA),
+    Case("its pod's finalizers by its status", "agent", status("here", {}, finalizers=["a.b/c"]), NO_METADATA),
+    Case("its node's labels by its status", "agent", status(HERE, says(OURS), labels={"zone": "x"}), NO_METADATA),
+    Case("its node's owner by its status", "agent", status(HERE, {}, **owned()), NO_METADATA),
+    Case("token of no pod", "unbound", status("here", says(OURS)), NO_NODE),
+    Case("token of no pod, for a node", "unbound", status(HERE, says(OURS)), NO_NODE),
+    Case("token of no pod, an Event", "unbound", tells(), NO_NODE),
+    Case("an Event in another node's name", "agent", tells(node=THERE), IN_ITS_NAME),
+    Case("an Event as kubelet", "agent", tells(component="kubelet"), IN_ITS_NAME),
+    Case("an Event about another node", "agent", tells(where="default", about={"kind": "Node", "name": THERE}),
+         OF_ITS_NODE),
+    Case("an Event about a Deployment", "agent",
+         tells(where="default", about={"kind": "Deployment", "name": "a", "namespace": "default"}), OF_ITS_NODE),
+    Case("another node's Event", "agent", retells(THERE, {"message": "all is well"}), IN_ITS_NAME),
+    Case("turns its Event upon another pod", "agent", retells(HERE, {"involvedObject": {"name": "there"}}),
+         ONLY_TIME),
+    Case("the reason of its Event", "agent", retells(HERE, {"reason": "Killing"}), ONLY_TIME),
+    Case("taints another node's device", "agent", taints(THERE), "belong to that node alone"),
+    Case("evicts by a device's taint", "agent", taints(effect="NoExecute"), "and the effect NoSchedule"),
+    Case("taints all devices of a driver", "agent", taints(device=""), "taints single devices"),
+    Case("another node's taint", "agent", untaints_another_node, "belong to that node alone"),
+    Case("deletes a pod", "agent", deleted("here"), NO_RIGHT.format("delete", "pods")),
+    Case("changes a pod", "agent", patched("here", {"metadata": {"labels": {"app": "db"}}}),
+         NO_RIGHT.format("patch", "pods")),
+    Case("drains its node", "agent", patched(HERE, {"spec": {"unschedulable": True}}),
+         NO_RIGHT.format("patch", "nodes")),
+    Case("runs a pod", "agent", makes("pods", objects.pod("x")), NO_RIGHT.format("create", "pods")),
+    Case("reads Secrets", "agent", lambda api, scene: api.list(scene.of("secrets")),
+         NO_RIGHT.format("list", "secrets")),
+    Case("reads the hub's key", "agent",
+         lambda api, _: api.get(f"{paths.collection('secrets', namespace='kubemend')}/kubemend-hub-tls"),
+         NO_RIGHT.format("get", "secrets")),
+    Case("makes itself the controller", "agent", asks_for_a_token,
+         NO_RIGHT.format("create", "serviceaccounts/token")),
+    Case("asks for a round", "agent", makes("restarts", restarts.restart("x"), group=names.GROUP, version="v1alpha1"),
+         NO_RIGHT.format("create", "restarts")),
+)  # fmt: skip

@@ -1,0 +1,117 @@
+"""What the controller's token is good for, and what not."""
+
+from typing import Final
+
+from common.kube import paths
+from controller.restarts import names
+from tests.contract.api import objects, restarts
+from tests.contract.api.admission_calls import (
+    THERE,
+    Case,
+    deleted,
+    job,
+    makes,
+    owned,
+    patched,
+    removes,
+    says,
+    status,
+    tainted,
+)
+
+CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+STOLEN: Final = {"kubernetes.io/service-account.name": "kubemend-agent"}
+TAINT: Final = {"key": "kubemend.io/device-failure", "value": "Xid79", "effect": "NoSchedule"}
+JOBSETS: Final = {"group": "jobset.x-k8s.io", "version": "v1alpha2"}
+
+NO_OTHER_TAINT: Final = "kubemend-controller-nodes' denied request: the controller sets and removes the taint"
+NOTHING_BUT: Final = (
+    "kubemend-controller-pods' denied request: the controller writes nothing of a pod's status but cond"
+)
+NOT_OPTED_IN: Final = (
+    "kubemend-controller-pods' denied request: the controller marks and deletes only pods that opted in: pod "
+)
+ONLY_ITS_TAINT: Final = (
+    "kubemend-controller-nodes' denied request: the controller changes nothing of a node but its taint"
+)
+OF_A_JOBSET: Final = "denied request: the controller touches only {} whose controlling owner is a JobSet"
+NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
+
+CASES = (
+    Case("marks a pod", "controller", status("asked", says("DisruptionTarget"))),
+    Case("marks a pod for its device", "controller", status("asked", says("kubemend.io/DeviceFailure"))),
+    Case("deletes a pod that opted in", "controller", deleted("asked")),
+    Case("deletes a pod of a namespace that opted in", "controller",
+         lambda api, scene: api.delete(paths.pod("opted-in", "owned"), options={"gracePeriodSeconds": 1})),
+    Case("begins a round", "controller",
+         lambda api, scene: api.create(names.collection(scene.namespace), restarts.new_round("team-a").body("x"))),
+    Case("its Lease", "controller",
+         makes("leases", {"metadata": {"name": "kubemend-controller"}}, group="coordination.k8s.io", where="kubemend")),
+    Case("reviews a token", "controller", lambda api, _: api.create(paths.TOKEN_REVIEWS, {"spec": {"token": "x"}})),
+    Case("a Job of a JobSet", "controller", makes("jobs", job("new", **owned()), group="batch")),
+    Case("ends a Job of a JobSet", "controller", removes("jobs", "of-a-jobset", group="batch")),
+    Case("a JobSet's Service", "controller",
+         makes("services", {"metadata": {"name": "js", **owned()}, "spec": {"clusterIP": "None"}})),
+    Case("a JobSet's volume claim", "controller",
+         makes("persistentvolumeclaims",
+               {"metadata": {"name": "c", "labels": {"jobset.sigs.k8s.io/jobset-name": "js"}}, "spec": CLAIM})),
+    Case("a JobSet of ours that is over", "controller", removes("jobsets", "ours", **JOBSETS)),
+    Case("lets a waiting pod go", "controller",
+         patched("waiting", {"spec": {"nodeSelector": {"rack": "1"}, "schedulingGates": [
+             {"name": "kubemend.io/exclusive-placement", "$patch": "delete"}]}})),
+    Case("taints a node whose device failed", "controller", tainted(THERE, TAINT)),
+    Case("a pod is ready", "controller", status("asked", says("Ready")), "and no others"),
+    Case("a pod's phase", "controller", status("asked", {"phase": "Failed"}), NOTHING_BUT),
+    Case("a pod's labels by its status", "controller", status("asked", {}, labels={"app": "db"}),
+         "no labels, annotations, finalizers or owners of pods"),
+    Case("a pod that did not opt in", "controller", deleted("owned"), NOT_OPTED_IN),
+    Case("marks a pod that did not opt in", "controller", status("owned", says("DisruptionTarget")), NOT_OPTED_IN),
+    Case("a pod that nobody makes anew", "controller", deleted("alone"), "that a controller owns and makes anew"),
+    Case("a pod that does not wait", "controller", patched("there", {"metadata": {"labels": {"app": "db"}}}),
+         "changes only pods that wait for their place"),
+    Case("the image of a pod that waits", "controller",
+         patched("waiting", {"spec": {"containers": [{"name": "trainer", "image": "miner:1"}]}}),
+         "changes nothing else of it"),
+    Case("another's gate", "controller",
+         patched("waiting", {"spec": {"schedulingGates": [{"name": "quota.example.com/q", "$patch": "delete"}]}}),
+         "lifts its own gate"),
+    Case("a node's labels", "controller", patched(THERE, {"metadata": {"labels": {"zone": "x"}}}),
+         "no labels, annotations, finalizers or owners of nodes"),
+    Case("drains a node", "controller", patched(THERE, {"spec": {"unschedulable": True}}), ONLY_ITS_TAINT),
+    Case("another taint", "controller", tainted(THERE, {**TAINT, "key": "a.b/c"}),
+         NO_OTHER_TAINT),
+    Case("evicts by its taint", "controller", tainted(THERE, {**TAINT, "effect": "NoExecute"}),
+         NO_OTHER_TAINT),
+    Case("removes another's taint", "controller",
+         patched("node-tainted", {"spec": {"taints": [TAINT]}}), NO_OTHER_TAINT),
+    Case("a Job of nobody", "controller", makes("jobs", job("x"), group="batch"), OF_A_JOBSET.format("jobs")),
+    Case("a Job of a CronJob", "controller",
+         makes("jobs", job("x", **owned(kind="CronJob", api_version="batch/v1")), group="batch"),
+         OF_A_JOBSET.format("jobs")),
+    Case("a Job where the cluster lives", "controller",
+         makes("jobs", job("x", **owned()), group="batch", where="kube-system"), "no JobSets in namespace kube-system"),
+    Case("a Job beside itself", "controller",
+         makes("jobs", job("x", **owned()), group="batch", where="kubemend"), "no JobSets in namespace kubemend"),
+    Case("ends somebody's Job", "controller", removes("jobs", "somebodys", group="batch"), OF_A_JOBSET.format("jobs")),
+    Case("a Service of nobody", "controller",
+         makes("services", {"metadata": {"name": "x"}, "spec": {"clusterIP": "None"}}), OF_A_JOBSET.format("services")),
+    Case("a volume claim of nobody", "controller",
+         makes("persistentvolumeclaims", {"metadata": {"name": "c"}, "spec": CLAIM}), "volume claims for JobSets"),
+    Case("somebody's JobSet", "controller", removes("jobsets", "theirs", **JOBSETS),
+         "touches only JobSets whose spec.managedBy"),
+    Case("another Secret", "controller", makes("secrets", {"metadata": {"name": "x"}}, where="kubemend"),
+         "of secrets the controller writes kubemend/kubemend-hub-tls alone"),
+    Case("a Secret that becomes another's token", "controller",
+         makes("secrets", {"metadata": {"name": "kubemend-hub-tls", "annotations": STOLEN},
+                           "type": "kubernetes.io/service-account-token"}, where="kubemend"), "is an Opaque one"),
+    Case("another Lease", "controller",
+         makes("leases", {"metadata": {"name": "x"}}, group="coordination.k8s.io", where="kubemend"),
+         "of leases the controller writes kubemend/kubemend-controller alone"),
+    Case("reads Secrets", "controller", lambda api, scene: api.list(scene.of("secrets", namespace="kubemend")),
+         NO_RIGHT.format("list", "secrets")),
+    Case("runs a pod", "controller", makes("pods", objects.pod("x")), NO_RIGHT.format("create", "pods")),
+    Case("all pods", "controller", lambda api, scene: api.delete(scene.of("pods")),
+         NO_RIGHT.format("deletecollection", "pods")),
+    Case("a node", "controller", lambda api, _: api.delete(f"{paths.NODES}/{THERE}"),
+         NO_RIGHT.format("delete", "nodes")),
+)  # fmt: skip

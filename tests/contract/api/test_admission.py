@@ -1,0 +1,271 @@
+"""What the agents' and the controller's accounts may do where all is installed, with their real tokens.
+
+Each case is one call, allowed or refused; a refusal is known by its words, so that it is the right rule's.
+"""
+
+import asyncio
+import difflib
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.model.announcements import Announcement
+from agent.model.conditions import Condition, ConditionStatus
+from agent.model.workloads import PodRef, PodUid
+from agent.reporters.events import EventReporter
+from agent.reporters.events import Outcome as Told
+from agent.reporters.node_condition import NodeConditionReporter
+from agent.reporters.node_condition import Outcome as NodeWritten
+from agent.reporters.pod_conditions import Outcome as Written
+from agent.reporters.pod_conditions import PodConditionReporter
+from common.kube import client, errors, paths
+from controller.certificates.keeper import Keeper, KeeperOptions
+from controller.jobset import keeping_off, model
+from controller.model import members
+from controller.model.rounds import Recreate
+from controller.restarts import recreate
+from hack.devnode import loopback, processes
+from tests import eventually
+from tests.contract.api import admission_agents, admission_controllers, admission_scene, installation, jobsets, objects
+from tests.contract.api.admission_calls import HERE, RULES, THERE, Case, Scene, event, job, taint_rule
+from tests.contract.api.installation import Cluster
+
+CASES = (*admission_agents.CASES, *admission_controllers.CASES)
+ALLOWED = [case for case in CASES if not case.refused]
+REFUSED = [case for case in CASES if case.refused]
+
+KIND = "kubemend.io/DevicesHealthy"
+TRY = "?dryRun=All"
+NAMED = {"metadata": {"name": "x"}}
+POLICIES = paths.collection("validatingadmissionpolicies", group="admissionregistration.k8s.io")
+
+NEVER = (
+    Case("agent-status", "agent", lambda api, _: api.patch(f"{paths.NODES}/{THERE}/status{TRY}", {"status": {}})),
+    Case("agent-events", "agent",
+         lambda api, scene: api.create(f"{scene.of('events')}{TRY}", event(scene, node=THERE))),
+    Case("agent-device-taints", "agent", lambda api, _: api.create(f"{RULES}{TRY}", taint_rule(THERE))),
+    Case("controller-pods", "controller", lambda api, scene: api.delete(f"{scene.pod('owned')}{TRY}")),
+    Case("controller-nodes", "controller",
+         lambda api, _: api.patch(f"{paths.NODES}/{THERE}{TRY}", {"metadata": {"labels": {"zone": "x"}}})),
+    Case("controller-jobsets", "controller",
+         lambda api, scene: api.create(f"{scene.of('jobs', 'batch')}{TRY}", job("x"))),
+    Case("controller-own", "controller",
+         lambda api, _: api.create(f"{paths.collection('secrets', namespace='kubemend')}{TRY}", NAMED)),
+)  # fmt: skip
+"""For each policy a call that it alone refuses, and that does nothing where it does not."""
+
+Callers = dict[str, client.KubeClient]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
+    with installation.installed(tmp_path_factory.mktemp("admission"), "device-taints", options=options) as made:
+        made.kubectl("apply", "--server-side", "--filename", str(jobsets.MANIFESTS / "crd.yaml"))
+        made.kubectl("wait", "--for=condition=Established", "customresourcedefinition/jobsets.jobset.x-k8s.io")
+        yield made
+
+
+@pytest.fixture
+async def administrator(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
+    async with cluster.administrator() as api:
+        yield api
+
+
+@pytest.fixture
+async def callers(cluster: Cluster, administrator: client.KubeClient, scene: Scene) -> AsyncIterator[Callers]:
+    """The accounts' clients: an agent's, the same account's without a pod, and the controller's."""
+    async with AsyncExitStack() as stack:
+        pods = {node: await admission_scene.there_is_an_agent(administrator, node) for node in (HERE, THERE)}
+        found = {
+            "agent": await stack.enter_async_context(cluster.account(installation.AGENT, pod=pods[HERE])),
+            "unbound": await stack.enter_async_context(cluster.account(installation.AGENT)),
+            "controller": await stack.enter_async_context(cluster.account(installation.CONTROLLER)),
+        }
+        for case in NEVER:
+            await in_force(case, found, scene)
+        yield found
+
+
+@pytest.fixture
+async def scene(administrator: client.KubeClient) -> Scene:
+    await jobsets.install(administrator)  # it is there: this waits until it is served
+    return await admission_scene.built(administrator)
+
+
+async def in_force(never: Case, callers: Callers, scene: Scene) -> None:
+    """Return when a policy refuses: the API server takes a moment to learn of one."""
+
+    async def refuses() -> bool:
+        try:
+            await never.call(callers[never.who], scene)
+        except errors.ForbiddenError as error:
+            return f"'kubemend-{never.name}'" in str(error)
+        return False
+
+    await eventually.true(refuses)
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def named(api: client.KubeClient, scene: Scene, name: str) -> str:
+    """Return a pod's UID."""
+    return str((await api.get(scene.pod(name)))["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: f"{case.who}: {case.name}")
+async def test_allowed(case: Case, callers: Callers, scene: Scene) -> None:
+    await case.call(callers[case.who], scene)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.who}: {case.name}")
+async def test_refused(case: Case, callers: Callers, scene: Scene) -> None:
+    with pytest.raises(errors.ForbiddenError) as refusal:
+        await case.call(callers[case.who], scene)
+    assert case.refused in str(refusal.value)
+
+
+async def test_every_rule_refuses_in_some_case(callers: Callers, administrator: client.KubeClient) -> None:
+    policies = (await administrator.list(POLICIES)).items
+    assert {policy["metadata"]["name"] for policy in policies} == {f"kubemend-{case.name}" for case in NEVER}
+    for policy in policies:
+        for rule in policy["spec"]["validations"]:
+            words = [rule["message"]] if "message" in rule else re.findall(r"'([^']*)'", rule["messageExpression"])
+            assert any(shared(each, case.refused) > 15 for each in words for case in REFUSED), words
+
+
+def shared(one: str, other: str) -> int:
+    """Return the length of the longest text that is in both."""
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).find_longest_match().size
+
+
+async def test_expressions_are_right_about_the_types_of_what_they_look_at(administrator: client.KubeClient) -> None:
+    async def checked() -> bool:
+        return all("observedGeneration" in policy["status"] for policy in (await administrator.list(POLICIES)).items)
+
+    await eventually.true(checked)
+    for policy in (await administrator.list(POLICIES)).items:
+        assert policy["status"]["typeChecking"] == {}, policy["metadata"]["name"]
+
+
+async def test_the_agents_reporters_get_through(
+    callers: Callers, administrator: client.KubeClient, scene: Scene
+) -> None:
+    pod = PodRef(scene.namespace, "here", PodUid(await named(administrator, scene, "here")))
+    outcomes: asyncio.Queue[Any] = asyncio.Queue()
+    api, took = callers["agent"], outcomes.put_nowait
+    pods = PodConditionReporter(api=api, look_up=lambda _: None, on_outcome=took)
+    node = NodeConditionReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=took)
+    events = EventReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=lambda outcome, _: took(outcome))
+    async with running(pods.run()), running(node.run()), running(events.run()), asyncio.timeout(60):
+        pods.set(pod, Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
+        assert await outcomes.get() is Written.WRITTEN
+        node.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
+        assert await outcomes.get() is NodeWritten.WRITTEN
+        for about in (pod, None):
+            events.tell(Announcement(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
+            assert await outcomes.get() is Told.TOLD
+
+
+async def test_the_controller_has_a_pod_recreated(
+    callers: Callers, administrator: client.KubeClient, scene: Scene
+) -> None:
+    pod = members.PodRef(scene.namespace, "asked", members.PodUid(await named(administrator, scene, "asked")))
+    outcomes: asyncio.Queue[recreate.Outcome] = asyncio.Queue()
+    recreator = recreate.Recreator(
+        api=callers["controller"], on_outcome=lambda _, outcome, __: outcomes.put_nowait(outcome)
+    )
+    async with running(recreator.run()), asyncio.timeout(60):
+        recreator.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
+        assert await outcomes.get() is recreate.Outcome.DELETED
+
+
+async def test_the_controller_keeps_its_certificates(callers: Callers) -> None:
+    await Keeper(callers["controller"], KeeperOptions(namespace="kubemend")).look()
+
+
+async def test_the_controller_taints_a_node_and_lets_pods_back(
+    callers: Callers, administrator: client.KubeClient
+) -> None:
+    path = f"{paths.NODES}/{THERE}"
+    for change in (lambda node: keeping_off.KeepOff(node, 1_000.0, "Xid79"), keeping_off.LetBack):
+        node = keeping_off.node(await administrator.get(path))
+        wanted = change(node)
+        await callers["controller"].patch(path, keeping_off.patch(wanted), content_type=client.Patch.MERGE)
+        tainted = keeping_off.node(await administrator.get(path))
+        assert tainted.is_tainted == isinstance(wanted, keeping_off.KeepOff)
+
+
+async def test_what_is_large_is_not_too_much_for_the_rules(
+    callers: Callers, administrator: client.KubeClient, scene: Scene
+) -> None:
+    """An expression that costs too much refuses (k8s.io/apiserver, pkg/apis/cel): this is as large as objects get."""
+    images = [{"names": [f"registry.example.com/{n}/{i}:1" for i in range(5)], "sizeBytes": 1} for n in range(50)]
+    conditions = [objects.condition(f"example.com/{n}", message="x" * 1024) for n in range(40)]
+    of_node = {"conditions": conditions, "images": images, "capacity": {f"example.com/{n}": "1" for n in range(40)}}
+    await administrator.patch_status(f"{paths.NODES}/{HERE}", {"status": of_node})
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "x" * 1024}}
+    containers = [{"name": f"c{n}", "image": "a", "imageID": "", "ready": False, "restartCount": 0, "state": waiting}
+                  for n in range(100)]  # fmt: skip
+    of_pod = {"status": {"conditions": conditions, "containerStatuses": containers}}
+    for name in ("here", "asked"):
+        await administrator.patch_status(scene.pod(name), of_pod)
+    ours = {"status": {"conditions": [objects.condition(KIND, message="x" * 1024)]}}
+    await callers["agent"].patch_status(scene.pod("here"), ours)
+    await callers["agent"].patch_status(f"{paths.NODES}/{HERE}", ours)
+    marked = {"status": {"conditions": [objects.condition("DisruptionTarget")]}}
+    await callers["controller"].patch_status(scene.pod("asked"), marked)
+
+
+@asynccontextmanager
+async def controller(cluster: Cluster, directory: Path) -> AsyncIterator[Path]:
+    """The controller as a process with its account's token; yields its log."""
+    log = directory / "controller.log"
+    flags = {
+        "kubeconfig": await cluster.kubeconfig(installation.CONTROLLER),
+        "pod-name": "controller-1",
+        "hub-address": f"127.0.0.1:{loopback.free_port()}",
+        "metrics-address": f"127.0.0.1:{loopback.free_port()}",
+    }
+    child = processes.Child.start(
+        [sys.executable, "-m", "cli", "controller", *(f"--{name}={value}" for name, value in flags.items())],
+        name="kubemend controller",
+        log=log,
+        pid_file=directory / "controller.pid",
+        environment={**os.environ, "POD_NAMESPACE": "kubemend"},
+    )
+    try:
+        yield log
+    finally:
+        await child.stop(grace=30.0)
+
+
+async def test_the_controllers_process_leads_and_runs_a_jobset(
+    cluster: Cluster, administrator: client.KubeClient, callers: Callers, scene: Scene, tmp_path: Path
+) -> None:
+    made = admission_scene.jobset("made", manager=model.MANAGED_BY)
+    await administrator.create(jobsets.collection(scene.namespace), made)
+
+    async def is_run() -> bool:
+        listed = [await administrator.list(scene.of(*each)) for each in (("jobs", "batch"), ("services",))]
+        told = await administrator.get(f"{jobsets.collection(scene.namespace)}/made")
+        return all("made" in str(objects.names(each.items)) for each in listed) and "conditions" in told["status"]
+
+    async with controller(cluster, tmp_path) as log:
+        await eventually.true(is_run, look_again=0.2)
+    assert "forbidden" not in log.read_text()

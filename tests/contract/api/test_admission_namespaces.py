@@ -1,0 +1,91 @@
+"""The component restart-namespaces: restarts in place only where the cluster operator allows them."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from common.kube import client, errors, paths
+from controller.restarts import names
+from tests import eventually
+from tests.contract.api import installation, objects, restarts
+from tests.contract.api.installation import Cluster
+
+OPTED_IN: dict[str, Any] = {"annotations": {"kubemend.io/restart": "InPlace"}}
+REFUSED = "may not have restarts in place: the cluster operator allows it with the label kubemend.io/restart=allowed"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with installation.installed(tmp_path_factory.mktemp("namespaces"), "restart-namespaces") as made:
+        yield made
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
+    """An administrator, once the policy is in force: it is for administrators, too."""
+    async with cluster.administrator() as connected:
+        await eventually.true(lambda: refuses(connected))
+        yield connected
+
+
+async def refuses(api: client.KubeClient) -> bool:
+    """Try to create a pod that opts in where that is not allowed."""
+    try:
+        await api.create(f"{objects.pods('default')}?dryRun=All", objects.pod("x", **OPTED_IN))
+    except errors.ForbiddenError:
+        return True
+    return False
+
+
+@pytest.fixture
+async def forbidden(api: client.KubeClient) -> str:
+    return await namespace(api)
+
+
+@pytest.fixture
+async def allowed(api: client.KubeClient) -> str:
+    return await namespace(api, labels={"kubemend.io/restart": "allowed"})
+
+
+async def namespace(api: client.KubeClient, **metadata: Any) -> str:
+    made = await api.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-", **metadata}})
+    return str(made["metadata"]["name"])
+
+
+async def test_pods_opt_in_where_it_is_allowed(api: client.KubeClient, allowed: str) -> None:
+    await api.create(objects.pods(allowed), objects.pod("a", **OPTED_IN))
+    await api.create(objects.pods(allowed), objects.pod("b"))
+    await api.patch(paths.pod(allowed, "b"), {"metadata": OPTED_IN})
+
+
+async def test_pods_do_not_opt_in_elsewhere(api: client.KubeClient, forbidden: str) -> None:
+    with pytest.raises(errors.ForbiddenError, match=f"namespace {forbidden} {REFUSED}"):
+        await api.create(objects.pods(forbidden), objects.pod("a", **OPTED_IN))
+    await api.create(objects.pods(forbidden), objects.pod("b"))
+    with pytest.raises(errors.ForbiddenError, match=f"namespace {forbidden} {REFUSED}"):
+        await api.patch(paths.pod(forbidden, "b"), {"metadata": OPTED_IN})
+
+
+async def test_a_pod_that_had_opted_in_can_still_be_changed(api: client.KubeClient, allowed: str) -> None:
+    await api.create(objects.pods(allowed), objects.pod("a", **OPTED_IN))
+    taken_away = {"metadata": {"labels": {"kubemend.io/restart": None}}}
+    await api.patch(f"{paths.collection('namespaces')}/{allowed}", taken_away, content_type=client.Patch.MERGE)
+    with pytest.raises(errors.ForbiddenError):
+        await api.create(objects.pods(allowed), objects.pod("b", **OPTED_IN))
+    await api.patch(paths.pod(allowed, "a"), {"metadata": {"labels": {"a": "b"}}})
+
+
+async def test_people_ask_for_restarts_where_it_is_allowed(
+    api: client.KubeClient, allowed: str, forbidden: str
+) -> None:
+    await api.create(names.collection(allowed), restarts.restart("a"))
+    with pytest.raises(errors.ForbiddenError, match=f"namespace {forbidden} {REFUSED}"):
+        await api.create(names.collection(forbidden), restarts.restart("a"))
+
+
+async def test_the_controllers_record_of_a_round_is_no_request(
+    cluster: Cluster, api: client.KubeClient, forbidden: str
+) -> None:
+    async with cluster.account(installation.CONTROLLER) as controller:
+        await controller.create(names.collection(forbidden), restarts.new_round(forbidden).body("a"))

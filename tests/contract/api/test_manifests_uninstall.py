@@ -1,0 +1,147 @@
+"""All is installed on a real API server, used, and taken away again: what is left is what the docs say."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from common.kube import client, errors, paths
+from controller.certificates.keeper import Keeper, KeeperOptions
+from controller.restarts import names
+from tests.contract.api import admission_calls, installation, objects, restarts
+from tests.contract.api.installation import Cluster
+from tests.unit.daemonset import kubectl, manifests
+
+Json = dict[str, Any]
+
+COMPONENTS = sorted(manifests.COMPONENTS.keys() - {"gangs", "monitoring"})
+"""Those that ``daemonset/default`` has not; the Prometheus Operator's resources are none of this API server's."""
+OVERLAYS = sorted(path.name for path in (installation.DAEMONSET / "overlays").iterdir())
+
+NODE_CONDITION = "kubemend.io/DevicesHealthy"
+TAINT = {"key": "kubemend.io/device-failure", "value": "Xid79", "effect": "NoSchedule"}
+
+FORGET = (
+    ("delete", "devicetaintrules", "--selector", "app.kubernetes.io/managed-by=kubemend"),
+    ("taint", "nodes", "node-a", "kubemend.io/device-failure-"),
+    ("patch", "node", "node-a", "--subresource", "status", "--patch",
+     '{"status":{"conditions":[{"type":"kubemend.io/DevicesHealthy","$patch":"delete"}]}}'),
+)  # fmt: skip
+"""What docs/operations.md, "Uninstall", has people do about what is no object of the manifests."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The server takes all of it without a warning: kubectl would print it, and fail here."""
+    options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
+    with installation.installed(tmp_path_factory.mktemp("uninstall"), *COMPONENTS, options=options) as made:
+        yield made
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
+    async with cluster.administrator() as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_server_takes_every_overlay_without_a_warning(cluster: Cluster, overlay: str) -> None:
+    directory = installation.DAEMONSET / "overlays" / overlay
+    applied = cluster.kubectl(
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "--output=name",
+        "--kustomize",
+        str(directory),
+    )
+    assert len(applied.splitlines()) == len(kubectl.render(directory))
+
+
+async def test_what_is_uninstalled_leaves_what_the_docs_say(cluster: Cluster, api: client.KubeClient) -> None:
+    await use(cluster, api)
+    assert await traces(api) > {"configmaps/kubemend/kubemend-hub-ca", "secrets/kubemend/kubemend-hub-tls"}
+    cluster.kubectl("delete", "--kustomize", str(cluster.directory))
+    of_workloads = {"pods/default/a: condition kubemend.io/DevicesHealthy", "events/default/told"}
+    of_nodes = {
+        "nodes/node-a: condition kubemend.io/DevicesHealthy",
+        "nodes/node-a: taint kubemend.io/device-failure",
+        "devicetaintrules/kubemend-1",
+    }
+    assert await traces(api) == of_workloads | of_nodes
+    for command in FORGET:
+        cluster.kubectl(*command)
+    assert await traces(api) == of_workloads
+
+
+async def use(cluster: Cluster, api: client.KubeClient) -> None:
+    """Have agent and controller write all that they ever write."""
+    pod = await installation.agent_pod(api, "node-a")
+    await api.create(objects.pods("default"), objects.pod("a", node="node-a"))
+    condition = {"status": {"conditions": [objects.condition(NODE_CONDITION)]}}
+    async with cluster.account(installation.AGENT, pod=pod) as agent:
+        await agent.patch_status(paths.pod("default", "a"), condition)
+        await agent.patch_status(f"{paths.NODES}/node-a", condition)
+        event = admission_calls.event(admission_calls.Scene("default", api), node="node-a")
+        await agent.create(paths.collection("events", namespace="default"), named(event, "told"))
+        await agent.create(admission_calls.RULES, named(admission_calls.taint_rule("node-a"), "kubemend-1"))
+    async with cluster.account(installation.CONTROLLER) as controller:
+        await Keeper(controller, KeeperOptions(namespace="kubemend")).look()
+        leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
+        await controller.create(leases, {"metadata": {"name": "kubemend-controller"}})
+        await controller.create(names.collection("default"), restarts.new_round("default").body("train-1"))
+        taints = (await api.get(f"{paths.NODES}/node-a"))["spec"].get("taints", [])
+        await controller.patch(f"{paths.NODES}/node-a", {"spec": {"taints": [*taints, TAINT]}})
+    ended = paths.pod("kubemend", pod["metadata"]["name"])
+    await api.delete(ended, options={"gracePeriodSeconds": 0})  # as kubelet does in the end
+
+
+def named(obj: Json, name: str) -> Json:
+    """Return an object with a name of its own."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "generateName"}
+    return {**obj, "metadata": {**metadata, "name": name}}
+
+
+async def traces(api: client.KubeClient) -> set[str]:
+    """Return all that the API server has of us: objects that name us, conditions and taints of ours on others."""
+    found: set[str] = set()
+    for path in await collections(api):
+        try:
+            items = (await api.list(path)).items
+        except (errors.NotFoundError, errors.InvalidError):  # cannot be listed, or has just been taken away
+            continue
+        for item in items:
+            found |= marks(item, resource=path.rpartition("/")[2])
+    return found
+
+
+def marks(item: Json, *, resource: str) -> set[str]:
+    """Return what of an object is ours."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    where = "/".join(filter(None, (resource, metadata.get("namespace"), metadata["name"])))
+    source = (item.get("source") or {}).get("component")
+    if "kubemend" in str(metadata) or source == "kubemend":
+        return {where}
+    conditions = [each["type"] for each in (item.get("status") or {}).get("conditions") or () if "type" in each]
+    taints = [each["key"] for each in (item.get("spec") or {}).get("taints") or ()]
+    return {
+        f"{where}: {kind} {name}"
+        for kind, those in (("condition", conditions), ("taint", taints))
+        for name in those
+        if "kubemend" in name
+    }
+
+
+async def collections(api: client.KubeClient) -> list[str]:
+    """Return the paths of everything that can be listed, each resource in one version."""
+    groups = (await api.get("/apis"))["groups"]
+    roots = ["/api/v1", *(f"/apis/{version['groupVersion']}" for group in groups for version in group["versions"])]
+    found: dict[tuple[str, str], str] = {}
+    for root, document in zip(roots, await asyncio.gather(*map(api.get, roots)), strict=True):
+        group = document["groupVersion"].rpartition("/")[0]
+        for resource in document["resources"]:
+            if "list" in resource["verbs"] and group != "events.k8s.io":  # the core's Events by another name
+                found.setdefault((group, resource["name"]), f"{root}/{resource['name']}")
+    return [*found.values()]

@@ -1,0 +1,34 @@
+"""kubectl, where there is one: in ``$KUBEBUILDER_ASSETS`` or ``$PATH``."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tests.unit.daemonset.manifests import Json
+
+MISSING: Final = "no kubectl in $KUBEBUILDER_ASSETS or $PATH"
+
+_SECONDS: Final = 120.0
+_NOTE: Final = re.compile(r"I\d{4} ")
+"""How klog marks what is no warning: that kubectl waited because it asks too much, say."""
+_PLACES = filter(None, (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH")))
+PROGRAM: Final = shutil.which("kubectl", path=os.pathsep.join(_PLACES))
+
+
+def run(*arguments: str) -> str:
+    """Return what kubectl prints; it must succeed and complain of nothing."""
+    assert PROGRAM is not None
+    made = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    complaints = [line for line in made.stderr.splitlines() if not _NOTE.match(line)]
+    assert (made.returncode, complaints) == (0, []), arguments
+    return made.stdout
+
+
+def render(directory: Path) -> list[Json]:
+    """Return the objects of a kustomization."""
+    return list(yaml.safe_load_all(run("kustomize", str(directory))))

@@ -1,0 +1,30 @@
+"""The schemas of the Kubernetes API, as far as the client library knows them: fields, their types, and which must be.
+
+A real API server checks more (``tests/contract/api``); this needs none.
+"""
+
+from typing import Any
+
+from kubernetes.aio.client import models
+
+from tests.unit.daemonset.manifests import Json
+
+
+def is_known(obj: Json) -> bool:
+    """Whether there is a schema for the object's kind; of custom resources there is none."""
+    return hasattr(models, _model(obj))
+
+
+def problems(obj: Json) -> str:
+    """Return what is wrong with an object, each with its place; empty when it fits."""
+    model: Any = getattr(models, _model(obj))
+    try:
+        model.model_validate(obj)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _model(obj: Json) -> str:
+    version = obj["apiVersion"].rpartition("/")[2]
+    return f"{version[0].upper()}{version[1:]}{obj['kind']}"

@@ -1,0 +1,65 @@
+"""The admission policies name what the code names: a changed name is told here, not by refusals in a cluster."""
+
+from typing import Final
+
+import pytest
+
+from agent.model import conditions
+from agent.reporters import event_objects, taint_rules
+from common import conditions as common_conditions
+from controller.certificates import keeper
+from controller.gangs import members
+from controller.hub import identity
+from controller.jobset import keeping_off, model, naming
+from controller.jobset.placement import marks
+from controller.settings import Settings
+from tests.unit.daemonset import manifests
+
+POLICIES: Final = {
+    obj["metadata"]["name"].removeprefix("kubemend-"): obj["spec"]
+    for obj in [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
+    if obj["kind"] == "ValidatingAdmissionPolicy"
+}
+
+
+def words(policy: str) -> str:
+    """Return all expressions of a policy."""
+    spec = POLICIES[policy]
+    told = [*spec["matchConditions"], *spec.get("variables", ()), *spec["validations"]]
+    return "\n".join(each["expression"] for each in told)
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        ("agent-status", [conditions.PREFIX, identity.NODE_NAME]),
+        ("agent-events", [event_objects.COMPONENT, identity.NODE_NAME]),
+        (
+            "agent-device-taints",
+            [taint_rules.TAINT_KEY, taint_rules.MANAGED_BY, taint_rules.MANAGER, identity.NODE_NAME],
+        ),
+        ("controller-pods", [common_conditions.DISRUPTION_TARGET, common_conditions.DEVICE_FAILURE]),
+        ("controller-pods", [members.RESTART, members.IN_PLACE, marks.GATE]),
+        ("controller-nodes", [keeping_off.TAINT, keeping_off.EFFECT]),
+        ("controller-jobsets", [model.MANAGED_BY, naming.JOBSET_NAME, Settings().namespace]),
+        ("controller-own", [keeper.SECRET, keeper.CONFIG_MAP, Settings().lease_name, Settings().namespace]),
+        ("restart-namespaces", [members.RESTART]),
+    ],
+)
+def test_names_are_those_of_the_code(policy: str, named: list[str]) -> None:
+    for name in named:
+        assert f"'{name}'" in words(policy)
+
+
+def test_all_conditions_of_agents_are_allowed() -> None:
+    types = [conditions.DEVICES_HEALTHY, conditions.DEVICE_FAILURE, conditions.IN_PLACE_RESTART]
+    assert all(each.startswith(conditions.PREFIX) for each in types)
+
+
+def test_the_namespaces_label_is_the_same_everywhere() -> None:
+    (binding,) = [
+        obj for obj in manifests.render(("restart-namespaces",)) if obj["kind"] == "ValidatingAdmissionPolicyBinding"
+    ]
+    (selector,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert selector == {"key": members.RESTART, "operator": "NotIn", "values": ["allowed"]}
+    assert f"labels['{members.RESTART}'].orValue('') == 'allowed'" in words("controller-pods")

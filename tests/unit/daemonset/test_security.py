@@ -1,0 +1,80 @@
+"""docs/security.md says of rights, mounts and policies what the manifests say, and what it refers to is there."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.daemonset import manifests
+from tests.unit.daemonset.manifests import Json
+
+TEXT = (manifests.REPOSITORY / "docs" / "security.md").read_text()
+OBJECTS = [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
+ROLES = {f"{obj['kind']} `{obj['metadata']['name']}`": obj for obj in OBJECTS if obj["kind"] in ("ClusterRole", "Role")}
+
+Row = list[str]
+
+
+def section(heading: str) -> str:
+    """Return what stands below a heading, up to the next one."""
+    _, found, rest = TEXT.partition(f"{heading}\n")
+    assert found, heading
+    return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> list[Row]:
+    """Return the cells of a table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def rights(role: Json) -> Iterator[tuple[frozenset[str], str]]:
+    """Yield a role's verbs and resources, as the tables write them."""
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                yield frozenset(rule["verbs"]), f"{group}/{resource}" if group else resource
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_every_right_is_in_the_table_of_its_role_and_no_other(name: str) -> None:
+    (heading,) = re.findall(rf"^### .*: {re.escape(name)}$", TEXT, re.MULTILINE)
+    told = [(frozenset(verbs.split(", ")), resource.strip("`")) for verbs, resource, _ in rows(section(heading))]
+    assert sorted(map(str, told)) == sorted(map(str, rights(ROLES[name])))
+
+
+def test_every_role_has_a_table() -> None:
+    assert set(re.findall(r"(?:Cluster)?Role `[\w-]+`$", TEXT, re.MULTILINE)) == set(ROLES)
+
+
+def test_every_way_into_the_host_is_in_the_table() -> None:
+    told = {name.strip("`") for name, *_ in rows(section("## On the node"))}
+    mounted = {volume["hostPath"]["path"] for volume in manifests.pod()["volumes"]}
+    spec = manifests.pod()
+    settings = {name for name in ("hostPID", "hostNetwork", "hostIPC") if spec.get(name)}
+    assert told == mounted | settings | {"privileged"}
+    read_only = {
+        mount["mountPath"].removeprefix("/host") for mount in manifests.agent()["volumeMounts"] if mount.get("readOnly")
+    }
+    assert {name.strip("`") for name, _, why in rows(section("## On the node")) if "read-only" in why} == read_only
+
+
+def test_every_policy_is_in_the_table() -> None:
+    there = {obj["metadata"]["name"] for obj in OBJECTS if obj["kind"] == "ValidatingAdmissionPolicy"}
+    assert {name.strip("`") for name, _ in rows(section("### Policies"))} == there
+
+
+THREATS = re.findall(r"^### (A .*)$", TEXT, re.MULTILINE)
+REFERENCES = [row[-1].strip("`") for threat in THREATS for row in rows(section(f"### {threat}"))]
+
+
+def test_every_claim_about_a_threat_is_held_by_something() -> None:
+    assert len(THREATS) == 6
+    assert all(re.fullmatch(r"[\w./-]+::.+", reference) for reference in REFERENCES)
+    assert len(REFERENCES) > 40
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_what_holds_a_claim_is_there(reference: str) -> None:
+    name, _, text = reference.partition("::")
+    assert text in (manifests.REPOSITORY / name).read_text()
