@@ -1,14 +1,15 @@
 """Custom resources against the schema of their definition: what is unknown is dropped, what is wrong refused. Pure.
 
 Types, required fields, enums, bounds, lengths, patterns and list sizes, in the words of kube-openapi's validation.
-Rules in CEL (``x-kubernetes-validations``) are not run: that takes a real kube-apiserver. Defaults are refused.
+Defaults are filled in when an object is written; one that was stored before its definition got them lacks them here.
+Rules in CEL (``x-kubernetes-validations``) are not run: that takes a real kube-apiserver.
 """
 
+import copy
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-
-from hack.devnode.api import errors
 
 Json = Mapping[str, Any]
 
@@ -23,18 +24,26 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
 _IMPLIED: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
-def check_definition(schema: Json) -> None:
-    """Raise ApiError 501 for a schema that needs more than is done here."""
-    if "default" in schema:
-        raise errors.cannot("defaults of custom resources", "they are part of what is read, too")
-    for below in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
-        if isinstance(below, Mapping):
-            check_definition(below)
-
-
 def pruned(schema: Json, obj: dict[str, Any]) -> dict[str, Any]:
     """Return the object without fields that its schema does not know."""
     return {**_pruned(schema, obj), **{key: obj[key] for key in obj if key in _IMPLIED}}
+
+
+def defaulted(schema: Json, value: Any) -> Any:
+    """Return a value with the defaults of what it does not say; null says nothing, unless it is allowed."""
+    if isinstance(value, list):
+        return [defaulted(schema.get("items", {}), each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
+    said = {key: each for key, each in value.items() if each is not None or properties.get(key, {}).get("nullable")}
+    missing = {
+        key: copy.deepcopy(below["default"])
+        for key, below in properties.items()
+        if "default" in below and key not in said
+    }
+    others = rest if isinstance(rest, Mapping) else {}
+    return {key: defaulted(properties.get(key, others), each) for key, each in (said | missing).items()}
 
 
 def faults(schema: Json, value: Any, path: str = "") -> Iterator[str]:
@@ -87,12 +96,20 @@ def _object_faults(schema: Json, value: Json, path: str) -> Iterator[str]:
 def _list_faults(schema: Json, value: list[Any], path: str) -> Iterator[str]:
     if len(value) > schema.get("maxItems", len(value)):
         yield f"{path}: Too many: must have at most {schema['maxItems']} items"
-    if schema.get("x-kubernetes-list-type") == "set":
-        for index, each in enumerate(value):
-            if each in value[:index]:
-                yield f'{path}[{index}]: Duplicate value: "{each}"'
+    identities = [_identity(schema, each) for each in value]
+    for index, each in enumerate(identities):
+        if each is not None and each in identities[:index]:
+            yield f"{path}[{index}]: Duplicate value: {json.dumps(each)}"
     for index, each in enumerate(value):
         yield from faults(schema.get("items", {}), each, f"{path}[{index}]")
+
+
+def _identity(schema: Json, item: Any) -> Any:
+    """Return what no other item of its list may be, too; None where the list does not care."""
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "map" and isinstance(item, dict):
+        return {key: item.get(key) for key in schema["x-kubernetes-list-map-keys"]}
+    return item if kind == "set" else None
 
 
 def _pruned(schema: Json, value: Any) -> Any:

@@ -1,0 +1,158 @@
+"""What a failed Job comes to: the failure policy. Pure. Source: upstream's failure_policy.go, and its KEP-262."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from controller.jobset import conditions, patterns
+from controller.jobset.draft import Draft
+from controller.jobset.model import (
+    Action,
+    ChildJob,
+    FailurePolicy,
+    FailureRule,
+    JobSet,
+    ReplicatedJob,
+    ReplicatedJobStatus,
+    Status,
+)
+from controller.jobset.plan import EventType
+
+FAILED_JOBS: Final = "FailedJobs"
+REACHED_MAX_RESTARTS: Final = "ReachedMaxRestarts"
+REACHED_MAX_RESTARTS_MESSAGE: Final = "jobset failed due to reaching max number of restarts"
+
+_FAILED_JOBS_MESSAGE: Final = "jobset failed due to one or more job failures"
+_DEFAULT_POLICY: Final = "DefaultFailurePolicy"
+_JOBSET_FAILED: Final = "JobSetFailed"
+_OF_A_JOB: Final = frozenset({Action.RESTART_JOB, Action.RESTART_JOB_AND_IGNORE})
+_IGNORING: Final = frozenset({Action.RESTART_JOBSET_AND_IGNORE, Action.RESTART_JOB_AND_IGNORE})
+
+
+def answer(jobset: JobSet, failed: Sequence[ChildJob], *, draft: Draft) -> None:
+    """Do what the policy says about these failed Jobs of this run (one at least): one action a pass."""
+    policy = jobset.spec.failure
+    if policy is None:
+        fail(draft, reason=FAILED_JOBS, message=_named(_FAILED_JOBS_MESSAGE, first(failed)))
+        return
+    _remark_invalid(policy, draft)
+    rule, job = match(policy, failed)
+    action = Action.RESTART_JOBSET if rule is None else rule.action
+    message = _named(f"applying {action.value} failure policy action", job)
+    if action is Action.FAIL_JOBSET:
+        fail(draft, reason=_reason(action), message=message)
+    elif action not in _IGNORING and counted_restarts(draft.status) >= policy.max_restarts:
+        fail(draft, reason=REACHED_MAX_RESTARTS, message=_named(REACHED_MAX_RESTARTS_MESSAGE, job))
+    else:
+        _restart(jobset, job, action=action, rule=rule, message=message, draft=draft)
+
+
+def match(policy: FailurePolicy, failed: Sequence[ChildJob]) -> tuple[FailureRule | None, ChildJob]:
+    """Return the first rule that any of these Jobs meets, and the one of those that failed first.
+
+    Where no rule is met: None, and the Job that failed first of all.
+    """
+    for rule in policy.rules:
+        met = [job for job in failed if _meets(job, rule)]
+        if met:
+            return rule, first(met)
+    return None, first(failed)
+
+
+def first(failed: Sequence[ChildJob]) -> ChildJob:
+    """Return the one that failed first. Upstream leaves a tie to chance; here the names decide it."""
+    return min(failed, key=lambda job: (job.end.at if job.end is not None else 0.0, job.name))
+
+
+def fail(draft: Draft, *, reason: str, message: str) -> None:
+    """Say that the JobSet has failed."""
+    draft.say(conditions.FAILED, is_so=True, reason=reason, message=message, event=EventType.WARNING)
+    draft.say(conditions.RESTARTING, is_so=False, reason=_JOBSET_FAILED, message="jobset failed")
+    draft.change(terminal_state=conditions.FAILED)
+    draft.count("failed")
+
+
+def counted_restarts(status: Status) -> int:
+    """Return what is compared with ``maxRestarts``: restarts of the JobSet and of single Jobs, all that count."""
+    return status.restarts_counted + sum(sum(each.job_restarts_counted) for each in status.replicated_jobs)
+
+
+def _meets(job: ChildJob, rule: FailureRule) -> bool:
+    """A Job that does not say which replicated Job it belongs to meets no rule."""
+    if job.end is None or not job.end.failed or not job.replicated_job:
+        return False
+    if rule.reasons and job.end.reason not in rule.reasons:
+        return False
+    if rule.targets and job.replicated_job not in rule.targets:
+        return False
+    return not rule.patterns or patterns.any_matches(rule.patterns, job.end.message)
+
+
+def _restart(
+    jobset: JobSet, job: ChildJob, *, action: Action, rule: FailureRule | None, message: str, draft: Draft
+) -> None:
+    if action in _OF_A_JOB and (one := _whose(jobset, job)) is not None:
+        _restart_job(one, job, counts=action not in _IGNORING, draft=draft)
+    else:
+        _restart_all(draft, counts=action not in _IGNORING, rule=rule, message=message)
+    draft.tell(EventType.WARNING, reason=_reason(action), message=message)
+
+
+def _whose(jobset: JobSet, job: ChildJob) -> ReplicatedJob | None:
+    """Return the replicated Job in which a Job has its place; None where its labels do not tell.
+
+    It cannot be restarted alone then, so all are: what upstream does is to return an error, for ever.
+    """
+    found = (each for each in jobset.spec.replicated_jobs if each.name == job.replicated_job)
+    return next((each for each in found if job.index is not None and job.index < each.replicas), None)
+
+
+def _restart_all(draft: Draft, *, counts: bool, rule: FailureRule | None, message: str) -> None:
+    status = draft.status
+    draft.change(restarts=status.restarts + 1, restarts_counted=status.restarts_counted + counts)
+    reason = _DEFAULT_POLICY if rule is None else f"FailurePolicy_{rule.name}"
+    draft.say(conditions.RESTARTING, is_so=True, reason=reason, message=message, event=EventType.WARNING)
+    draft.count("restarted")
+
+
+def _restart_job(replicated_job: ReplicatedJob, job: ChildJob, *, counts: bool, draft: Draft) -> None:
+    assert job.index is not None, job.name
+    draft.change(
+        replicated_jobs=tuple(
+            each
+            if each.name != replicated_job.name
+            else _one_more(each, replicated_job, index=job.index, counts=counts)
+            for each in draft.status.replicated_jobs
+        )
+    )
+    draft.count("restarted_job")
+
+
+def _one_more(
+    status: ReplicatedJobStatus, replicated_job: ReplicatedJob, *, index: int, counts: bool
+) -> ReplicatedJobStatus:
+    restarts = _added(status.job_restarts, replicated_job.replicas, index)
+    if not counts:
+        return replace(status, job_restarts=restarts)
+    counted = _added(status.job_restarts_counted, replicated_job.replicas, index)
+    return replace(status, job_restarts=restarts, job_restarts_counted=counted)
+
+
+def _added(numbers: Sequence[int], replicas: int, index: int) -> tuple[int, ...]:
+    padded = [*numbers, *[0] * (replicas - len(numbers))]
+    padded[index] += 1
+    return tuple(padded)
+
+
+def _remark_invalid(policy: FailurePolicy, draft: Draft) -> None:
+    for rule in policy.rules:
+        for pattern in patterns.invalid(rule.patterns):
+            draft.remark(f"rule {rule.name}: {pattern[:80]!r} is no RE2 pattern and matches nothing; mend it")
+
+
+def _reason(action: Action) -> str:
+    return f"{action.value}FailurePolicyAction"
+
+
+def _named(message: str, job: ChildJob) -> str:
+    return f"{message} {conditions.FIRST_FAILED_JOB.format(job.name)}"

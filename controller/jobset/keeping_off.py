@@ -1,0 +1,140 @@
+"""Which nodes are kept free of new pods because a member left them for a device's sake. Pure.
+
+A member whose device needs a reset, a reboot or another device is recreated; the scheduler would put it right back
+where it was, for the node has a place free. So its node gets a taint, until its agent has found all devices healthy
+again. A node that was replaced is another object and has no taint of ours.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from common.kube import timestamps
+from controller.jobset.model import Json
+
+TAINT: Final = "kubemend.io/device-failure"
+EFFECT: Final = "NoSchedule"
+DEVICES_HEALTHY: Final = "kubemend.io/DevicesHealthy"
+"""The node's condition, as its agent reports it (docs/operations.md)."""
+SETTLED: Final = 30.0
+"""Seconds after a fault from which a report of healthy devices is believed: agents write conditions late on purpose."""
+
+_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+"""What a taint's value may be; a label's value, not empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFault:
+    """A member was recreated off a node for the sake of a device. ``at`` is Unix time, ``code`` the fault's."""
+
+    node: str
+    at: float
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node. ``healthy_at``: when its agent last found all devices healthy, by the report that stands; else None.
+
+    ``tainted_at``: when our taint was added; None without one, and for one without a time: somebody else put it there,
+    and takes it away. ``taints`` are all of its taints as they are. Times are Unix seconds.
+    """
+
+    name: str
+    resource_version: str = ""
+    created_at: float = 0.0
+    healthy_at: float | None = None
+    tainted_at: float | None = None
+    taints: tuple[Json, ...] = field(default=())
+
+    @property
+    def is_tainted(self) -> bool:
+        """Whether it has the taint, whoever put it there."""
+        return any(map(_is_ours, self.taints))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepOff:
+    """The node gets the taint: ``since`` is its time, ``code`` its value."""
+
+    node: NodeState
+    since: float
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetBack:
+    """The node loses the taint."""
+
+    node: NodeState
+
+
+def node(obj: Json) -> NodeState:
+    """Return a node. Raises KeyError, TypeError, ValueError, AttributeError."""
+    meta = obj["metadata"]
+    taints = tuple((obj.get("spec") or {}).get("taints") or ())
+    added = [each["timeAdded"] for each in taints if _is_ours(each) and each.get("timeAdded")]
+    conditions = {each["type"]: each for each in (obj.get("status") or {}).get("conditions") or ()}
+    return NodeState(
+        name=meta["name"],
+        resource_version=meta.get("resourceVersion", ""),
+        created_at=timestamps.unix(meta["creationTimestamp"]),
+        healthy_at=_healthy_at(conditions.get(DEVICES_HEALTHY) or {}),
+        tainted_at=max(map(timestamps.unix, added), default=None),
+        taints=taints,
+    )
+
+
+def changes(nodes: Iterable[NodeState], faults: Iterable[DeviceFault]) -> tuple[KeepOff | LetBack, ...]:
+    """Return what is to be done, by node name. Nothing is forgotten by doing it late, or twice.
+
+    ``faults`` are those that are remembered, however old; see ``is_over`` for which may be forgotten.
+    """
+    newest: dict[str, DeviceFault] = {}
+    for fault in sorted(faults, key=lambda each: each.at):
+        newest[fault.node] = fault
+    found = (_change(each, newest.get(each.name)) for each in sorted(nodes, key=lambda each: each.name))
+    return tuple(each for each in found if each is not None)
+
+
+def is_over(fault: DeviceFault, node: NodeState | None) -> bool:
+    """Return whether a fault keeps nobody off any more: its node is gone or new, or has been found healthy since."""
+    return node is None or node.created_at > fault.at or _is_healthy_since(node, fault.at)
+
+
+def patch(change: KeepOff | LetBack) -> dict[str, Any]:
+    """Return the JSON merge patch of the node; a conflict where it has changed since, for taints are one list."""
+    others = [each for each in change.node.taints if not _is_ours(each)]
+    if isinstance(change, KeepOff):
+        others.append(_taint(change))
+    return {"metadata": {"resourceVersion": change.node.resource_version}, "spec": {"taints": others}}
+
+
+def _change(node: NodeState, fault: DeviceFault | None) -> KeepOff | LetBack | None:
+    open_fault = fault is not None and not is_over(fault, node)
+    if fault is not None and open_fault and not node.is_tainted:
+        return KeepOff(node, fault.at, fault.code)
+    if node.tainted_at is not None and not open_fault and _is_healthy_since(node, node.tainted_at):
+        return LetBack(node)
+    return None
+
+
+def _is_healthy_since(node: NodeState, at: float) -> bool:
+    return node.healthy_at is not None and node.healthy_at >= at + SETTLED
+
+
+def _healthy_at(condition: Mapping[str, Any]) -> float | None:
+    if condition.get("status") != "True":
+        return None
+    told = [condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)]
+    return max(map(timestamps.unix, told), default=None)
+
+
+def _taint(change: KeepOff) -> dict[str, str]:
+    value = {"value": change.code} if _VALUE.fullmatch(change.code) else {}
+    return {"key": TAINT, **value, "effect": EFFECT, "timeAdded": timestamps.rfc3339(change.since)}
+
+
+def _is_ours(taint: Json) -> bool:
+    return bool(taint.get("key") == TAINT and taint.get("effect") == EFFECT)

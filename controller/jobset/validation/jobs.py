@@ -1,0 +1,81 @@
+"""Rules about replicated Jobs: how many, their names and order, and what a restart in place asks of them."""
+
+from collections.abc import Iterator
+
+from controller.jobset import fields, naming, templates
+from controller.jobset.model import JobSet, ReplicatedJob, Spec
+from controller.jobset.validation import limits
+from controller.jobset.validation.problem import Problem
+
+_POD_SUFFIX = "-abcde"  # five random characters end a pod's name (pkg/controller/job, Indexed Jobs)
+
+
+def problems(jobset: JobSet) -> Iterator[Problem]:
+    """Yield what is wrong with the replicated Jobs."""
+    spec = jobset.spec
+    yield from _sizes(spec)
+    earlier: set[str] = set()
+    for index, job in enumerate(spec.replicated_jobs):
+        path = f"spec.replicatedJobs[{index}]"
+        if job.name in earlier:
+            yield Problem(f"{path}.name", f"there is a replicated Job {job.name} already", "give each its own name")
+        yield from _names(jobset.name, job, path)
+        yield from _pods(job, path)
+        yield from _dependencies(job, path, earlier=frozenset(earlier))
+        if spec.is_in_place:
+            yield from _in_place(job, f"{path}.template.spec")
+        earlier.add(job.name)
+
+
+def _sizes(spec: Spec) -> Iterator[Problem]:
+    path = "spec.replicatedJobs"
+    if len(spec.replicated_jobs) > limits.REPLICATED_JOBS:
+        yield Problem(path, "there are too many", f"keep to {limits.REPLICATED_JOBS} replicated Jobs")
+    if naming.replicas(spec.replicated_jobs) > limits.JOBS:
+        yield Problem(path, "they are too many Jobs together", f"keep to {limits.JOBS} Jobs")
+
+
+def _names(jobset: str, job: ReplicatedJob, path: str) -> Iterator[Problem]:
+    if not limits.DNS_1035.fullmatch(job.group):
+        yield Problem(f"{path}.groupName", f"{job.group!r} is no DNS label", limits.DNS_1035_MEND)
+    longest = naming.job_name(jobset, job.name, max(job.replicas, 1) - 1)
+    if not limits.DNS_1035.fullmatch(longest):
+        yield Problem(f"{path}.name", f"a Job would be called {longest!r}", limits.DNS_1035_MEND)
+    elif templates.is_indexed(job.job_spec) and job.completions is not None:
+        pod = f"{longest}-{max(job.completions, 1) - 1}{_POD_SUFFIX}"
+        if not limits.DNS_1035.fullmatch(pod):
+            yield Problem(f"{path}.name", f"a pod would be called {pod!r}", limits.DNS_1035_MEND)
+
+
+def _pods(job: ReplicatedJob, path: str) -> Iterator[Problem]:
+    for name, number in (
+        ("replicas", job.replicas),
+        ("template.spec.parallelism", job.parallelism),
+        ("template.spec.completions", job.completions),
+    ):
+        if number is not None and number < 0:
+            yield Problem(f"{path}.{name}", "cannot be negative", "write 0 or more")
+    if job.replicas * job.parallelism > fields.INT32_MAX:
+        mend = f"keep replicas times parallelism to {fields.INT32_MAX}"
+        yield Problem(f"{path}.replicas", "they are too many pods together", mend)
+
+
+def _dependencies(job: ReplicatedJob, path: str, *, earlier: frozenset[str]) -> Iterator[Problem]:
+    """Upstream lets a replicated Job depend on itself, for which it then waits for ever."""
+    for index, dependency in enumerate(job.depends_on):
+        if dependency.on not in earlier:
+            message = f"{dependency.on} is no replicated Job that stands before {job.name}"
+            yield Problem(f"{path}.dependsOn[{index}].name", message, "name one that stands earlier in the list")
+
+
+def _in_place(job: ReplicatedJob, path: str) -> Iterator[Problem]:
+    """A restarted container must not fail its Job, and a replacement must not run beside the pod that it replaces."""
+    if job.job_spec.get("backoffLimit") != fields.INT32_MAX:
+        message = "the Job would fail by restarts in place"
+        yield Problem(f"{path}.backoffLimit", message, f"set it to {fields.INT32_MAX} for InPlaceRestart")
+    if job.job_spec.get("podReplacementPolicy") != "Failed":
+        message = "a pod could be replaced while it still runs"
+        yield Problem(f"{path}.podReplacementPolicy", message, "set it to Failed for InPlaceRestart")
+    if job.completions is None or job.job_spec.get("parallelism") != job.completions:
+        message = "the workers of a gang run all at once"
+        yield Problem(f"{path}.completions", message, "set it and parallelism to the same number for InPlaceRestart")

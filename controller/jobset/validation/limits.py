@@ -1,0 +1,32 @@
+"""Forms of names and bounds of lists. Where upstream's webhook knows no bound, ours are far above what anybody runs.
+
+They keep each look at a JobSet, and each expression of the admission policy (``daemonset/jobset/policy.yaml``), short.
+"""
+
+import re
+from typing import Final
+
+REPLICATED_JOBS: Final = 200
+JOBS: Final = 20_000
+"""Jobs of all replicated Jobs together."""
+RULES: Final = 100
+"""Rules of the failure policy."""
+CLAIMS: Final = 50
+"""Templates of all volumeClaimPolicies together."""
+RESTARTED_JOBS: Final = 1024
+"""Replicas of a replicated Job where a rule restarts single Jobs: MaxItems of ``jobRestarts`` in upstream's status."""
+LABEL_LENGTH: Final = 63
+"""Of a label's value, and of names that appear in one."""
+RULE_NAME_LENGTH: Final = 128
+
+DNS_1035: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS label that begins with a letter: names of Services, Jobs and pods' hosts (k8s.io/apimachinery, validation)."""
+DNS_1035_MEND: Final = "choose names that make at most 63 lower-case letters, digits and '-', with a letter first"
+DNS_1123: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Labels with dots between them: names of most objects."""
+RULE_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+
+REASONS: Final = frozenset(
+    {"BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"}
+)
+"""Reasons of a Job's Failed condition (batch/v1, ``JobReason...``)."""

@@ -1,0 +1,73 @@
+"""JobSets for the contract tests: their definition and their policy installed."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common import aio
+from common.kube import client, errors, paths
+from controller.jobset import model
+from tests import eventually
+from tests.unit.jobset import refused
+
+Json = dict[str, Any]
+
+MANIFESTS = Path(__file__).parents[3] / "daemonset" / "jobset"
+POLICIES = paths.collection("validatingadmissionpolicies", group="admissionregistration.k8s.io")
+BINDINGS = paths.collection("validatingadmissionpolicybindings", group="admissionregistration.k8s.io")
+DEFINITIONS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+WHOLE = paths.collection("jobsets", group="jobset.x-k8s.io", version="v1alpha2")
+
+
+def collection(namespace: str) -> str:
+    """Return the path of a namespace's JobSets."""
+    return paths.collection("jobsets", namespace=namespace, group="jobset.x-k8s.io", version="v1alpha2")
+
+
+def documents(file: str) -> list[Json]:
+    """Return the objects of a manifest."""
+    return list(yaml.safe_load_all((MANIFESTS / file).read_text()))
+
+
+async def install(api: client.KubeClient) -> None:
+    """Install the definition where it is not, and wait until the resource is served."""
+    with contextlib.suppress(errors.ConflictError):  # by an earlier test
+        await api.create(DEFINITIONS, *documents("crd.yaml"))
+    async with asyncio.timeout(60):
+        async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it says Established
+            try:
+                await api.list(WHOLE)
+            except errors.NotFoundError:
+                continue
+            return
+
+
+async def install_policy(api: client.KubeClient) -> None:
+    """Install the policy where it is not, and wait until it is in force; a real API server only."""
+    for path, body in zip((POLICIES, BINDINGS), documents("policy.yaml"), strict=True):
+        with contextlib.suppress(errors.ConflictError):
+            await api.create(path, body)
+
+    async def refuses() -> bool:
+        try:
+            await api.create(f"{collection('default')}?dryRun=All", refused.BY_POLICY[0].refused)
+        except errors.InvalidError:
+            return True
+        return False
+
+    await eventually.true(refuses)
+
+
+async def lift_policy(api: client.KubeClient) -> None:
+    """Take the policy out of force, some time from now."""
+    _, binding = documents("policy.yaml")
+    await api.delete(f"{BINDINGS}/{binding['metadata']['name']}")
+
+
+def others(obj: Json) -> Json:
+    """Return the same JobSet as upstream's controller would run it."""
+    spec = {key: value for key, value in obj["spec"].items() if key != "managedBy"}
+    return {**obj, "apiVersion": model.API_VERSION, "spec": spec}

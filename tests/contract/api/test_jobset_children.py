@@ -1,0 +1,158 @@
+"""What JobSets' children are made of, as API servers take it: Jobs, Service, claims; resumes, gates and taints."""
+
+from typing import Any
+
+import pytest
+
+from common.kube import client, errors, paths
+from controller.jobset import building, keeping_off, naming, reading
+from controller.jobset.keeping_off import DeviceFault, KeepOff, LetBack
+from controller.jobset.model import JobSet
+from controller.jobset.placement import choosing, marks
+from controller.jobset.placement import reading as placement_reading
+from controller.jobset.placement.model import Node, Seeker
+from tests.contract.api import objects
+
+Json = dict[str, Any]
+
+TOPOLOGY = {naming.EXCLUSIVE_TOPOLOGY: "rack"}
+CONTAINER = {
+    "name": "main",
+    "image": "busybox:1",
+    "resources": {"requests": {"cpu": "1500m"}},
+    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+}
+CLAIMS = [
+    {
+        "templates": [
+            {
+                "metadata": {"name": "data"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            }
+        ]
+    }
+]
+
+
+def jobset(namespace: str, *, annotations: Json | None = None, pods: Json | None = None, **spec: Any) -> JobSet:
+    """A JobSet of one replicated Job that uses all there is."""
+    job = {
+        "parallelism": 2,
+        "completions": 2,
+        "backoffLimit": 2**31 - 1,
+        "podReplacementPolicy": "Failed",
+        "template": {"spec": {"containers": [CONTAINER], **(pods or {})}},
+    }
+    return reading.jobset(
+        {
+            "metadata": {"name": "train", "namespace": namespace, "uid": "u-1", "annotations": annotations or {}},
+            "spec": {
+                "replicatedJobs": [{"name": "w", "replicas": 2, "template": {"spec": job}}],
+                "failurePolicy": {"maxRestarts": 3, "restartStrategy": "InPlaceRestart"},
+                "coordinator": {"replicatedJob": "w"},
+                "volumeClaimPolicies": CLAIMS,
+                **spec,
+            },
+        }
+    )
+
+
+def body_of(owner: JobSet) -> Json:
+    return building.job(owner, owner.spec.replicated_jobs[0], 0, attempt=0, job_attempt=0)
+
+
+async def made(api: client.KubeClient, path: str, body: Json) -> Json:
+    """Create it, and return what the server made of it."""
+    found: Json = await api.create(path, body)
+    return found
+
+
+@pytest.mark.parametrize("strategy", [{}, TOPOLOGY, {**TOPOLOGY, naming.NODE_SELECTOR: "true"}])
+async def test_a_job_s_body_is_taken_as_it_is(api: client.KubeClient, namespace: str, strategy: Json) -> None:
+    body = body_of(jobset(namespace, annotations=strategy, suspend=True))
+    found = await made(api, objects.jobs(namespace), body)
+    for kind in ("labels", "annotations"):
+        assert body["metadata"][kind].items() <= found["metadata"][kind].items()
+        wanted = body["spec"]["template"]["metadata"][kind]
+        assert wanted.items() <= found["spec"]["template"]["metadata"][kind].items()
+    wanted = {key: value for key, value in body["spec"]["template"]["spec"].items() if key != "containers"}
+    assert wanted.items() <= found["spec"]["template"]["spec"].items()
+    assert (found["spec"]["suspend"], found["spec"]["completionMode"]) == (True, "Indexed")
+    job = reading.job(found)
+    assert (job.replicated_job, job.index, job.attempt, job.job_attempt) == ("w", 0, 0, 0)
+    assert job.made_of == body["metadata"]["annotations"][naming.MADE_OF]
+
+
+async def test_the_service_and_the_claims_are_taken_as_they_are(api: client.KubeClient, namespace: str) -> None:
+    owner = jobset(namespace)
+    service = await made(api, paths.collection("services", namespace=namespace), building.service(owner))
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    (body,) = building.claims(owner)
+    claim = await made(api, paths.collection("persistentvolumeclaims", namespace=namespace), body)
+    assert (claim["metadata"]["name"], claim["metadata"]["labels"]) == ("data-train", {naming.JOBSET_NAME: "train"})
+
+
+async def test_a_suspended_job_takes_what_a_resume_merges(api: client.KubeClient, namespace: str) -> None:
+    before = jobset(namespace, annotations=TOPOLOGY, suspend=True, pods={"tolerations": [{"key": "a", "value": "b"}]})
+    path = f"{objects.jobs(namespace)}/train-w-0"
+    found = await made(api, objects.jobs(namespace), body_of(before))
+    toleration = {"key": "gpu", "operator": "Exists"}
+    admitted = {
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [toleration],
+        "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
+    }
+    after = jobset(namespace, annotations=TOPOLOGY, pods=admitted)
+    (write,) = building.resume(after.spec.replicated_jobs[0], [reading.job(found)])
+    patch = {
+        "metadata": {"uid": write.uid, "annotations": write.annotations},
+        "spec": {"suspend": False, "template": write.template},
+    }
+    await api.patch(path, patch, content_type=client.Patch.MERGE)
+    resumed = await api.get(path)
+    pods = resumed["spec"]["template"]["spec"]
+    assert resumed["spec"]["suspend"] is False
+    assert pods["nodeSelector"] == {"pool": "a"}
+    assert [each["key"] for each in pods["tolerations"]] == ["a", "gpu"]
+    assert [each["name"] for each in pods["schedulingGates"]] == [marks.GATE, "kueue.x-k8s.io/topology"]
+    assert resumed["spec"]["template"]["metadata"]["labels"][naming.JOB_INDEX] == "0"
+
+
+async def test_a_gated_pod_is_let_go_to_its_domain_once(api: client.KubeClient, namespace: str) -> None:
+    template = body_of(jobset(namespace, annotations=TOPOLOGY, volumeClaimPolicies=[]))["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": "train-w-0"}
+    metadata = {"name": "train-w-0-0-abcde", "labels": labels, "annotations": template["metadata"]["annotations"]}
+    spec = {"containers": [{"name": "main", "image": "busybox:1"}], "restartPolicy": "OnFailure"}
+    gates = [{"name": "other.example/gate"}, *template["spec"]["schedulingGates"]]
+    created = await made(
+        api, objects.pods(namespace), {"metadata": metadata, "spec": {**spec, "schedulingGates": gates}}
+    )
+    pod = placement_reading.pod(created)
+    assert pod is not None
+    assert marks.waits(pod)
+    node = Node("n1", {"rack": "r1"}, allocatable=dict(pod.needs.requests))
+    (found,) = choosing.place([Seeker(pod.job, "train-w-0", 1)], pods=[pod], nodes=[node], promised={}).assigned
+    patch, path = marks.letting_go(pod, found.domain), paths.pod(namespace, pod.name)
+    await api.patch(path, patch, content_type=client.Patch.MERGE)
+    after = await api.get(path)
+    assert after["spec"]["nodeSelector"] == {"rack": "r1"}
+    assert after["spec"]["schedulingGates"] == [{"name": "other.example/gate"}]
+    with pytest.raises(errors.ConflictError):
+        await api.patch(path, patch, content_type=client.Patch.MERGE)
+
+
+async def test_a_node_is_kept_off_and_let_back(api: client.KubeClient, node: str) -> None:
+    other = {"key": "maintenance", "effect": "NoSchedule"}
+    created = await made(api, paths.NODES, {"metadata": {"name": node}, "spec": {"taints": [other]}})
+    state = keeping_off.node(created)
+    fault = DeviceFault(node, state.created_at + 100.0, "Xid79")
+    (kept_off,) = keeping_off.changes([state], [fault])
+    assert isinstance(kept_off, KeepOff)
+    await api.patch(f"{paths.NODES}/{node}", keeping_off.patch(kept_off), content_type=client.Patch.MERGE)
+    tainted = keeping_off.node(await api.get(f"{paths.NODES}/{node}"))
+    assert tainted.tainted_at == fault.at
+    assert [each["key"] for each in tainted.taints][-1] == keeping_off.TAINT
+    await api.patch(f"{paths.NODES}/{node}", keeping_off.patch(LetBack(tainted)), content_type=client.Patch.MERGE)
+    after = keeping_off.node(await api.get(f"{paths.NODES}/{node}"))
+    assert not after.is_tainted
+    assert other in [dict(each) for each in after.taints]

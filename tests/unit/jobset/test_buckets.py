@@ -1,0 +1,79 @@
+"""Which Jobs belong to the run that is on, and how they ended: upstream's getChildJobs."""
+
+import pytest
+
+from controller.jobset import buckets
+from controller.jobset.model import ChildJob, ReplicatedJobStatus, Status
+from tests.unit.jobset import worlds
+
+
+def bucket(job: ChildJob, status: Status | None = None) -> str:
+    """The name of the only bucket that has the Job."""
+    found = buckets.sort(status or Status(), (job,))
+    has = [name for name in ("active", "successful", "failed", "previous") if getattr(found, name)]
+    assert len(has) == 1
+    return has[0]
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        pytest.param(worlds.job("w-0"), "active", id="without an end"),
+        pytest.param(worlds.job("w-0", suspended=True), "active", id="suspended"),
+        pytest.param(worlds.ready("w-0", deleting=True), "active", id="being deleted"),
+        pytest.param(worlds.succeeded("w-0"), "successful", id="complete"),
+        pytest.param(worlds.failed("w-0"), "failed", id="failed"),
+    ],
+)
+def test_a_job_of_this_run_is_sorted_by_its_end(job: ChildJob, expected: str) -> None:
+    assert bucket(job) == expected
+
+
+@pytest.mark.parametrize("job", [worlds.ready("w-0"), worlds.succeeded("w-0"), worlds.failed("w-0")])
+def test_a_job_of_a_lower_attempt_is_of_a_former_run_however_it_ended(job: ChildJob) -> None:
+    assert bucket(job, Status(restarts=1)) == "previous"
+
+
+def test_a_job_of_a_higher_attempt_is_of_this_run() -> None:
+    assert bucket(worlds.ready("w-0", attempt=2), Status(restarts=1)) == "active"
+
+
+def of_jobs(*restarts: int) -> Status:
+    """A status in which single Jobs of ``w`` were restarted."""
+    return Status(replicated_jobs=(ReplicatedJobStatus("w", job_restarts=restarts),))
+
+
+def test_a_job_that_was_restarted_alone_is_of_a_former_run_and_its_neighbour_is_not() -> None:
+    assert bucket(worlds.failed("w-1"), of_jobs(0, 1)) == "previous"
+    assert bucket(worlds.ready("w-0"), of_jobs(0, 1)) == "active"
+    assert bucket(worlds.ready("w-1", job_attempt=1), of_jobs(0, 1)) == "active"
+
+
+def test_a_job_without_the_label_of_its_own_restarts_is_left_as_it_is() -> None:
+    assert bucket(worlds.ready("w-1", job_attempt=None), of_jobs(0, 1)) == "active"
+
+
+@pytest.mark.parametrize("index", [None, 2, 100])
+def test_a_job_outside_of_what_is_counted_is_left_as_it_is(index: int | None) -> None:
+    assert bucket(worlds.ready("w-0", index=index), of_jobs(1, 1)) == "active"
+
+
+def test_an_unreadable_attempt_is_of_this_run_so_that_nothing_is_killed_for_a_label() -> None:
+    assert bucket(worlds.ready("w-0", attempt=None), Status(restarts=3)) == "active"
+    assert bucket(worlds.failed("w-0", attempt=None), Status(restarts=3)) == "failed"
+
+
+def test_an_unreadable_attempt_goes_with_the_others_once_a_restart_is_on_its_way() -> None:
+    status = Status(restarts=1, conditions=(worlds.condition(worlds.RESTARTING),))
+    assert bucket(worlds.failed("w-0", attempt=None), status) == "previous"
+
+
+def test_each_bucket_is_in_the_order_of_names() -> None:
+    jobs = tuple(worlds.ready(f"w-{index}") for index in (2, 0, 1))
+    found = buckets.sort(Status(), jobs)
+    assert worlds.names_of(found.active) == ["js-w-0", "js-w-1", "js-w-2"]
+
+
+def test_the_names_of_all_buckets_are_taken() -> None:
+    jobs = (worlds.ready("w-0"), worlds.succeeded("w-1"), worlds.failed("w-2"), worlds.ready("w-3", attempt=-1))
+    assert buckets.sort(Status(), jobs).names == {f"js-w-{index}" for index in range(4)}

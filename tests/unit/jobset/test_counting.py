@@ -1,0 +1,116 @@
+"""``replicatedJobsStatus``: upstream's calculateReplicatedJobStatuses."""
+
+from typing import Any
+
+import pytest
+
+from controller.jobset import buckets, counting
+from controller.jobset.model import ChildJob, ReplicatedJob, ReplicatedJobStatus, Status
+from tests.unit.jobset import worlds
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"parallelism": 2, "completions": 2, "ready": 2}, True),
+        ({"parallelism": 2, "completions": 2, "ready": 1}, False),
+        ({"parallelism": 2, "completions": 2, "ready": 1, "succeeded": 1}, True),
+        ({"parallelism": 4, "completions": 2, "ready": 2}, True),
+        ({"parallelism": 2, "completions": 4, "ready": 2}, True),
+        ({"parallelism": 2, "completions": None, "ready": 2}, True),
+        ({"parallelism": 2, "completions": None, "ready": 1}, False),
+        ({"parallelism": 0, "completions": 1, "ready": 0}, True),
+    ],
+)
+def test_a_job_is_ready_when_as_many_pods_are_ready_or_over_as_run_at_once(
+    fields: dict[str, Any], *, expected: bool
+) -> None:
+    assert counting.is_ready(worlds.job("w-0", **fields)) is expected
+
+
+def test_an_index_that_failed_for_good_is_over_and_not_waited_for() -> None:
+    assert counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
+    assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
+
+
+def test_failed_indexes_that_cannot_be_read_are_not_taken_for_over() -> None:
+    assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
+
+
+def counted(*jobs: ChildJob, status: Status | None = None, replicas: int = 9) -> ReplicatedJobStatus:
+    """What is counted for the replicated Job ``w``."""
+    owner = worlds.jobset(worlds.replicated(replicas=replicas), status=status)
+    (found,) = counting.counted(owner, buckets.sort(owner.status, jobs))
+    return found
+
+
+def test_jobs_are_counted_by_what_they_are() -> None:
+    found = counted(
+        worlds.job("w-0"),
+        worlds.job("w-1", active=1),
+        worlds.ready("w-2"),
+        worlds.job("w-3", suspended=True),
+        worlds.succeeded("w-4"),
+        worlds.succeeded("w-5"),
+        worlds.failed("w-6"),
+    )
+    assert found == ReplicatedJobStatus("w", ready=1, active=2, suspended=1, succeeded=2, failed=1)
+
+
+def test_jobs_of_former_runs_are_not_counted() -> None:
+    jobs = (worlds.ready("w-0"), worlds.succeeded("w-1"), worlds.failed("w-2"), worlds.ready("w-3", attempt=1))
+    found = counted(*jobs, status=Status(restarts=1))
+    assert found == ReplicatedJobStatus("w", ready=1, active=1)
+
+
+def test_jobs_of_an_unknown_replicated_job_or_of_none_are_not_counted() -> None:
+    assert counted(worlds.ready("x-0"), worlds.succeeded("w-0", replicated_job="")) == ReplicatedJobStatus("w")
+
+
+def test_how_often_jobs_were_restarted_stays_as_it_is() -> None:
+    before = ReplicatedJobStatus("w", ready=7, job_restarts=(1, 2), job_restarts_counted=(1, 0))
+    found = counted(status=Status(replicated_jobs=(before,)))
+    assert found == ReplicatedJobStatus("w", job_restarts=(1, 2), job_restarts_counted=(1, 0))
+
+
+def test_each_replicated_job_is_told_of_in_the_order_of_names() -> None:
+    owner = worlds.jobset(worlds.replicated("b"), worlds.replicated("a"), worlds.replicated("c"))
+    found = counting.counted(owner, buckets.sort(Status(), (worlds.ready("c-0"),)))
+    assert [(each.name, each.ready) for each in found] == [("a", 0), ("b", 0), ("c", 1)]
+
+
+W = worlds.replicated(replicas=3)
+
+
+@pytest.mark.parametrize(
+    ("status", "started", "complete"),
+    [
+        (ReplicatedJobStatus("w"), False, False),
+        (ReplicatedJobStatus("w", ready=2, active=1), False, False),
+        (ReplicatedJobStatus("w", ready=1, succeeded=1, failed=1), True, False),
+        (ReplicatedJobStatus("w", ready=3), True, False),
+        (ReplicatedJobStatus("w", succeeded=3), True, True),
+        (ReplicatedJobStatus("w", failed=3), True, False),
+        (ReplicatedJobStatus("x", succeeded=3), False, False),
+    ],
+)
+def test_started_is_ready_or_over_and_complete_is_succeeded(
+    status: ReplicatedJobStatus, *, started: bool, complete: bool
+) -> None:
+    assert counting.is_started(W, (status,)) is started
+    assert counting.is_complete(W, (status,)) is complete
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1, succeeded=1)), True),
+        ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1, failed=1)), False),
+        ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1)), False),
+    ],
+)
+def test_all_are_ready_when_each_job_is_ready_or_has_succeeded(
+    told: tuple[ReplicatedJobStatus, ...], *, expected: bool
+) -> None:
+    jobs: tuple[ReplicatedJob, ...] = (worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=2))
+    assert counting.all_ready(worlds.jobset(*jobs), told) is expected

@@ -1,0 +1,259 @@
+"""Whatever happens to a JobSet, in whatever order: what always holds of what is decided about it."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from types import MappingProxyType
+from typing import Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.jobset import decide, failure, in_place
+from controller.jobset.model import (
+    Action,
+    ChildJob,
+    DependencyStatus,
+    FailurePolicy,
+    FailureRule,
+    JobEnd,
+    JobSet,
+    Operator,
+    Refusal,
+    ReplicatedJob,
+    RestartStrategy,
+    RoundView,
+    StartupOrder,
+    Status,
+    SuccessPolicy,
+)
+from controller.jobset.plan import CreateJob, DeleteJob, Plan, World
+from tests.unit.jobset import worlds
+
+REASONS: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
+
+DEPENDENCIES: Final = ((), *(worlds.depends("a", each) for each in DependencyStatus))
+
+RULES = st.builds(
+    FailureRule,
+    name=st.just("r"),
+    action=st.sampled_from(Action),
+    reasons=st.lists(st.sampled_from(REASONS), max_size=2, unique=True).map(tuple),
+    targets=st.sampled_from(((), ("a",), ("a", "b"))),
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> FailurePolicy:
+    """Failure policies with up to two rules."""
+    rules = draw(st.lists(RULES, max_size=2))
+    return FailurePolicy(
+        max_restarts=draw(st.sampled_from((3, 2, 1, 0))),
+        rules=tuple(replace(each, name=f"r{index}") for index, each in enumerate(rules)),
+        strategy=draw(st.sampled_from((RestartStrategy.IN_PLACE, RestartStrategy.IN_PLACE, *RestartStrategy))),
+    )
+
+
+@st.composite
+def jobsets(draw: st.DrawFn) -> JobSet:
+    """Valid JobSets of up to three replicated Jobs."""
+    in_order = draw(st.booleans())
+    first = worlds.replicated("a", replicas=draw(st.integers(1, 3)))
+    others: list[ReplicatedJob] = []
+    for name in draw(st.sampled_from(("b", "bc"))):
+        depends = (
+            () if in_order else draw(st.sampled_from(((), *(worlds.depends("a", each) for each in DependencyStatus))))
+        )
+        others.append(worlds.replicated(name, replicas=draw(st.integers(0, 2)), depends_on=depends))
+    return worlds.jobset(
+        first,
+        *others,
+        startup=StartupOrder.IN_ORDER if in_order else StartupOrder.ANY,
+        success=draw(st.builds(SuccessPolicy, st.sampled_from(Operator), st.sampled_from(((), ("a",))))),
+        failure=draw(policies() | policies() | policies() | st.none()),
+    )
+
+
+@dataclass(frozen=True)
+class Story:
+    """A world, the time, and what is to be found out of what was decided on the way."""
+
+    world: World
+    plans: tuple[Plan, ...] = ()
+
+    def look(self, *, slowly: bool) -> "Story":
+        """Decide and carry it out; ``slowly``: Jobs that are deleted are still there for a while."""
+        plan = decide.decide(self.world)
+        there = {each.name: each for each in self.world.jobs}
+        after = worlds.applied(self.world, plan)
+        if slowly:
+            going = [there[name] for name in worlds.names(plan, DeleteJob)]
+            after = replace(after, jobs=(*after.jobs, *(replace(each, deleting=True) for each in going)))
+        return Story(after, (*self.plans, plan))
+
+
+Step = Callable[[Story, int], Story]
+
+
+def on_a_job(change: Callable[[ChildJob, float], ChildJob | None]) -> Step:
+    """Something happens to one of the Jobs that have not ended; None: it is gone."""
+
+    def step(story: Story, pick: int) -> Story:
+        open_jobs = [each for each in story.world.jobs if each.end is None]
+        if not open_jobs:
+            return story
+        one = open_jobs[pick % len(open_jobs)]
+        new = change(one, story.world.now)
+        kept = tuple(each for each in story.world.jobs if each is not one)
+        return replace(story, world=replace(story.world, jobs=kept if new is None else (*kept, new)))
+
+    return step
+
+
+def _fails(story: Story, pick: int) -> Story:
+    def failing(job: ChildJob, now: float) -> ChildJob:
+        return replace(job, active=0, ready=0, end=JobEnd(True, REASONS[pick % len(REASONS)], "", now))
+
+    return on_a_job(failing)(story, pick)
+
+
+def _gone(story: Story, pick: int) -> Story:
+    jobs = tuple(each for each in story.world.jobs if not each.deleting)
+    return replace(story, world=replace(story.world, jobs=jobs))
+
+
+def _suspended(story: Story, pick: int) -> Story:
+    return replace(story, world=worlds.with_spec(story.world, suspend=pick % 4 == 0))
+
+
+def _fault(story: Story, pick: int) -> Story:
+    """A member fails: a round begins if the JobSet's policy allows it, as the gang's desk asks it."""
+    world = story.world
+    allowed = in_place.policy(world)
+    under_way = any(each.ended_at is None for each in world.rounds)
+    if allowed.closed or under_way or allowed.limit is None:
+        return story
+    if allowed.used >= allowed.limit:
+        refusal = Refusal(in_place.REACHED_MAX_RESTARTS, "no restart is left", at=world.now)
+        return replace(story, world=replace(world, refusal=refusal))
+    attempt = max((each.attempt for each in world.rounds), default=0) + 1
+    begun = RoundView(f"js-{attempt}", attempt, counted=pick % 4 != 0, started_at=world.now)
+    return replace(story, world=replace(world, rounds=(*world.rounds, begun)))
+
+
+def _round_ends(story: Story, pick: int) -> Story:
+    how = ({"restarted": True}, {"reason": "NotStopped"}, {"reason": "Cancelled"})[pick % 3]
+    rounds = tuple(
+        replace(each, ended_at=story.world.now, **how) if each.ended_at is None else each for each in story.world.rounds
+    )
+    return replace(story, world=replace(story.world, rounds=rounds))
+
+
+STEPS: Final[Mapping[str, Step]] = MappingProxyType(
+    {
+        "ready": on_a_job(lambda job, now: replace(job, active=1, ready=1, started=True)),
+        "unready": on_a_job(lambda job, now: replace(job, ready=0)),
+        "succeeds": on_a_job(lambda job, now: replace(job, active=0, ready=0, succeeded=1, end=JobEnd(False, at=now))),
+        "fails": _fails,
+        "deleted": on_a_job(lambda job, now: None),
+        "gone": _gone,
+        "suspended": _suspended,
+        "fault": _fault,
+        "round ends": _round_ends,
+    }
+)
+OFTEN: Final = ("fault", "round ends", "fails", "gone")
+HAPPENINGS = st.lists(st.tuples(st.sampled_from((*OFTEN, *STEPS)), st.integers(0, 11)), min_size=12, max_size=40)
+
+
+def told(owner: JobSet, happenings: list[tuple[str, int]]) -> list[Story]:
+    """How it goes, a look after each thing that happens."""
+    story = Story(worlds.world(owner, has_service=False))
+    stories = [story]
+    for moment, (name, pick) in enumerate(happenings, start=1):
+        story = replace(story, world=replace(story.world, now=worlds.NOW + moment))
+        story = STEPS[name](story, pick).look(slowly=bool(pick % 3))
+        stories.append(story)
+    return stories
+
+
+def counted(status: Status) -> int:
+    """All restarts that count."""
+    return failure.counted_restarts(status)
+
+
+@settings(max_examples=150)
+@given(jobsets(), HAPPENINGS)
+def test_what_was_decided_and_done_is_not_decided_again(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
+    for story in told(owner, happenings)[-1:]:
+        settled = worlds.carried_out(replace(story.world, jobs=tuple(e for e in story.world.jobs if not e.deleting)))
+        plan = decide.decide(settled)
+        assert plan == Plan(remarks=plan.remarks)
+
+
+@settings(max_examples=150)
+@given(jobsets(), HAPPENINGS)
+def test_restarts_that_count_never_pass_max_restarts_and_never_become_fewer(
+    owner: JobSet, happenings: list[tuple[str, int]]
+) -> None:
+    policy = owner.spec.failure
+    most = policy.max_restarts if policy is not None else 0
+    before = Status()
+    for story in told(owner, happenings):
+        status = story.world.jobset.status
+        assert counted(before) <= counted(status) <= most
+        assert before.restarts <= status.restarts
+        assert (before.current_in_place or 0) <= (status.current_in_place or 0)
+        assert (before.previous_in_place or 0) <= (status.previous_in_place or 0)
+        before = status
+
+
+@settings(max_examples=150)
+@given(jobsets(), HAPPENINGS)
+def test_used_is_what_is_counted_and_what_is_on_and_never_more_than_the_limit(
+    owner: JobSet, happenings: list[tuple[str, int]]
+) -> None:
+    for story in told(owner, happenings):
+        policy = in_place.policy(story.world)
+        assert policy.limit is None or counted(story.world.jobset.status) <= policy.used <= policy.limit
+
+
+@settings(max_examples=150)
+@given(jobsets(), HAPPENINGS)
+def test_conditions_are_there_once_and_an_end_is_for_good(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
+    ended = ""
+    for story in told(owner, happenings):
+        status = story.world.jobset.status
+        types = [each.type for each in status.conditions]
+        true = {each.type for each in status.conditions if each.status}
+        assert len(types) == len(set(types))
+        assert not {"StartupPolicyInProgress", "StartupPolicyCompleted"} <= true
+        assert true & {"Completed", "Failed"} == ({status.terminal_state} if status.terminal_state else set())
+        assert not (status.terminal_state and "RestartingJobSet" in true)
+        assert status.terminal_state == ended or not ended
+        ended = status.terminal_state
+
+
+@settings(max_examples=150)
+@given(jobsets(), HAPPENINGS)
+def test_nothing_is_made_after_the_end_and_nothing_is_told_that_is_not_written(
+    owner: JobSet, happenings: list[tuple[str, int]]
+) -> None:
+    stories = told(owner, happenings)
+    for before, after in itertools.pairwise(stories):
+        for plan in after.plans[len(before.plans) :]:
+            assert plan.status is not None or not (plan.events or plan.counts)
+            if before.world.jobset.status.terminal_state:
+                assert worlds.names(plan, CreateJob) == []
+
+
+@settings(max_examples=100)
+@given(jobsets(), HAPPENINGS, st.randoms())
+def test_the_order_in_which_jobs_are_listed_decides_nothing(
+    owner: JobSet, happenings: list[tuple[str, int]], random: Random
+) -> None:
+    for story in told(owner, happenings)[-3:]:
+        turned = list(story.world.jobs)
+        random.shuffle(turned)
+        assert decide.decide(replace(story.world, jobs=tuple(turned))) == decide.decide(story.world)

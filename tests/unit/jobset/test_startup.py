@@ -1,0 +1,168 @@
+"""startupPolicy and dependsOn: upstream's startup_policy.go and depends_on.go."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.jobset import decide, startup
+from controller.jobset.model import ChildJob, DependencyStatus, JobSet, ReplicatedJob, ReplicatedJobStatus, Status
+from controller.jobset.plan import CreateJob, ResumeJob
+from tests.unit.jobset import worlds
+from tests.unit.jobset.worlds import depends, replicated
+
+IN_PROGRESS, COMPLETED = "StartupPolicyInProgress", "StartupPolicyCompleted"
+A, B, C = replicated("a"), replicated("b"), replicated("c")
+
+
+def told_in_order(owner: JobSet, *jobs: ChildJob) -> tuple[list[str], set[str]]:
+    """The Jobs that are created, and which of the two conditions are True."""
+    plan = decide.decide(worlds.world(owner, *jobs))
+    assert plan.status is not None
+    true = {each.type for each in plan.status.conditions if each.status}
+    return worlds.names(plan, CreateJob), true & {IN_PROGRESS, COMPLETED}
+
+
+def test_in_any_order_all_jobs_are_created_at_once_and_no_condition_is_said() -> None:
+    assert told_in_order(worlds.jobset(A, B)) == (["js-a-0", "js-a-1", "js-b-0", "js-b-1"], set())
+
+
+def test_in_order_the_first_replicated_job_comes_first() -> None:
+    assert told_in_order(worlds.in_order(A, B)) == (["js-a-0", "js-a-1"], {IN_PROGRESS})
+
+
+def test_in_order_the_next_waits_until_all_of_the_first_are_ready() -> None:
+    jobs = (worlds.ready("a-0"), worlds.job("a-1", active=1))
+    assert told_in_order(worlds.in_order(A, B), *jobs) == ([], {IN_PROGRESS})
+
+
+def test_in_order_the_next_starts_once_the_first_are_ready_or_over() -> None:
+    jobs = (worlds.ready("a-0"), worlds.succeeded("a-1"))
+    assert told_in_order(worlds.in_order(A, B, C), *jobs) == (["js-b-0", "js-b-1"], {IN_PROGRESS})
+
+
+def test_once_all_have_started_the_startup_is_completed() -> None:
+    jobs = (worlds.ready("a-0"), worlds.ready("a-1"), worlds.ready("b-0"), worlds.ready("b-1"))
+    plan = decide.decide(worlds.world(worlds.in_order(A, B), *jobs))
+    words = ("InOrderStartupPolicyCompleted", "in order startup policy has completed")
+    assert worlds.said(plan, COMPLETED) == (True, *words)
+    assert worlds.told(plan) == [("Normal", *words)]
+
+
+def test_that_the_startup_is_in_progress_is_said_in_upstreams_words() -> None:
+    plan = decide.decide(worlds.world(worlds.in_order(A, B)))
+    words = ("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
+    assert worlds.said(plan, IN_PROGRESS) == (True, *words)
+    assert worlds.told(plan) == [("Normal", *words)]
+
+
+def test_a_restart_starts_in_order_again_and_flips_the_pair() -> None:
+    done = (
+        worlds.condition(IN_PROGRESS, status=False, reason="P"),
+        worlds.condition(COMPLETED, reason="C", since=5.0),
+    )
+    owner = worlds.in_order(A, B, status=Status(conditions=done))
+    plan = decide.decide(worlds.world(owner))
+    assert plan.status is not None
+    assert plan.status.conditions == (
+        worlds.condition(
+            IN_PROGRESS,
+            reason="InOrderStartupPolicyInProgress",
+            message="in order startup policy is in progress",
+            since=worlds.NOW,
+        ),
+        worlds.condition(COMPLETED, status=False, reason="C", since=5.0),
+    )
+
+
+def test_in_order_is_ignored_while_the_jobset_is_suspended() -> None:
+    created, true = told_in_order(worlds.in_order(A, B, suspend=True))
+    assert created == ["js-a-0", "js-a-1", "js-b-0", "js-b-1"]
+    assert true == set()
+
+
+def asleep(*names: str) -> tuple[ChildJob, ...]:
+    """Suspended Jobs."""
+    return tuple(worlds.job(name, suspended=True, template={}) for name in names)
+
+
+def test_in_order_suspended_jobs_are_resumed_one_replicated_job_after_another() -> None:
+    owner = worlds.in_order(A, B)
+    plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
+    assert worlds.names(plan, ResumeJob) == ["js-a-0", "js-a-1"]
+    jobs = (worlds.ready("a-0"), worlds.ready("a-1"), *asleep("b-0", "b-1"))
+    assert worlds.names(decide.decide(worlds.world(owner, *jobs)), ResumeJob) == ["js-b-0", "js-b-1"]
+
+
+def test_in_order_the_jobset_counts_as_suspended_until_the_last_has_started() -> None:
+    status = Status(conditions=(worlds.condition("Suspended"),))
+    owner = worlds.in_order(A, B, status=status)
+    waiting = decide.decide(worlds.world(owner, worlds.ready("a-0"), worlds.ready("a-1"), *asleep("b-0", "b-1")))
+    assert worlds.said(waiting, "Suspended") == (True, "R", "m")
+    started = (worlds.ready("a-0"), worlds.ready("a-1"), worlds.ready("b-0"), worlds.ready("b-1"))
+    assert worlds.said(decide.decide(worlds.world(owner, *started)), "Suspended") == (
+        False,
+        "ResumeJobs",
+        "jobset is resumed",
+    )
+
+
+# dependsOn
+
+READY = replicated("b", depends_on=depends("a"))
+COMPLETE = replicated("b", depends_on=depends("a", DependencyStatus.COMPLETE))
+
+
+@pytest.mark.parametrize(
+    ("dependant", "status", "may"),
+    [
+        (READY, ReplicatedJobStatus("a", ready=1), False),
+        (READY, ReplicatedJobStatus("a", ready=2), True),
+        (READY, ReplicatedJobStatus("a", ready=1, succeeded=1), True),
+        (READY, ReplicatedJobStatus("a", ready=1, failed=1), True),
+        (COMPLETE, ReplicatedJobStatus("a", ready=2), False),
+        (COMPLETE, ReplicatedJobStatus("a", succeeded=1, failed=1), False),
+        (COMPLETE, ReplicatedJobStatus("a", succeeded=2), True),
+    ],
+)
+def test_a_dependant_starts_once_each_job_of_the_other_has_the_status(
+    dependant: ReplicatedJob, status: ReplicatedJobStatus, *, may: bool
+) -> None:
+    found = startup.turn(worlds.jobset(A, dependant), (status, ReplicatedJobStatus("b")), in_order=False)
+    assert (dependant in found.now) is may
+    assert A in found.now
+    assert not found.waits
+
+
+def test_all_dependencies_must_hold() -> None:
+    both = replicated("c", depends_on=(*depends("a"), *depends("b", DependencyStatus.COMPLETE)))
+    owner = worlds.jobset(A, B, both)
+    told = (ReplicatedJobStatus("a", ready=2), ReplicatedJobStatus("b", succeeded=1), ReplicatedJobStatus("c"))
+    assert both not in startup.turn(owner, told, in_order=False).now
+    told = (told[0], replace(told[1], succeeded=2), told[2])
+    assert both in startup.turn(owner, told, in_order=False).now
+
+
+def test_what_depends_on_a_replicated_job_that_is_not_there_never_starts() -> None:
+    lost = replicated("b", depends_on=depends("x"))
+    found = startup.turn(worlds.jobset(A, lost), (ReplicatedJobStatus("x", ready=2),), in_order=False)
+    assert found.now == (A,)
+
+
+def test_a_dependant_waits_while_suspended_too_and_others_do_not_wait_for_it() -> None:
+    owner = worlds.jobset(A, READY, C, suspend=True)
+    plan = decide.decide(worlds.world(owner))
+    assert worlds.names(plan, CreateJob) == ["js-a-0", "js-a-1", "js-c-0", "js-c-1"]
+
+
+def test_a_suspended_dependant_is_resumed_once_its_turn_has_come() -> None:
+    owner = worlds.jobset(A, READY)
+    plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
+    assert worlds.names(plan, ResumeJob) == ["js-a-0", "js-a-1"]
+    jobs = (worlds.ready("a-0"), worlds.ready("a-1"), *asleep("b-0", "b-1"))
+    assert worlds.names(decide.decide(worlds.world(owner, *jobs)), ResumeJob) == ["js-b-0", "js-b-1"]
+
+
+def test_a_jobset_counts_as_resumed_though_a_dependant_waits() -> None:
+    owner = worlds.jobset(A, READY, status=Status(conditions=(worlds.condition("Suspended"),)))
+    plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
+    assert worlds.said(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")

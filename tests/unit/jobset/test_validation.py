@@ -1,0 +1,92 @@
+"""What the controller finds wrong with a JobSet: all that the API server refuses, and the same."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.jobset import reading, validation
+from controller.jobset.fields import NotUnderstoodError
+from controller.jobset.validation import limits
+from tests.unit.daemonset import manifests
+from tests.unit.jobset import refused, refused_changes, test_reading, written
+
+POLICY = manifests.REPOSITORY / "daemonset" / "jobset" / "policy.yaml"
+
+
+def paths(obj: written.Json) -> list[str]:
+    """Return where the controller finds something wrong."""
+    try:
+        return [each.path for each in validation.problems(reading.jobset(written.there(obj)))]
+    except NotUnderstoodError as error:
+        return [error.where]
+
+
+@pytest.mark.parametrize("case", refused.CASES, ids=lambda case: case.name)
+def test_what_the_api_server_refuses_has_a_problem_at_its_path(case: refused.Case) -> None:
+    assert case.path in paths(case.refused)
+
+
+@pytest.mark.parametrize("case", refused.CASES, ids=lambda case: case.name)
+def test_what_it_allows_has_none(case: refused.Case) -> None:
+    assert paths(case.allowed) == []
+
+
+def test_a_problem_says_what_where_and_the_mend() -> None:
+    (problem,) = validation.problems(reading.jobset(written.there(written.jobset(written.replicated(replicas=-1)))))
+    assert str(problem) == "spec.replicatedJobs[0].replicas: cannot be negative; write 0 or more"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    worse = written.failing({"action": "RestartJob", "name": "1"}, jobs=(written.replicated("A", replicas=2000),))
+    assert paths(worse) == [
+        "spec.replicatedJobs[0].name",
+        "spec.failurePolicy.rules[0].name",
+        "spec.replicatedJobs[0].replicas",
+    ]
+
+
+def test_a_name_that_is_filled_in_may_be_nobody_elses() -> None:
+    """Only here: the policy has no place at which a rule stands."""
+    assert paths(written.failing({"action": "FailJobSet"}, {"action": "FailJobSet", "name": "failurePolicyRule0"})) == [
+        "spec.failurePolicy.rules[0].name",
+        "spec.failurePolicy.rules[1].name",
+    ]
+
+
+@given(st.sampled_from(test_reading.places(test_reading.JOBSET)), test_reading.ANY_JSON)
+def test_whatever_can_be_read_can_be_judged(place: tuple[str | int, ...], other: Any) -> None:
+    try:
+        found = reading.jobset(test_reading.with_other(test_reading.JOBSET, place, other))
+    except NotUnderstoodError:
+        return
+    assert all(str(problem).startswith("spec.") for problem in validation.problems(found))
+
+
+def test_the_bounds_are_those_of_the_policy() -> None:
+    text = " ".join(POLICY.read_text().split())
+    for bound in (
+        f"size(variables.jobs) <= {limits.REPLICATED_JOBS}",
+        f".sum() <= {limits.JOBS}",
+        f"size(variables.rules) <= {limits.RULES}",
+        f".sum() <= {limits.CLAIMS}",
+        f"j.?replicas.orValue(1) <= {limits.RESTARTED_JOBS}",
+        f"size(r.name) <= {limits.RULE_NAME_LENGTH}",
+        f"matches('^{limits.DNS_1035.pattern}$')",
+        f"matches('^{limits.RULE_NAME.pattern}$')",
+    ):
+        assert bound in text
+    (reasons,) = re.findall(r"reason in (\[.*?\])", text)
+    assert set(yaml.safe_load(reasons)) == limits.REASONS
+
+
+def test_every_rule_of_the_policy_has_a_case() -> None:
+    policy = next(yaml.safe_load_all(POLICY.read_text()))
+    says = [*(case.says for case in refused.BY_POLICY), *(change.says for change in refused_changes.BY_POLICY)]
+    untold = [
+        each["message"] for each in policy["spec"]["validations"] if not any(one in each["message"] for one in says)
+    ]
+    assert untold == []
