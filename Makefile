@@ -5,8 +5,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 
+# What writes files that are kept beside their sources; each checks with --check that they are current.
+GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
+
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash proto clean
+.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash generate clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -33,8 +36,7 @@ lint: venv  ## style, types, import contracts, generated files
 	ruff format --check .
 	mypy
 	lint-imports
-	python -m hack.protogen --check
-	python -m hack.catalog_doc --check
+	for generator in $(GENERATORS); do python -m hack.$$generator --check || exit 1; done
 
 unit: venv  ## the tests that need neither root nor a runtime
 	python -m pytest -n 2 tests/unit
@@ -56,8 +58,8 @@ bench: devnode  ## every strategy against the bare calls, device trouble to pod 
 bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
 
-proto: venv  ## generate common/pb from proto/
-	python -m hack.protogen
+generate: venv  ## write what is made of something else: stubs, pages, alerts, dashboard, the picture
+	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
 
 clean:  ## remove everything that the other targets made
 	-test ! -x $(BIN)/python || $(BIN)/python -m hack.devnode stop --name dev

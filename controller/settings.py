@@ -18,6 +18,9 @@ _KEEPING = Keeping()
 LONGEST_TTL = 365 * 24 * 3600.0
 """Seconds for which finished Restart objects can be kept."""
 
+MOST_WRITES = 64
+"""The client has 100 connections, of which watches and rounds need some."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -72,6 +75,8 @@ class Settings:
         "Finished Restart objects of each gang that are kept longer, for as long as it has members.",
         default=_KEEPING.newest,
     )
+    jobsets: bool = setting("Run the JobSets whose spec.managedBy is kubemend.io/jobset-controller.", default=True)
+    jobset_writes: int = setting("Writes for JobSets that go to the API server side by side.", default=50)
     dry_run: bool = setting("Decide and report, but begin no round.", default=False)
     log_level: str = setting("debug, info, warning or error.", default="info")
     log_format: str = setting("json, or console for people.", default="json")
@@ -135,6 +140,8 @@ def _check(settings: Settings) -> None:
         )
     if not 0 <= settings.ttl_seconds <= LONGEST_TTL:
         raise click.BadParameter(f"--ttl-seconds {settings.ttl_seconds:g}; must be from 0 to {LONGEST_TTL:g}")
+    if not 1 <= settings.jobset_writes <= MOST_WRITES:
+        raise click.BadParameter(f"--jobset-writes {settings.jobset_writes}; must be from 1 to {MOST_WRITES}")
     if settings.keep_restarts < 1:
         raise click.BadParameter(
             f"--keep-restarts {settings.keep_restarts}; must be at least 1: the newest one says how many there were"

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 
+import hypothesis
 import pytest
 import structlog
 
@@ -13,6 +14,10 @@ from hack.devnode import processes
 # Python's own helper of multiprocessing: started once, it lives as long as the program by design.
 _RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 _TASK_SECONDS = 1.0  # for a task that is just ending
+
+# How long an example takes says something about the machine, and nothing about the code.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 _of_wider_fixtures: set[processes.ProcessId] = set()
 

@@ -6,7 +6,6 @@ The client connects when it is first used, so a kubeconfig or a server that appe
 import asyncio
 import contextlib
 import enum
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import aiohttp
 import structlog
 import tenacity
 
-from common.kube import errors, paths, transport, watching
+from common.kube import errors, nesting, paths, transport, watching
 from common.kube.transport import Body, Json, Request
 
 log = structlog.get_logger(__name__)
@@ -86,9 +85,12 @@ class KubeClient:
         """Create an object in a collection and return it. Sent once: a lost answer leaves open whether it exists."""
         return await self._call(Request("POST", path, body=body), attempts=1)
 
-    async def update(self, path: str, body: Json) -> Json:
-        """Replace an object and return it; with ``metadata.resourceVersion`` only if nobody was faster."""
-        return await self._call(Request("PUT", path, body=body))
+    async def update(self, path: str, body: Json, *, attempts: int = 4) -> Json:
+        """Replace an object and return it; with ``metadata.resourceVersion`` only if nobody was faster.
+
+        Sent once more after a lost answer it can be faster than itself: who must know sends it once (``attempts``).
+        """
+        return await self._call(Request("PUT", path, body=body), attempts=attempts)
 
     async def patch(self, path: str, body: Body, *, content_type: Patch = Patch.STRATEGIC) -> Json:
         """Patch an object or a subresource and return it; a ``metadata.uid`` in the body is a precondition."""
@@ -195,7 +197,7 @@ class KubeClient:
     async def _exchange(self, request: Request) -> Json:
         response = await self._transport.send(request)
         try:
-            answer = json.loads(await response.read())
+            answer = nesting.loads(await response.read())
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._transport.unreachable(request.target, error) from error
         if not isinstance(answer, dict):

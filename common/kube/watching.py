@@ -1,10 +1,11 @@
 """The watch protocol, apart from its transport: one JSON object per line, in chunks of any size. Pure."""
 
 import enum
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from common.kube import nesting
 
 
 class EventType(enum.Enum):
@@ -57,7 +58,7 @@ class LineSplitter:
 
 def parse(line: bytes) -> WatchEvent | WatchFailure:
     """Parse one line of a watch. Raises ValueError when it is not a watch event."""
-    match json.loads(line):
+    match nesting.loads(line):
         case {"type": "ERROR", "object": dict(status)}:
             return WatchFailure(code=int(status.get("code", 500)), status=status)
         case {"type": str(kind), "object": dict(body)}:

@@ -102,7 +102,8 @@ class Conducting:
         before, self._round = self._round, advance.round
         self._awaited = advance.round.count(Stand.STOPPING, Stand.RELEASING)
         if before.phase is not advance.round.phase:
-            log.info("round.phase", round=self.id, phase=advance.round.phase.value)
+            stands = {stand.value: count for stand, count in advance.round.tally.items() if count}
+            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=stands)
         for effect in advance.effects:
             self._do(effect)
         if self._alarm is not None:
@@ -126,6 +127,9 @@ class Conducting:
             case rounds.Recreate():
                 log.info("round.recreate", round=self.id, pod=str(effect.pod), reason=effect.reason, force=effect.force)
                 self._outside.recreator.recreate(effect)
+                if effect.device_failure:
+                    gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
+                    self._outside.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
             case rounds.Record():
                 self._outside.restarts.set_status(self.id, status.render(self._round))
 

@@ -60,7 +60,9 @@ class Conductor:
         await outside.members.wait_synced()
         await outside.nodes.wait_synced()
         await outside.restarts.wait_synced()
+        await outside.jobsets.wait_known()
         unsubscribe = [
+            outside.jobsets.subscribe(self._jobset_changed),
             outside.members.subscribe(self._member_changed),
             outside.nodes.subscribe(self._node_changed),
             outside.restarts.subscribe(self._restart_changed),
@@ -100,7 +102,9 @@ class Conductor:
             case "result":
                 self._standing(session, message.result)
             case "samples":
-                self._stragglers.take([words.sample(each) for each in message.samples.devices])
+                samples = [words.sample(each) for each in message.samples.devices]
+                self._stragglers.take(samples)
+                self._outside.gpus.take(samples)
             case _:
                 pass  # what a member looks like is the API server's word; attempts are only for people who listen in
 
@@ -110,10 +114,12 @@ class Conductor:
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """A pod that was to be replaced has been deleted, is gone already, or must not be deleted."""
-        log.info("pod.replaced", pod=str(pod), outcome=outcome.value, detail=detail)
+        rounds = [desk.conducting for desk in self._desks.values() if desk.conducting is not None]
+        of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
+        log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
         if outcome is Outcome.GONE:
-            for desk in self._desks.values():
-                desk.told(PodGone(pod.uid))
+            for each in rounds:
+                each.take(PodGone(pod.uid))
 
     async def _take_up(self) -> None:
         for restart in self._outside.restarts.unfinished():
@@ -155,7 +161,17 @@ class Conductor:
             del self._faults[next(answered, next(iter(self._faults)))]
         member = self._outside.members.by_uid(PodUid(told.pod.uid))
         pod = f"{told.pod.namespace}/{told.pod.name}"
-        log.info("fault", id=told.id, node=session.node, pod=pod, kind=kind, code=told.code)
+        log.info(
+            "fault",
+            fault=told.id,
+            node=session.node,
+            pod=pod,
+            container=told.container,
+            device=told.device,
+            kind=kind,
+            code=told.code,
+            gang=str(member.gang) if member is not None else "",
+        )
         if member is None:
             self._answer(told.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="it is in no gang"))
             return
@@ -166,7 +182,9 @@ class Conductor:
         if asked is None or asked.reply == reply:
             return  # a fault of our own making, or of long ago
         asked.reply = reply
-        self._outside.metrics.faults.labels(asked.kind, pb.FaultAnswer.Answer.Name(reply.what)).inc()
+        answer = pb.FaultAnswer.Answer.Name(reply.what)
+        self._outside.metrics.faults.labels(asked.kind, answer).inc()
+        log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
         self._send(asked.session, fault_id, reply)
 
     def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
@@ -214,6 +232,10 @@ class Conductor:
         elif restart.is_request:
             self._request(restart)
 
+    def _jobset_changed(self, gang: GangKey) -> None:
+        if gang in self._desks:
+            self._desks[gang].jobset_changed()
+
     def _desks_about(self, restart: Restart) -> list[Desk]:
         """Return the desks that may have it: of one that names a pod only the pod knows which."""
         if restart.gang is None:
@@ -258,8 +280,9 @@ class Conductor:
         return not all(desk.is_idle for desk in self._desks.values())
 
     async def _tidy(self) -> None:
-        """Forget the desks of gangs that are no more."""
+        """Forget the desks of gangs that are no more, and what pods held that are no more."""
         async for _ in aio.ticks(period=_TIDY_SECONDS):
             for key, desk in list(self._desks.items()):
                 if desk.is_idle and not self._outside.members.of_gang(key):
                     del self._desks[key]
+            self._outside.gpus.forget(unless=lambda pod: self._outside.members.by_uid(pod) is not None)

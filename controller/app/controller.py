@@ -1,19 +1,23 @@
 """The controller process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
 
 import asyncio
+import importlib.metadata
+import os
 import uuid
 from collections.abc import Callable
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from common import aio, process
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 from common.web import WebServer
-from controller.app import garbage
+from controller.app import garbage, traces
 from controller.app.leading import Leading, Relay
 from controller.app.metrics import Metrics
-from controller.app.outside import Outside, Policy, steady_clock
+from controller.app.outside import JobSets, Outside, Policy, steady_clock
+from controller.app.without_jobsets import NoJobSets
 from controller.certificates.keeper import Keeper, KeeperOptions
 from controller.hub import identity
 from controller.hub.metrics import HubMetrics
@@ -53,22 +57,26 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     members = Members(api=api, report=parts.reporter("members"))
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
+    tracing = traces.wanted(os.environ, metrics=metrics, about=_about(settings))
     events = EventTeller(api=api, report=parts.reporter("events"))
+    restarts = RestartStore(
+        api=api,
+        report=parts.reporter("restarts"),
+        is_alive=lambda gang: bool(members.of_gang(gang)),
+        keeping=settings.keeping(),
+    )
     outside = Outside(
         members=members,
         nodes=nodes,
-        restarts=RestartStore(
-            api=api,
-            report=parts.reporter("restarts"),
-            is_alive=lambda gang: bool(members.of_gang(gang)),
-            keeping=settings.keeping(),
-        ),
+        restarts=restarts,
         recreator=Recreator(api=api, on_outcome=relay.replaced),
         events=events,
         sessions=hub.sessions().get,
         metrics=metrics,
         now=now,
         policy=Policy(settings.limits(), frozenset(settings.opted_in_namespaces), dry_run=settings.dry_run),
+        trace=tracing.take if tracing is not None else None,
+        jobsets=_jobsets(settings, api=api, restarts=restarts, nodes=nodes, parts=parts, registry=registry, now=now),
     )
     election = Election(
         api=api,
@@ -90,11 +98,57 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
             "election": election.run(),
             "hub": _serve(hub, settings=settings, api=api, report=parts.reporter("hub")),
         }
+        if tracing is not None:
+            eternal["traces"] = tracing.run()
         for name, work in eternal.items():
             aio.spawn_eternal(tasks, work, name=name)
         log.info("controller.started", pod=settings.pod_name, namespace=settings.namespace)
         await stop.wait()
         raise process.Stop
+
+
+def _about(settings: Settings) -> dict[str, str]:
+    """Return what traces say of this process (OpenTelemetry's resource attributes)."""
+    return {
+        "service.name": "kubemend-controller",
+        "service.namespace": settings.namespace,
+        "service.instance.id": settings.pod_name,
+        "service.version": importlib.metadata.version("kubemend"),
+        "k8s.namespace.name": settings.namespace,
+        "k8s.pod.name": settings.pod_name,
+    }
+
+
+def _jobsets(
+    settings: Settings,
+    *,
+    api: kube.KubeClient,
+    restarts: RestartStore,
+    nodes: Nodes,
+    parts: Parts,
+    registry: CollectorRegistry,
+    now: Callable[[], float],
+) -> JobSets:
+    if not settings.jobsets:
+        return NoJobSets()
+    from controller.app.jobsets import OurJobSets
+    from controller.jobsets import running
+    from controller.jobsets.metrics import JobSetMetrics
+
+    made = OurJobSets(
+        lambda book: running.JobSets(
+            api=api,
+            report=parts.reporter("jobsets", needed=False),
+            rounds=book,
+            metrics=JobSetMetrics(registry),
+            instance=settings.pod_name,
+            parallel=settings.jobset_writes,
+            tainted=nodes.kept_off,
+            clock=now,
+        )
+    )
+    restarts.subscribe(made.book.restart_changed)
+    return made
 
 
 def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Members, metrics: HubMetrics) -> Hub:

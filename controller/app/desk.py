@@ -11,6 +11,7 @@ import structlog
 from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app import conducting, story
+from controller.app.backing import Backing
 from controller.app.conducting import Conducting
 from controller.app.outside import Outside
 from controller.app.words import Orders
@@ -20,7 +21,7 @@ from controller.gangs import budget
 from controller.leader.election import Term
 from controller.model.faults import Cause, Fault, FaultKind, Request
 from controller.model.members import Member, NodeName, NodeView
-from controller.model.rounds import FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
+from controller.model.rounds import Cancelled, FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
 from controller.restarts.objects import NewRound, Restart
 from controller.rounds import machine, status
 from controller.rounds.states import Advance
@@ -78,6 +79,7 @@ class Desk:
         self._attempt = 0
         self._begun: dict[str, budget.Past] = {}
         self._taken: set[str] = set()
+        self._backing = Backing(key, outside=outside)
 
     @property
     def conducting(self) -> Conducting | None:
@@ -140,9 +142,16 @@ class Desk:
 
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """The API server tells of a member."""
-        self.told(PodGone(member.pod.uid) if gone else MemberSeen(member))
+        self.told(PodGone(member.pod.uid) if gone else MemberSeen(self._backing.counted(member)))
         if not gone and member.node:
             self.told(conducting.node_told(member.node, outside=self._outside))
+
+    def jobset_changed(self) -> None:
+        """The gang's JobSet, or one of its Jobs, has changed: it may take no restarts any more."""
+        if self.is_idle or not (why := self._backing.why_off()):
+            return
+        self._new_case.set()
+        self.told(Cancelled(why))
 
     def node_changed(self, told: NodeTold) -> None:
         """A node's agent has come or gone, or the node itself."""
@@ -216,6 +225,7 @@ class Desk:
                 history=self._history(),
                 opted_in_namespaces=self._outside.policy.namespaces,
                 dry_run=self._outside.policy.dry_run,
+                **self._backing.facts(),
             ),
             now=self._outside.now(),
         )
@@ -223,6 +233,7 @@ class Desk:
         log.info(
             "gang.decided",
             gang=str(self._key),
+            **story.ids_of(case.cause),
             cause=story.code_of(case.cause),
             message=story.message_of(case.cause),
             kind=decision.kind.value,
@@ -250,13 +261,13 @@ class Desk:
 
     async def _begin(self, case: Case, decision: Decision) -> None:
         """Write the round down, then begin it; whatever comes in meanwhile becomes a part of it."""
-        self._attempt = max(self._attempt, self._outside.restarts.newest_attempt(self._key)) + 1
+        self._attempt = self._next_attempt()
         new = NewRound(
             gang=self._key,
             attempt=self._attempt,
             epoch=self._term.epoch,
             status=self._record(case.cause, decision),
-            owner=story.owner_of(self._key, self._members()),
+            owner=self._outside.jobsets.owner(self._key) or story.owner_of(self._key, self._members()),
         )
         if case.restart is not None:
             begun = await self._outside.restarts.take(case.restart, new)
@@ -269,7 +280,17 @@ class Desk:
         if case.restart is not None and case.restart.id not in self._outside.restarts.restarts():
             self._cases.remove(case)
             return  # deleted meanwhile
-        log.info("round.begun", round=begun.ref.id, gang=str(self._key), attempt=self._attempt, durable=begun.durable)
+        log.info(
+            "round.begun",
+            round=begun.ref.id,
+            gang=str(self._key),
+            attempt=self._attempt,
+            **story.ids_of(case.cause),
+            cause=story.code_of(case.cause),
+            kind=decision.kind.value,
+            reason=decision.reason.value,
+            durable=begun.durable,
+        )
         try:
             self._set_out(case, decision, ref=begun.ref)
         except Exception:  # its object must not stay behind as that of a round under way
@@ -280,8 +301,14 @@ class Desk:
         self._cases.remove(case)
         self._answer_begun(case, begun.ref)
 
+    def _next_attempt(self) -> int:
+        """Return a number that no round of the gang has had, though their objects may be gone."""
+        newest = max(self._outside.restarts.newest_attempt(self._key), self._outside.jobsets.newest_attempt(self._key))
+        return max(self._attempt, newest) + 1
+
     def _set_out(self, case: Case, decision: Decision, *, ref: RoundRef) -> None:
         members = self._members()
+        self._outside.jobsets.begun(ref, case.cause, now=self._outside.now())
         while len(self._begun) >= _BEGUN_KEPT:
             del self._begun[next(iter(self._begun))]
         self._begun[ref.id] = story.past_of(case.cause, members=members, now=self._outside.now())
@@ -342,6 +369,7 @@ class Desk:
         self._conducting = round_
         away = {member.node for member in self._members() if member.node} - first.round.connected
         self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
+        self.jobset_changed()  # since it was decided on, or since a former leader has begun it
 
     def _over(self, round_: Conducting, again: FaultTold | None) -> None:
         ended = round_.round
@@ -351,6 +379,7 @@ class Desk:
             self._covered_until = round_.released_at
         self._outside.metrics.rounds_active.dec()
         if ended.phase.is_final:
+            self._outside.jobsets.ended(ended)
             story.tell_end(ended, outside=self._outside)
         if again is not None:
             self._fail_again(again)
@@ -387,9 +416,10 @@ class Desk:
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             story.tell_refusal(case.cause, decision, outside=self._outside)
+        self._backing.turned_down(decision, pod=case.cause.pod.name)
 
     def _members(self) -> tuple[Member, ...]:
-        return tuple(self._outside.members.of_gang(self._key).values())
+        return tuple(self._backing.counted(each) for each in self._outside.members.of_gang(self._key).values())
 
     def _nodes(self, members: tuple[Member, ...]) -> dict[NodeName, NodeView]:
         views = {member.node: self._outside.nodes.view(member.node) for member in members if member.node}

@@ -89,6 +89,7 @@ class Leading:
         async with asyncio.TaskGroup() as tasks:
             aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
             aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+            aio.spawn_eternal(tasks, outside.jobsets.run(), name="jobsets")
             aio.spawn_eternal(tasks, conductor.run(), name="conductor")
             await conductor.ready.wait()
             with self._heard(conductor, term):

@@ -1,10 +1,14 @@
 """The controller's metrics, in one registry that the app serves. Names are part of the API (docs/operations.md)."""
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from common.parts import PartState
+from controller.rounds.states import Phase
 
-_FROM_MILLISECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+ROUND_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds."""
 
 
 class Metrics:
@@ -38,7 +42,35 @@ class Metrics:
             "kubemend_round_seconds",
             "Seconds from a round's fault to its end.",
             ["phase"],
-            buckets=_FROM_MILLISECONDS,
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        self.round_steps = Histogram(
+            "kubemend_round_step_seconds",
+            "Seconds of each step of a round: decide, stop (until everything old was dead) and release.",
+            ["step"],
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        self.round_gpus = Counter(
+            "kubemend_round_gpus",
+            "GPUs of the gangs whose rounds have ended, by phase; those that were never measured are not counted.",
+            ["phase"],
+            registry=registry,
+        )
+        self.round_gpu_seconds = Counter(
+            "kubemend_round_gpu_seconds",
+            "Those GPUs, times the seconds from the round's fault to its end.",
+            ["phase"],
+            registry=registry,
+        )
+        for phase in (each for each in Phase if each.is_final):  # what is watched for growth must be there before
+            for counter in (self.rounds, self.round_gpus, self.round_gpu_seconds):
+                counter.labels(phase.value)
+        self.round_traces = Counter(
+            "kubemend_round_traces",
+            "Traces of rounds, by what became of them: exported, failed, or dropped because too many waited.",
+            ["result"],
             registry=registry,
         )
         self.not_durable = Counter(

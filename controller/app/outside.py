@@ -3,19 +3,27 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.gangs import GangKey
+from controller.app.counting import Gpus
 from controller.app.metrics import Metrics
+from controller.app.spans import Span
+from controller.app.without_jobsets import NoJobSets
 from controller.hub import ports
-from controller.model.members import Member, NodeName, NodeView, PodUid
-from controller.model.rounds import Recreate
+from controller.jobset.model import Refusal
+from controller.model.faults import Cause
+from controller.model.members import Member, NodeName, NodeView, Owner, PodUid
+from controller.model.rounds import Recreate, RoundRef
 from controller.restarts.events import ObjectRef
 from controller.restarts.objects import NewRound, Restart
 from controller.restarts.store import Begun, RestartChange
-from controller.rounds.states import Limits
+from controller.rounds.states import Limits, Round
 from controller.watches.members import MemberChange
 from controller.watches.nodes import NodeChange
+
+if TYPE_CHECKING:
+    from controller.jobset.in_place import GangPolicy  # it brings the decisions about JobSets with it
 
 
 def steady_clock() -> Callable[[], float]:
@@ -74,6 +82,22 @@ class Teller(Protocol):
     ) -> None: ...
 
 
+class JobSets(Protocol):
+    """What a gang's JobSet has to say, where it is one that we run (``controller.app.jobsets.OurJobSets``)."""
+
+    async def run(self) -> None: ...
+    async def wait_known(self) -> None: ...
+    def policy(self, gang: GangKey) -> "GangPolicy | None": ...
+    def owner(self, gang: GangKey) -> Owner | None: ...
+    def newest_attempt(self, gang: GangKey) -> int: ...
+    def is_given_up(self, member: Member) -> bool: ...
+    def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None: ...
+    def ended(self, round_: Round) -> None: ...
+    def refused(self, gang: GangKey, refusal: Refusal) -> None: ...
+    def left(self, gang: GangKey, *, node: NodeName, code: str, pod: PodUid) -> None: ...
+    def subscribe(self, listener: Callable[[GangKey], None]) -> Callable[[], None]: ...
+
+
 class Sessions(Protocol):
     """The agents that are connected."""
 
@@ -92,7 +116,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Everything outside of the rounds. ``now`` is Unix seconds by a clock that never goes back."""
+    """Everything outside of the rounds. ``now`` is Unix seconds by a clock that never goes back.
+
+    ``trace`` takes the trace of each round that has ended; None: nobody wants any.
+    """
 
     members: Members
     nodes: Nodes
@@ -103,3 +130,6 @@ class Outside:
     metrics: Metrics
     now: Callable[[], float]
     policy: Policy = field(default_factory=Policy)
+    gpus: Gpus = field(default_factory=Gpus)
+    jobsets: JobSets = field(default_factory=NoJobSets)
+    trace: Callable[[Span], None] | None = None

@@ -8,6 +8,7 @@ import structlog
 
 from common.gangs import GangKey
 from common.kube import timestamps
+from controller.app import counting, spans
 from controller.app.outside import Outside
 from controller.decisions.facts import Decision
 from controller.gangs.budget import Past
@@ -40,6 +41,13 @@ def code_of(cause: Cause) -> str:
 def message_of(cause: Cause) -> str:
     """Return a cause for people."""
     return cause.message if isinstance(cause, Fault) else f"request of {cause.by}: {cause.why}".removesuffix(": ")
+
+
+def ids_of(cause: Cause) -> dict[str, str]:
+    """Return what a cause is known by in the log: the fault with its pod and device, or the request."""
+    if isinstance(cause, Request):
+        return {"request": cause.by}
+    return {"fault": cause.id, "pod": str(cause.pod), "device": cause.device}
 
 
 def request_of(restart: Restart, *, key: GangKey, members: int) -> Request:
@@ -124,18 +132,20 @@ def tell_refusal(cause: Cause, decision: Decision, *, outside: Outside) -> None:
 
 
 def tell_end(ended: Round, *, outside: Outside) -> None:
-    """Count, log and announce a round's end."""
+    """Count, log, trace and announce a round's end."""
     told = status.render(ended)
     phase, took = ended.phase, told.get("timings", {}).get("totalMilliseconds")
-    outside.metrics.rounds.labels(phase.value).inc()
-    if took is not None:
-        outside.metrics.round_seconds.labels(phase.value).observe(took / 1000)
+    counting.count_end(ended, told, metrics=outside.metrics, gpus=outside.gpus)
+    if outside.trace is not None:
+        outside.trace(spans.of_round(ended, told))
     log.info(
         "round.ended",
         round=ended.ref.id,
         gang=str(ended.ref.gang),
         attempt=ended.ref.attempt,
         phase=phase.value,
+        reason=ended.reason,
+        detail=ended.detail,
         members=told.get("members"),
         timings=told.get("timings"),
         failures=told.get("failures"),

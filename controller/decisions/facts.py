@@ -40,6 +40,7 @@ class Reason(enum.Enum):
     MEMBER_GONE = "MemberGone"
     MEMBER_COMPLETED = "MemberCompleted"
     SUSPENDED = "Suspended"
+    JOBSET_CLOSED = "JobSetClosed"
     BAD_ANNOTATION = "BadAnnotation"
     NOT_OPTED_IN = "NotOptedIn"
     OBSERVED_ONLY = "ObservedOnly"
@@ -48,6 +49,7 @@ class Reason(enum.Enum):
     NOT_REPLACEABLE = "NotReplaceable"
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     BUDGET_SPENT = "BudgetSpent"
+    REACHED_MAX_RESTARTS = "ReachedMaxRestarts"
     NO_PROGRESS = "NoProgress"
     BACKOFF = "Backoff"
 
@@ -57,8 +59,9 @@ class Facts:
     """Everything that the decision looks at.
 
     ``members`` are those of the gang that the API server has, ``history`` its rounds so far, oldest first.
-    ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``suspended``: its owner has it stand
-    still (JobSet or Job ``spec.suspend``). ``dry_run``: the controller only says what it would do.
+    ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``closed``: what its JobSet is that
+    takes no restart now (``controller.jobset.in_place.Closed``), "" where it takes some. ``limit`` and ``used`` are
+    that JobSet's restarts; None: it has no such limit. ``dry_run``: the controller only says what it would do.
     """
 
     cause: Cause
@@ -67,7 +70,9 @@ class Facts:
     history: tuple[Past, ...] = ()
     budget: GangBudget = field(default_factory=GangBudget)
     opted_in_namespaces: frozenset[str] = frozenset()
-    suspended: bool = False
+    closed: str = ""
+    limit: int | None = None
+    used: int = 0
     dry_run: bool = False
 
 

@@ -16,6 +16,9 @@ from controller.model.faults import Fault, FaultKind, Request
 from controller.model.members import PodPhase
 
 ASK_DRIVER = "AskDriver"
+SUSPENDED = "Suspended"
+"""``Facts.closed`` of a gang that its owner has stand still."""
+_ANY_NUMBER = 2**31
 _NOTHING_TO_MEND = frozenset({"None", "Observe"})
 
 
@@ -46,8 +49,9 @@ def _member_hit(case: Case) -> Decision | None:
 
 
 def _gang_there(case: Case) -> Decision | None:
-    if case.facts.suspended:
-        return Decision(Kind.OBSERVE, Reason.SUSPENDED, f"gang {case.facts.cause.gang} is suspended")
+    if closed := case.facts.closed:
+        reason = Reason.SUSPENDED if closed == SUSPENDED else Reason.JOBSET_CLOSED
+        return Decision(Kind.OBSERVE, reason, f"the JobSet of gang {case.facts.cause.gang} is {closed.lower()}")
     if not case.live and not case.recreate:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"no member of gang {case.facts.cause.gang} runs")
     return None
@@ -90,8 +94,9 @@ def _exit_not_fatal(case: Case) -> Decision | None:
 
 
 def _alone(case: Case) -> Decision | None:
-    """A gang of one has nobody to wait for, and its agent is faster without us."""
-    if isinstance(case.facts.cause, Fault) and len(case.present) == 1 and not case.recreate:
+    """A gang of one has nobody to wait for, and its agent is faster without us; but nobody else counts its restarts."""
+    is_counted = case.facts.limit is not None
+    if isinstance(case.facts.cause, Fault) and len(case.present) == 1 and not case.recreate and not is_counted:
         return Decision(Kind.ALONE, Reason.NOT_A_GANG, "it is the only member of its gang")
     return None
 
@@ -112,6 +117,9 @@ def _affordable(case: Case) -> Decision | None:
     fault = budget.Past(
         at=case.now, fault_at=cause.at, slot=case.hit.slot if case.hit is not None else "", code=cause.code
     )
+    limit, used = case.facts.limit, case.facts.used
+    if limit is not None and used >= limit:
+        return Decision(Kind.FAIL, Reason.REACHED_MAX_RESTARTS, f"{used} of maxRestarts {limit} are used up")
     shut = _budget(case).shut(case.facts.history, fault=fault, now=case.now)
     if shut is None:
         return None
@@ -157,5 +165,8 @@ def _round(case: Case) -> Decision:
 
 
 def _budget(case: Case) -> budget.GangBudget:
+    """Return the gang's budget. Where a JobSet limits all restarts, a window is only for pods that wish one."""
     most = case.wishes.max_restarts
+    if most is None and case.facts.limit is not None:
+        most = _ANY_NUMBER
     return case.facts.budget if most is None else replace(case.facts.budget, limit=most)

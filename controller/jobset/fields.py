@@ -5,7 +5,7 @@ a wrong type or a number out of range is a ``NotUnderstoodError``, never another
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,8 @@ from common.kube import timestamps
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
+MOST_LEVELS: Final = 64
+"""Of lists and objects within each other; a Job has some dozen. Whatever walks through them may call itself."""
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _Choice = TypeVar("_Choice", bound=enum.Enum)
@@ -35,6 +37,16 @@ def mapping(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _wrong(where, value, wanted="an object")
     return value
+
+
+def shallow(value: object, where: str) -> None:
+    """Raise NotUnderstoodError for lists and objects that are nested more than MOST_LEVELS deep."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        level = [inner for each in level for inner in _inside(each)]
+        if not level:
+            return
+    raise NotUnderstoodError(where, what="is nested too deep", mend=f"keep to {MOST_LEVELS} levels")
 
 
 def items(value: object, where: str) -> Sequence[Any]:
@@ -130,6 +142,12 @@ def moment(value: object, where: str) -> float:
         return float(timestamps.unix(said))
     except (ValueError, OverflowError):
         raise NotUnderstoodError(where, what="is no time", mend="write it as 2026-01-31T08:00:00Z") from None
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _wrong(where: str, value: object, *, wanted: str) -> NotUnderstoodError:

@@ -26,6 +26,7 @@ def jobset(obj: Json) -> JobSet:
     whole = fields.mapping(obj, "JobSet")
     meta = fields.mapping(whole.get("metadata"), "metadata")
     name = fields.name(meta.get("name"), "metadata.name")
+    fields.shallow(whole.get("spec"), "spec")
     return JobSet(
         namespace=fields.name(meta.get("namespace"), "metadata.namespace"),
         name=name,

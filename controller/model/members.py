@@ -74,9 +74,11 @@ class Member:
 class NodeView:
     """A node: ``ready`` None is Unknown (kubelet does not report).
 
-    ``out_of_service``: it carries that taint (KEP-2268), so its pods are known to be dead.
+    ``out_of_service``: it carries that taint (KEP-2268), so its pods are known to be dead. ``kept_off``: it carries
+    the one by which we keep new pods off a device that has failed.
     """
 
     name: NodeName
     ready: bool | None
     out_of_service: bool = False
+    kept_off: bool = False

@@ -160,7 +160,12 @@ class Recreator:
 
 
 def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
-    """Return the patch that says why the pod goes; its UID is a precondition."""
+    """Return the patch that says why the pod goes; its UID is a precondition.
+
+    Of a pod that is forced to go nobody else would say that it has failed, and a Job with ``podReplacementPolicy:
+    Failed`` would never replace it. Source: the pod garbage collector (``MarkPodAsFailedAndDeletePod``), which says
+    the same, some time later.
+    """
     types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
     told = {
         "status": "True",
@@ -170,7 +175,10 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
     }
     return {
         "metadata": {"uid": wanted.pod.uid},
-        "status": {"conditions": [{"type": each, **told} for each in types]},
+        "status": {
+            **({"phase": "Failed"} if wanted.force else {}),
+            "conditions": [{"type": each, **told} for each in types],
+        },
     }
 
 

@@ -29,6 +29,8 @@ MOST_SLOTS: Final = 1000
 """Above that many slots a new leader finds out by itself which pods cannot go on where they are."""
 HELD_TOGETHER: Final = "HeldTogether"
 """Condition: nothing new ran before everything old was dead. False has the reason, and names one pod."""
+CANCELLED: Final = "Cancelled"
+"""Condition, and reason: the round was taken back before anything was released. Only rounds that were have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def render(state: Round) -> Json:
         "completionTime": timestamps.rfc3339(ended_at),
         "slowest": [_slow(each) for each in _slowest(state)],
         "failures": [_failure(each) for each in failures[:MOST_FAILURES]],
-        "conditions": [_held_together(state, at=ended_at)],
+        "conditions": [_held_together(state, at=ended_at), *_cancelled(state, at=ended_at)],
     }
 
 
@@ -267,6 +269,13 @@ def _held_together(state: Round, *, at: float) -> Json:
         "reason": reason,
         "message": message,
     }
+
+
+def _cancelled(state: Round, *, at: float) -> list[Json]:
+    if state.reason != CANCELLED:
+        return []
+    told = {"status": "True", "lastTransitionTime": timestamps.rfc3339(at), "reason": CANCELLED}
+    return [{"type": CANCELLED, **told, "message": state.detail}]
 
 
 def _such_as(found: Iterable[MemberState], what: str) -> str:

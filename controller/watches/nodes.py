@@ -7,6 +7,7 @@ from typing import Any, Final
 from common import aio
 from common.kube import client, mirror, paths
 from common.parts import PartStatus
+from controller.jobset import keeping_off
 from controller.model.members import NodeName, NodeView
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -56,6 +57,10 @@ class Nodes:
         found = self._by_name.get(name)
         return found[1] if found is not None else None
 
+    def kept_off(self) -> list[NodeName]:
+        """Return the nodes that carry our taint."""
+        return [name for name, (_, node) in self._by_name.items() if node.kept_off]
+
     def subscribe(self, listener: Callable[[NodeChange], None]) -> Callable[[], None]:
         """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
         self._listeners.append(listener)
@@ -87,4 +92,5 @@ def view(node: Mapping[str, Any]) -> NodeView:
         name=NodeName(node["metadata"]["name"]),
         ready=_READY.get(conditions.get("Ready", "")),
         out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in taints),
+        kept_off=any(taint["key"] == keeping_off.TAINT for taint in taints),
     )

@@ -70,6 +70,7 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
         (("--hold-seconds", "10", "--stop-seconds", "10"), "must be more than --stop-seconds 10"),
         (("--ttl-seconds", "-1"), "--ttl-seconds -1; must be from 0"),
         (("--keep-restarts", "0"), "must be at least 1"),
+        (("--jobset-writes", "0"), "--jobset-writes 0; must be from 1 to 64"),
         (("--log-level", "loud"), "use debug, info, warning or error"),
         (("--log-format", "xml"), "use json or console"),
     ],

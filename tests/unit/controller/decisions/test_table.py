@@ -57,7 +57,9 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"members": with_one(0, deleting=True)}, Kind.OBSERVE, Reason.MEMBER_GONE),
         ({"members": with_one(0, phase=PodPhase.SUCCEEDED)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
         ({"cause": builders.fault(exit_code=0)}, Kind.OBSERVE, Reason.MEMBER_COMPLETED),
-        ({"suspended": True}, Kind.OBSERVE, Reason.SUSPENDED),
+        ({"closed": "Suspended"}, Kind.OBSERVE, Reason.SUSPENDED),
+        ({"closed": "Suspended", "cause": request()}, Kind.OBSERVE, Reason.SUSPENDED),
+        ({"closed": "Recreating"}, Kind.OBSERVE, Reason.JOBSET_CLOSED),
         ({"cause": request(), "members": ()}, Kind.OBSERVE, Reason.MEMBER_GONE),
         # who did not ask for it
         ({"members": with_one(1, annotations={})}, Kind.OBSERVE, Reason.NOT_OPTED_IN),
@@ -92,6 +94,13 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.HOLD, Reason.BACKOFF),
         ({"history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"history": FULL, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
+        # what a JobSet allows goes before so many in a while, but not before the waits
+        ({"limit": 20, "used": 10, "history": FULL}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        ({"limit": 20, "used": 3, "history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
+        ({"limit": 2, "used": 2}, Kind.FAIL, Reason.REACHED_MAX_RESTARTS),
+        ({"limit": 2, "used": 2, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
+        ({"limit": 0, "members": builders.gang(1)}, Kind.FAIL, Reason.REACHED_MAX_RESTARTS),
+        ({"limit": 1, "members": builders.gang(1)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
     ],
 )
 def test_each_rule_answers_where_it_should(changes: dict[str, Any], kind: Kind, reason: Reason | None) -> None:

@@ -89,7 +89,6 @@ def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
-        ("hello", "hello.protocol", 2),
         ("hello", "hello.node", ""),
         ("hello", "hello.node", "Node_1"),
         ("hello", "hello.instance", ""),
@@ -149,6 +148,18 @@ def test_what_says_nothing_known_is_passed_over(data: bytes) -> None:
 
 def test_a_result_without_a_phase_is_passed_over() -> None:
     assert _refusal(_spoil(_set("result.phase", pb.StepResult.NONE), "result")) is Reason.UNKNOWN_WORD
+
+
+def test_an_agent_of_a_protocol_that_is_too_old_is_refused_with_the_mend() -> None:
+    with pytest.raises(RefusedError, match="upgrade the agent") as refused:
+        _parse(_spoil(_set("hello.protocol", messages.OLDEST - 1), "hello"))
+    assert refused.value.reason is Reason.OTHER_VERSION
+    assert refused.value.ends_stream
+
+
+def test_an_agent_of_a_newer_protocol_is_taken_for_it_knows_this_one() -> None:
+    message = _spoil(_set("hello.protocol", messages.PROTOCOL + 1), "hello")
+    assert _parse(message) == message
 
 
 def test_a_hello_of_another_node_than_the_tokens_is_refused() -> None:

@@ -208,6 +208,19 @@ async def test_only_so_many_strangers_at_once() -> None:
         assert rig.counted() == {"Crowded": 1}
 
 
+async def test_with_the_token_of_one_node_nobody_takes_the_room_of_all_strangers() -> None:
+    async with Rig(rules=Rules(strangers=3, streams_of_node=2)).running() as rig:
+        silent = [await rig.agent("node-1") for _ in range(3)]
+        endings = [asyncio.create_task(each.ended()) for each in silent]
+        ended, waiting = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        assert [each.result()[0] for each in ended] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+        await rig.session("node-2")
+        assert rig.counted() == {"Crowded": 1}
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+
+
 async def test_plain_text_gets_no_answer(rig: Rig) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.port}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/x/Y")

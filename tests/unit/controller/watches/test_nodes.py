@@ -25,6 +25,11 @@ def test_what_kubelet_does_not_say_is_unknown(status: str | None, ready: bool | 
     assert nodes.view(node(ready=status)) == NodeView(NodeName("node-1"), ready=ready)
 
 
+def test_the_taint_by_which_we_keep_others_off_is_known() -> None:
+    assert nodes.view(node(taints=("kubemend.io/device-failure",))).kept_off
+    assert not nodes.view(node(taints=(nodes.OUT_OF_SERVICE,))).kept_off
+
+
 def test_a_node_without_anything_is_unknown() -> None:
     assert nodes.view({"metadata": {"name": "node-1"}}) == NodeView(NodeName("node-1"), ready=None)
 

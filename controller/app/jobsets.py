@@ -1,0 +1,236 @@
+"""JobSets of ours beside their gangs' rounds: what each must know of the other, and no more."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from common.gangs import GangKey
+from common.kube import timestamps
+from controller.app import story
+from controller.jobset import model, reading
+from controller.jobset.model import JobSet, Refusal, RoundView
+from controller.jobsets.running import JobSets
+from controller.jobsets.views import GROUP
+from controller.model.faults import Cause, Fault
+from controller.model.members import Member, NodeName, Owner, PodUid
+from controller.model.rounds import RoundRef
+from controller.restarts.objects import Restart
+from controller.restarts.store import RestartChange, RestartChangeKind
+from controller.rounds import status
+from controller.rounds.states import Phase, Round
+
+if TYPE_CHECKING:
+    from controller.jobset.in_place import GangPolicy
+
+_NONE: Final[Mapping[str, RoundView]] = {}
+_OVER: Final = frozenset({Phase.DONE.value, Phase.DEGRADED.value, Phase.FAILED.value})
+
+
+class RoundBook:
+    """The rounds of JobSets' gangs: by their Restart objects, and what this leader knows before these tell it."""
+
+    def __init__(self, *, news: Callable[[GangKey], None]) -> None:
+        """``news`` is called with each gang of whose rounds there is something new."""
+        self._news = news
+        self._told: dict[GangKey, dict[str, RoundView]] = {}
+        self._own: dict[GangKey, dict[str, RoundView]] = {}
+        self._refusals: dict[GangKey, Refusal] = {}
+
+    def rounds(self, jobset: JobSet) -> tuple[RoundView, ...]:
+        """Return the rounds of its gang by attempt, those under way too."""
+        key = key_of(jobset)
+        told, own = self._told.get(key, _NONE), self._own.get(key, _NONE)
+        return tuple(sorted({**told, **own}.values(), key=lambda each: (each.attempt, each.name)))
+
+    def refusal(self, jobset: JobSet) -> Refusal | None:
+        """Return the newest fault for which no round was begun, for good."""
+        return self._refusals.get(key_of(jobset))
+
+    def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
+        """A round begins; its object may come later."""
+        seen = RoundView(
+            name=ref.name,
+            attempt=ref.attempt,
+            counted=isinstance(cause, Fault),
+            started_at=now,
+            reason=story.code_of(cause),
+            message=story.message_of(cause),
+        )
+        self._put(ref, seen)
+
+    def ended(self, round_: Round) -> None:
+        """A round is over; its object tells so later."""
+        told = status.render(round_)
+        self._put(round_.ref, view(round_.ref.name, round_.ref.attempt, told, started_at=round_.started_at))
+
+    def refused(self, gang: GangKey, refusal: Refusal) -> None:
+        """For a fault no round is begun, for good."""
+        self._refusals[gang] = refusal
+        self._news(gang)
+
+    def restart_changed(self, change: RestartChange) -> None:
+        """Take in what the API server tells of a Restart object."""
+        restart = change.restart
+        if restart.ref is None or restart.ref.gang.kind != model.KIND:
+            return
+        key, of_gang = restart.ref.gang, self._told.setdefault(restart.ref.gang, {})
+        if change.kind is RestartChangeKind.GONE:
+            of_gang.pop(restart.id, None)
+            self._own.get(key, {}).pop(restart.id, None)
+        else:
+            of_gang[restart.id] = _of(restart)
+            if restart.is_finished:
+                self._own.get(key, {}).pop(restart.id, None)
+        if not of_gang:
+            del self._told[key]
+        self._news(key)
+
+    def new_term(self) -> None:
+        """Forget what only a former term of ours has known."""
+        self._own.clear()
+        self._refusals.clear()
+
+    def forget(self, gang: GangKey) -> None:
+        """Its JobSet is no more."""
+        self._own.pop(gang, None)
+        self._refusals.pop(gang, None)
+
+    def _put(self, ref: RoundRef, seen: RoundView) -> None:
+        if ref.gang.kind == model.KIND:
+            self._own.setdefault(ref.gang, {})[ref.id] = seen
+            self._news(ref.gang)
+
+
+class OurJobSets:
+    """What rounds ask about the JobSet of a gang (``controller.app.outside.JobSets``)."""
+
+    def __init__(self, make: Callable[[RoundBook], JobSets]) -> None:
+        """``make`` makes what runs the JobSets, out of the rounds that these are told of."""
+        self.book = RoundBook(news=lambda gang: self._jobsets.news(gang.namespace, gang.name))
+        self._jobsets = make(self.book)
+        self._jobsets.subscribe(self._changed)
+        self._listeners: list[Callable[[GangKey], None]] = []
+
+    async def run(self) -> None:
+        """Run our JobSets for ever."""
+        self.book.new_term()
+        await self._jobsets.run()
+
+    async def wait_known(self) -> None:
+        """Wait until it is known which JobSets there are."""
+        await self._jobsets.wait_known()
+
+    def policy(self, gang: GangKey) -> "GangPolicy | None":
+        """Return what a gang's JobSet says about its rounds; None where none of ours stands behind it."""
+        jobset = self._of(gang)
+        if jobset is None:
+            return None
+        from controller.jobset import in_place  # where there is no JobSet of ours, it need not be in memory
+
+        return in_place.policy(self._jobsets.world(jobset))
+
+    def owner(self, gang: GangKey) -> Owner | None:
+        """Return the JobSet behind a gang, with which the records of its rounds go."""
+        jobset = self._of(gang)
+        return Owner(GROUP, model.KIND, jobset.name, jobset.uid) if jobset is not None else None
+
+    def newest_attempt(self, gang: GangKey) -> int:
+        """Return the number of the newest round that the JobSet's status tells of; 0: it tells of none."""
+        jobset = self._of(gang)
+        return (jobset.status.current_in_place or 0) if jobset is not None else 0
+
+    def is_given_up(self, member: Member) -> bool:
+        """Whether a member's index has failed for good (``backoffLimitPerIndex``): nobody makes a new pod for it."""
+        job, slash, index = member.slot.rpartition("/")
+        if not slash or member.gang.kind != model.KIND:
+            return False
+        found = self._jobsets.job(member.gang.namespace, member.gang.name, job)
+        if found is None or not found.failed_indexes:
+            return False
+        return index.isdecimal() and int(index) in _indexes(found.failed_indexes)
+
+    def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
+        """A round begins; its object may come later."""
+        self.book.begun(ref, cause, now=now)
+
+    def ended(self, round_: Round) -> None:
+        """A round is over; its object tells so later."""
+        self.book.ended(round_)
+
+    def refused(self, gang: GangKey, refusal: Refusal) -> None:
+        """For a fault no round is begun, for good."""
+        self.book.refused(gang, refusal)
+
+    def left(self, gang: GangKey, *, node: NodeName, code: str, pod: PodUid) -> None:
+        """A member is recreated because of a device of its node: nobody shall be put there."""
+        if self._of(gang) is not None:
+            self._jobsets.left(node, code=code, pod=pod)
+
+    def subscribe(self, listener: Callable[[GangKey], None]) -> Callable[[], None]:
+        """Call ``listener`` when a policy may have changed; it must not block. Returns the function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _of(self, gang: GangKey) -> JobSet | None:
+        return self._jobsets.find(gang.namespace, gang.name) if gang.kind == model.KIND else None
+
+    def _changed(self, namespace: str, name: str) -> None:
+        gang = GangKey(namespace, model.KIND, name)
+        if self._of(gang) is None:
+            self.book.forget(gang)
+        for listener in tuple(self._listeners):
+            listener(gang)
+
+
+def key_of(jobset: JobSet) -> GangKey:
+    """Return the gang that the pods of a JobSet are."""
+    return GangKey(jobset.namespace, model.KIND, jobset.name)
+
+
+def view(name: str, attempt: int, told: Mapping[str, Any], *, started_at: float) -> RoundView:
+    """Return a round by what its status tells (``controller.rounds.status``)."""
+    trigger, is_over = told.get("trigger") or {}, told.get("phase") in _OVER
+    restarted = told.get("phase") == Phase.DONE.value
+    reason, message = str(trigger.get("code") or ""), str(trigger.get("message") or "")
+    if is_over and not restarted:
+        reason, message = _why_not(told)
+    return RoundView(
+        name=name,
+        attempt=attempt,
+        counted=trigger.get("kind") != status.REQUEST,
+        started_at=started_at,
+        ended_at=_moment(told.get("completionTime"), default=started_at) if is_over else None,
+        restarted=restarted,
+        reason=reason,
+        message=message,
+        seconds=(told.get("timings") or {}).get("totalMilliseconds", 0) / 1000,
+    )
+
+
+def _of(restart: Restart) -> RoundView:
+    started_at = _moment(restart.status.get("startTime"), default=restart.created_at)
+    return view(restart.name, restart.attempt, restart.status, started_at=started_at)
+
+
+def _why_not(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why a round has not brought all back: it was cancelled, or the first member that is not back says so."""
+    for each in told.get("conditions") or ():
+        if each.get("type") == status.CANCELLED and each.get("status") == "True":
+            return status.CANCELLED, str(each.get("message") or "")
+    for each in told.get("failures") or ():
+        reason, where = str(each.get("reason") or ""), str(each.get("member") or "")
+        return reason, f"{where}: {each.get('message') or reason}".removeprefix(": ")
+    return str(told.get("phase")), ""
+
+
+def _moment(text: str | None, *, default: float) -> float:
+    return float(timestamps.unix(text)) if text else default
+
+
+@functools.lru_cache(maxsize=256)
+def _indexes(text: str) -> frozenset[int]:
+    """Return a Job's failed indexes. What cannot be understood names none: then its member is as any other."""
+    try:
+        return reading.indexes(text)
+    except reading.NotUnderstoodError:
+        return frozenset()

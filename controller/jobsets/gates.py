@@ -1,0 +1,212 @@
+"""Gives each Job that is to have a topology domain for itself such a one, and lets its pods go there.
+
+Pods of such Jobs have a scheduling gate. Pods and nodes are only watched for it while some JobSet of ours asks for it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from common import aio, joint_part
+from common.kube import client, errors, mirror, paths
+from common.parts import PartState, PartStatus
+from controller.jobset import naming
+from controller.jobset.model import JobSet
+from controller.jobset.placement import choosing, marks, reading
+from controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker
+
+log = structlog.get_logger(__name__)
+
+_NODES_PAGE: Final = 100
+"""Nodes list their images: up to 50 KB each."""
+_SETTLE_SECONDS: Final = 0.2
+_IDLE_SECONDS: Final = 60.0
+_PARALLEL: Final = 16
+_OF_JOBSETS: Final = {"labelSelector": naming.JOB_KEY}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A Job whose pods may wait, and the UID of its JobSet."""
+
+    seeker: Seeker
+    jobset: str
+
+
+def wants_domains(jobset: JobSet) -> bool:
+    """Whether pods of a JobSet have our gate: exclusive placement without nodes that were labelled beforehand."""
+    return any(_wants(jobset.annotations, each.template) for each in jobset.spec.replicated_jobs)
+
+
+class Gates:
+    """``need`` says whether there is anything to place, ``run`` places."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        wanted: Callable[[], Iterable[Wanted]],
+        tell: Callable[[str, str, str], None],
+        report: Callable[[PartStatus], None],
+        idle: float = _IDLE_SECONDS,
+    ) -> None:
+        """``wanted`` returns the Jobs in the order in which they get domains.
+
+        ``tell`` gets the UID of a JobSet whose Job goes on waiting, the reason and the message. ``idle`` is for how
+        many seconds pods and nodes are still watched when nothing asks for it any more.
+        """
+        self._api = api
+        self._wanted = wanted
+        self._tell = tell
+        self._report = report
+        self._idle = idle
+        self._needed: set[str] = set()
+        self._begin = asyncio.Event()
+        self._news = asyncio.Event()
+        self._told: set[tuple[str, str]] = set()
+        self._stand_by()
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The UIDs of the JobSets that have Jobs that want domains."""
+        return frozenset(self._needed)
+
+    def need(self, uid: str, *, needed: bool) -> None:
+        """Say whether a JobSet has Jobs that want domains; also when anything about them has changed."""
+        (self._needed.add if needed else self._needed.discard)(uid)
+        if needed:
+            self._begin.set()
+            self._news.set()
+
+    async def run(self) -> None:
+        """Place for ever."""
+        try:
+            while True:
+                self._stand_by()
+                self._begin.clear()
+                if not self._needed:
+                    await self._begin.wait()
+                await self._place_while_needed()
+        finally:
+            self._needed.clear()
+            self._told.clear()
+            self._stand_by()
+
+    def _stand_by(self) -> None:
+        self._report(PartStatus(PartState.IDLE, "no JobSet of ours asks for exclusive placement"))
+
+    async def _place_while_needed(self) -> None:
+        board = _Board(api=self._api, report=self._report, news=self._news.set)
+        async with board.watching():
+            while self._needed or not await self._is_idle():
+                self._news.clear()
+                await self._place(board)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._idle):
+                        await self._news.wait()
+                await asyncio.sleep(_SETTLE_SECONDS)
+
+    async def _is_idle(self) -> bool:
+        """Whether nothing asks for it for a while."""
+        self._begin.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._idle):
+                await self._begin.wait()
+        return not self._needed
+
+    async def _place(self, board: "_Board") -> None:
+        wanted = list(self._wanted())
+        found = board.place(each.seeker for each in wanted)
+        await board.let_go(found.assigned)
+        jobsets = {each.seeker.job: each.jobset for each in wanted}
+        waiting = {(each.job, each.message) for each in found.waiting}
+        for each in found.waiting:
+            if (each.job, each.message) not in self._told:
+                log.warning("placement.waits", reason=each.reason.value, message=each.message)
+                self._tell(jobsets[each.job], each.reason.value, each.message)
+        self._told = waiting
+
+
+class _Board:
+    """Pods and nodes while they are watched, and what was assigned that they do not tell of yet."""
+
+    def __init__(
+        self, *, api: client.KubeClient, report: Callable[[PartStatus], None], news: Callable[[], None]
+    ) -> None:
+        self._api = api
+        self._slots = asyncio.Semaphore(_PARALLEL)
+        self._news = news
+        part = joint_part.JointPart(report)
+        self._pods: mirror.Mirror[Pod] = mirror.Mirror(
+            api=api, path=paths.PODS, reduce=reading.pod, report=part.reporter(), params=_OF_JOBSETS
+        )
+        self._nodes: mirror.Mirror[Node] = mirror.Mirror(
+            api=api, path=paths.NODES, reduce=reading.node, report=part.reporter(), page=_NODES_PAGE
+        )
+        self._promised: dict[str, Domain] = {}
+        self._going: dict[str, Pod] = {}  # pods that were let go, as they were before
+        self._pods.subscribe(self._pod_changed)
+        self._nodes.subscribe(lambda _: news())
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch for the length of the block, which begins when all is listed."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                aio.spawn_eternal(group, self._pods.run(), name="pods to place"),
+                aio.spawn_eternal(group, self._nodes.run(), name="nodes to place on"),
+            ]
+            try:
+                await self._pods.wait_synced()
+                await self._nodes.wait_synced()
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def place(self, seekers: Iterable[Seeker]) -> Placements:
+        """Return who gets which domain, and who goes on waiting."""
+        return choosing.place(
+            seekers, pods=self._pods.items().values(), nodes=self._nodes.items().values(), promised=self._promised
+        )
+
+    async def let_go(self, assigned: Iterable[Assignment]) -> None:
+        """Let pods go to their domains."""
+        async with asyncio.TaskGroup() as group:
+            for each in assigned:
+                self._promised[each.job] = each.domain
+                for pod in each.pods:
+                    if self._going.get(pod.uid) != pod:
+                        group.create_task(self._let_go(pod, each.domain), name=f"placement of {pod.name}")
+
+    async def _let_go(self, pod: Pod, domain: Domain) -> None:
+        path = paths.pod(pod.namespace, pod.name)
+        try:
+            async with self._slots:
+                await self._api.patch(path, marks.letting_go(pod, domain), content_type=client.Patch.MERGE)
+        except errors.NotFoundError:
+            return
+        except errors.KubeError as error:  # it has changed meanwhile, say: it is looked at again
+            log.warning("placement.failed", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            asyncio.get_running_loop().call_later(1.0, self._news)
+            return
+        self._going[pod.uid] = pod
+        log.info("placement.done", pod=f"{pod.namespace}/{pod.name}", domain=str(domain))
+
+    def _pod_changed(self, change: mirror.Change[Pod]) -> None:
+        pod, is_gone = change.value, change.kind is mirror.ChangeKind.GONE
+        if is_gone or not marks.waits(pod):
+            self._going.pop(change.uid, None)
+            if not is_gone or not any(each.job == pod.job for each in self._going.values()):
+                self._promised.pop(pod.job, None)  # from now on its pods tell
+        self._news()
+
+
+def _wants(of_jobset: Mapping[str, str], template: Mapping[str, Any]) -> bool:
+    own = (template.get("metadata") or {}).get("annotations") or {}
+    found = {**of_jobset, **own}
+    return naming.EXCLUSIVE_TOPOLOGY in found and naming.NODE_SELECTOR not in found

@@ -1,0 +1,77 @@
+"""Metrics of JobSets. Upstream's two have upstream's names; all are part of the API (docs/operations.md)."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from common.kube import errors
+
+_FROM_MILLISECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+RESTARTED: Final = {"restarted": "Recreate", "restarted_job": "Job", "restarted_in_place": "InPlace"}
+"""Kinds of restarts, by what a plan has counted."""
+
+
+class JobSetMetrics:
+    """One instance per process; counters count, gauges show now."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.failed = Counter(
+            "jobset_failed", "JobSets that have failed.", ["jobset_name", "namespace"], registry=registry
+        )
+        self.completed = Counter(
+            "jobset_completed", "JobSets that have completed.", ["jobset_name", "namespace"], registry=registry
+        )
+        self.reconcile_seconds = Histogram(
+            "kubemend_jobset_reconcile_seconds",
+            "Seconds of each look at a JobSet: decide (without any I/O), and whole (with its writes).",
+            ["step"],
+            buckets=_FROM_MILLISECONDS,
+            registry=registry,
+        )
+        self.restarts = Counter(
+            "kubemend_jobset_restarts",
+            "Restarts of JobSets that their status tells of, by kind.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in RESTARTED.values():
+            self.restarts.labels(kind)
+        self.writes = Counter(
+            "kubemend_jobset_writes",
+            "Writes for JobSets, by what they were and what became of them.",
+            ["write", "result"],
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "kubemend_jobset_queue_depth", "JobSets that wait for a look, or are looked at.", registry=registry
+        )
+        self.defects = Counter(
+            "kubemend_jobset_defects",
+            "Looks at a JobSet that ended in a defect of ours: must be 0.",
+            registry=registry,
+        )
+
+    def count(self, what: str, *, namespace: str, name: str) -> None:
+        """Count what a plan has brought about."""
+        if what == "failed":
+            self.failed.labels(name, namespace).inc()
+        elif what == "completed":
+            self.completed.labels(name, namespace).inc()
+        else:
+            self.restarts.labels(RESTARTED[what]).inc()
+
+    @contextlib.contextmanager
+    def written(self, write: str) -> Iterator[None]:
+        """Count a write that the block does."""
+        result = "failed"
+        try:
+            yield
+            result = "done"
+        except errors.ConflictError:
+            result = "conflict"
+            raise
+        finally:
+            self.writes.labels(write, result).inc()

@@ -1,0 +1,59 @@
+"""Which Services or claims there are: those with JobSet's label by their watch, others where we met them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from common.kube import mirror
+from controller.jobsets import seen
+
+_FOUND_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A Service or a claim. ``owner`` is its JobSet's UID, "" where none is."""
+
+    namespace: str
+    name: str
+    owner: str
+
+
+def named(obj: Mapping[str, Any]) -> Named:
+    """Return what matters of a Service or a claim."""
+    meta = obj["metadata"]
+    return Named(meta["namespace"], meta["name"], seen.owner(obj))
+
+
+class Names:
+    """Follows the mirror of one resource, and is told what we met."""
+
+    def __init__(self, watch: mirror.Mirror[Named], *, gone: Callable[[str], None]) -> None:
+        """``gone`` hears of the UID of a JobSet whose object is no more."""
+        self.watch = watch
+        self._gone = gone
+        self._names: dict[tuple[str, str], str] = {}  # with the object's UID
+        self._found: dict[tuple[str, str], float] = {}  # until when (loop time)
+        watch.subscribe(self._take)
+
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether there is one of that name, as far as is known."""
+        key = (namespace, name)
+        if key in self._names:
+            return True
+        return self._found.get(key, float("-inf")) > asyncio.get_running_loop().time()
+
+    def found(self, namespace: str, name: str) -> None:
+        """Believe for a while that it is there: somebody may have made it without the label."""
+        self._found[namespace, name] = asyncio.get_running_loop().time() + _FOUND_SECONDS
+
+    def _take(self, change: mirror.Change[Named]) -> None:
+        key = (change.value.namespace, change.value.name)
+        if change.kind is not mirror.ChangeKind.GONE:
+            self._names[key] = change.uid
+        elif self._names.get(key) == change.uid:
+            del self._names[key]
+            self._found.pop(key, None)
+            if change.value.owner:
+                self._gone(change.value.owner)

@@ -1,0 +1,158 @@
+"""Which JobSets are to be looked at, and when: each at most once at a time, and what comes together is one look."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from common import aio
+from common.kube import errors
+
+log = structlog.get_logger(__name__)
+
+_SETTLE_SECONDS: Final = 0.02
+_PAUSE_SECONDS: Final = 0.1
+_PARALLEL: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: ``settle`` from the first news to the look, ``pause`` at least from one look to the next."""
+
+    settle: float = _SETTLE_SECONDS
+    pause: float = _PAUSE_SECONDS
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One key. ``due`` is loop time; None: nothing is to be done. ``wake``: look then though nothing has happened."""
+
+    backoff: aio.Backoff
+    began: float = float("-inf")
+    due: float | None = None
+    timer: asyncio.TimerHandle | None = None
+    wake: asyncio.TimerHandle | None = None
+    busy: bool = False
+    dirty: bool = False
+
+    def cancel(self) -> None:
+        """Cancel its timers."""
+        for each in (self.timer, self.wake):
+            if each is not None:
+                each.cancel()
+
+
+class Queue:
+    """``add`` says what has news, ``run`` looks."""
+
+    def __init__(
+        self,
+        look: Callable[[str], Awaitable[float | None]],
+        *,
+        defect: Callable[[], None],
+        pace: Pace | None = None,
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
+        parallel: int = _PARALLEL,
+    ) -> None:
+        """``look`` returns after how many seconds to come again though nothing happens; None: it need not.
+
+        When it raises, it is tried again after ``backoff``; ``defect`` is called where that is no KubeError.
+        ``parallel`` keys are looked at at once.
+        """
+        self._look = look
+        self._defect = defect
+        self._pace = pace if pace is not None else Pace()
+        self._backoff = backoff
+        self._parallel = parallel
+        self._entries: dict[str, _Entry] = {}
+        self._ready: asyncio.Queue[str] = asyncio.Queue()
+
+    @property
+    def depth(self) -> int:
+        """How many wait for a look, or are being looked at."""
+        return sum(1 for each in self._entries.values() if each.busy or each.due is not None)
+
+    def rests(self, key: str) -> bool:
+        """Whether a key is not being looked at, and nothing has happened since."""
+        entry = self._entries.get(key)
+        return entry is None or not (entry.busy or entry.due is not None)
+
+    def add(self, key: str) -> None:
+        """Something has happened: look soon."""
+        entry = self._entry(key)
+        if entry.busy:
+            entry.dirty = True
+            return
+        now = asyncio.get_running_loop().time()
+        self._schedule(key, entry, max(now + self._pace.settle, entry.began + self._pace.pause))
+
+    def forget(self, key: str) -> None:
+        """There is no such JobSet any more."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            entry.cancel()
+
+    async def run(self) -> None:
+        """Look for ever. Cancelled, it forgets everything: another leader looks at all there is."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._parallel):
+                    aio.spawn_eternal(group, self._work(), name=f"jobsets {number}")
+        finally:
+            for entry in self._entries.values():
+                entry.cancel()
+            self._entries.clear()
+            self._ready = asyncio.Queue()
+
+    def _entry(self, key: str) -> _Entry:
+        if key not in self._entries:
+            self._entries[key] = _Entry(self._backoff())
+        return self._entries[key]
+
+    def _schedule(self, key: str, entry: _Entry, at: float) -> None:
+        """Have it looked at then, or earlier where that was said before."""
+        if entry.due is not None and entry.due <= at:
+            return
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.due = at
+        entry.timer = asyncio.get_running_loop().call_at(at, self._ready.put_nowait, key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._ready.get()
+            entry = self._entries.get(key)
+            if entry is None or entry.busy or entry.due is None:
+                continue  # forgotten meanwhile
+            entry.busy, entry.dirty, entry.due, entry.timer = True, False, None, None
+            entry.began = asyncio.get_running_loop().time()
+            again = await self._one(key, entry)
+            entry.busy = False
+            if self._entries.get(key) is not entry:
+                continue
+            self._wake(key, entry, again)
+            if entry.dirty:
+                self.add(key)
+
+    async def _one(self, key: str, entry: _Entry) -> float | None:
+        """Look once. Returns after how many seconds to come again."""
+        try:
+            again = await self._look(key)
+        except errors.KubeError as error:
+            log.info("jobset.again", jobset=key, error=str(error))
+            return entry.backoff.next_wait()
+        except Exception:
+            log.exception("jobset.defect", jobset=key)
+            self._defect()
+            return entry.backoff.next_wait()
+        entry.backoff.reset()
+        return again
+
+    def _wake(self, key: str, entry: _Entry, again: float | None) -> None:
+        """Come again then, unless something happens before."""
+        if entry.wake is not None:
+            entry.wake.cancel()
+        loop = asyncio.get_running_loop()
+        entry.wake = None if again is None else loop.call_later(max(again, 0.0), self.add, key)

@@ -1,0 +1,79 @@
+"""A JobSet's status, written whole, and only onto what it was decided from."""
+
+from typing import Final
+
+from common import aio
+from common.kube import client, errors, paths
+from common.kube.transport import Json
+from controller.jobset import model
+from controller.jobset.model import JobSet
+from controller.jobsets import views
+from controller.jobsets.metrics import JobSetMetrics
+from controller.jobsets.views import Views
+
+_ATTEMPTS: Final = 3
+
+
+class StatusWriter:
+    """Writes statuses."""
+
+    def __init__(self, *, api: client.KubeClient, views: Views, metrics: JobSetMetrics) -> None:
+        self._api = api
+        self._views = views
+        self._metrics = metrics
+
+    async def write(self, jobset: JobSet, status: Json) -> bool:
+        """Replace the JobSet's status. Returns whether it is written; False: the JobSet is another one by now.
+
+        Raises KubeError; after a conflict the view is as new as the API server's.
+        """
+        path = path_of(jobset)
+        body = {
+            "apiVersion": model.API_VERSION,
+            "kind": model.KIND,
+            "metadata": {
+                "name": jobset.name,
+                "namespace": jobset.namespace,
+                "uid": jobset.uid,
+                "resourceVersion": jobset.resource_version,
+            },
+            "status": status,
+        }
+        lost = False
+        backoff = aio.Backoff(first=0.1, limit=1.0)
+        with self._metrics.written("status"):
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    self._views.wrote_jobset(await self._api.update(f"{path}/status", body, attempts=1))
+                except errors.NotFoundError:
+                    return False
+                except errors.ConflictError:
+                    found = await self._found(path, uid=jobset.uid)
+                    if found is None or (lost and found.get("status") == status):
+                        return found is not None
+                    raise
+                except errors.ApiUnavailableError:
+                    lost = True  # it may have been written all the same
+                    if not left:
+                        raise
+                    await backoff.wait()
+                else:
+                    return True
+        return False
+
+    async def _found(self, path: str, *, uid: str) -> Json | None:
+        """Return the JobSet that a status was meant for, as it is now; None where there is another one, or none."""
+        try:
+            found = await self._api.get(path)
+        except errors.NotFoundError:
+            return None
+        if found["metadata"]["uid"] != uid:
+            return None
+        self._views.wrote_jobset(found)
+        return found
+
+
+def path_of(jobset: JobSet) -> str:
+    """Return the path of a JobSet."""
+    group, version = views.GROUP, views.VERSION
+    return f"{paths.collection('jobsets', namespace=jobset.namespace, group=group, version=version)}/{jobset.name}"

@@ -1,0 +1,218 @@
+"""JobSets of ours with their Jobs, Services and claims, as the API server tells and as our own writes have left them.
+
+Others' JobSets are looked at for nothing, and of their Jobs nothing is kept.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from common import aio, joint_part
+from common.kube import client, errors, mirror, paths
+from common.parts import PartState, PartStatus
+from controller.jobset import naming, reading
+from controller.jobset.model import ChildJob, JobSet
+from controller.jobsets import names, seen
+from controller.jobsets.names import Names
+from controller.jobsets.newest import Newest
+from controller.jobsets.seen import NotUnderstood, Others, Owned, Seen
+
+GROUP: Final = seen.GROUP
+VERSION: Final = "v1alpha2"
+JOBSETS: Final = paths.collection("jobsets", group=GROUP, version=VERSION)
+JOBS: Final = paths.collection("jobs", group="batch")
+SERVICES: Final = paths.collection("services")
+CLAIMS: Final = paths.collection("persistentvolumeclaims")
+
+_OF_JOBSETS: Final = {"labelSelector": naming.JOBSET_NAME}
+_NOT_DEFINED: Final = PartStatus(
+    PartState.IDLE, "there is no resource jobsets.jobset.x-k8s.io here", "kubectl apply -k daemonset/jobset"
+)
+_NO_JOBS: Final[Mapping[str, ChildJob]] = {}
+
+
+class Views:
+    """Keeps the views. ``run`` does the work; everything else can be asked at any time."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        report: Callable[[PartStatus], None],
+        changed: Callable[[str], None],
+        gone: Callable[[JobSet], None],
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
+    ) -> None:
+        """``changed`` hears of the UID of each JobSet that has news, ``gone`` of JobSets that are no more."""
+        self._api = api
+        self._report = report
+        self._changed = changed
+        self._gone = gone
+        self._backoff = backoff
+        part = joint_part.JointPart(report)
+
+        def watch(path: str, reduce: Callable[[Any], Any], *, all_of_them: bool = False) -> mirror.Mirror[Any]:
+            params = {} if all_of_them else _OF_JOBSETS
+            return mirror.Mirror(
+                api=api, path=path, reduce=reduce, report=part.reporter(), params=params, backoff=backoff()
+            )
+
+        jobsets = watch(JOBSETS, seen.jobset, all_of_them=True)
+        jobs = watch(JOBS, self._owned)
+        self._watches = {"jobsets": jobsets, "jobs": jobs}
+        self._others: set[str] = set()
+        self._jobs: dict[str, dict[str, ChildJob]] = {}  # by the JobSet's UID
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._jobsets: Newest[Seen] = Newest(jobsets, version=seen.version, changed=self._jobset_changed)
+        self._owned_jobs: Newest[Owned] = Newest(
+            jobs, version=lambda each: each.job.resource_version, changed=self._job_changed
+        )
+        self._services = Names(watch(SERVICES, names.named), gone=changed)
+        self._claims = Names(watch(CLAIMS, names.named), gone=changed)
+        self._watches |= {"services": self._services.watch, "claims": self._claims.watch}
+        self._known = asyncio.Event()
+        self._stand_by()
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known which JobSets there are; none, where the resource is not defined."""
+        return self._known.is_set()
+
+    async def wait_known(self) -> None:
+        """Wait until it is."""
+        await self._known.wait()
+
+    def jobset(self, uid: str) -> JobSet | NotUnderstood | None:
+        """Return a JobSet of ours."""
+        found = self._jobsets.items().get(uid)
+        return None if found is None or isinstance(found, Others) else found
+
+    def by_name(self, namespace: str, name: str) -> JobSet | None:
+        """Return the JobSet of ours that has this name."""
+        found = self.jobset(self._by_name.get((namespace, name), ""))
+        return found if isinstance(found, JobSet) else None
+
+    def uids(self) -> list[str]:
+        """Return the UIDs of all of ours."""
+        return [uid for uid, each in self._jobsets.items().items() if not isinstance(each, Others)]
+
+    def jobs(self, uid: str) -> tuple[ChildJob, ...]:
+        """Return the Jobs that a JobSet owns, by name."""
+        self._owned_jobs.forget_unseen()
+        return tuple(sorted(self._jobs.get(uid, _NO_JOBS).values(), key=lambda each: each.name))
+
+    def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
+        """Return the Job of this name that the JobSet of that name owns."""
+        jobs = self._jobs.get(self._by_name.get((namespace, jobset), ""), _NO_JOBS)
+        return next((each for each in jobs.values() if each.name == name), None)
+
+    def has_service(self, namespace: str, name: str) -> bool:
+        """Whether there is a Service of that name, as far as is known."""
+        return self._services.has(namespace, name)
+
+    def claims(self, jobset: JobSet) -> frozenset[str]:
+        """Return which of the claims of a JobSet there are, as far as is known."""
+        templates = (each for policy in jobset.spec.claim_policies for each in policy.templates)
+        names = (naming.claim_name(jobset.name, str((each.get("metadata") or {}).get("name"))) for each in templates)
+        return frozenset(name for name in names if self._claims.has(jobset.namespace, name))
+
+    def found_service(self, namespace: str, name: str) -> None:
+        """Take in that there is a Service of that name."""
+        self._services.found(namespace, name)
+
+    def found_claim(self, namespace: str, name: str) -> None:
+        """Take in that there is a claim of that name."""
+        self._claims.found(namespace, name)
+
+    def wrote_jobset(self, obj: Mapping[str, Any]) -> None:
+        """Take in a JobSet as a write of ours, or a look at it, has left it."""
+        self._jobsets.wrote(obj["metadata"]["uid"], seen.jobset(obj))
+
+    def wrote_job(self, obj: Mapping[str, Any]) -> None:
+        """Take in a Job as a write of ours, or a look at it, has left it."""
+        found = self._owned(obj)
+        if found is not None:
+            self._owned_jobs.wrote(found.job.uid, found)
+
+    def removed_job(self, uid: str) -> None:
+        """Take in that a Job is gone."""
+        self._owned_jobs.removed(uid)
+
+    async def run(self) -> None:
+        """Keep the views current for ever, once the resource is defined."""
+        try:
+            await self._defined()
+            async with asyncio.TaskGroup() as group:
+                for name, watch in self._watches.items():
+                    aio.spawn_eternal(group, watch.run(), name=f"{name} watched")
+                    if name == "jobsets":
+                        await watch.wait_synced()  # else Jobs would be kept that are others'
+                await self.wait_synced()
+                self._known.set()
+                await asyncio.Event().wait()
+        finally:
+            self._known.clear()
+            for newest in (self._jobsets, self._owned_jobs):
+                newest.clear()
+            self._stand_by()
+
+    async def wait_synced(self) -> None:
+        """Wait until the resource is defined, and all has been listed."""
+        for watch in self._watches.values():
+            await watch.wait_synced()
+
+    def _stand_by(self) -> None:
+        self._report(PartStatus(PartState.IDLE, "they are for who leads"))
+
+    async def _defined(self) -> None:
+        """Wait until JobSets can be listed. Until then there are none, as far as we may know."""
+        backoff = self._backoff()
+        while True:
+            try:
+                await self._api.list(JOBSETS, params={"limit": 1})
+            except errors.NotFoundError:
+                self._report(_NOT_DEFINED)
+                self._known.set()
+            except errors.ForbiddenError as error:
+                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+                self._known.set()
+            except errors.KubeError as error:
+                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+            else:
+                return
+            await backoff.wait()
+
+    def _owned(self, obj: Mapping[str, Any]) -> Owned | None:
+        """Return a Job with whom it belongs to; None for one that is nobody's, or not ours to run."""
+        whose = seen.owner(obj)
+        if not whose or whose in self._others:
+            return None
+        return Owned(whose, reading.job(obj))
+
+    def _jobset_changed(self, uid: str, before: Seen | None, after: Seen | None) -> None:
+        if isinstance(after, Others):
+            self._others.add(uid)
+            self._jobs.pop(uid, None)
+            return
+        self._others.discard(uid)
+        if after is not None:
+            self._by_name[after.namespace, after.name] = uid
+            self._changed(uid)
+        elif before is not None and not isinstance(before, Others):
+            if self._by_name.get((before.namespace, before.name)) == uid:
+                del self._by_name[before.namespace, before.name]
+            if isinstance(before, JobSet):
+                self._gone(before)
+
+    def _job_changed(self, uid: str, before: Owned | None, after: Owned | None) -> None:
+        if before is not None and (after is None or after.owner != before.owner):
+            of_owner = self._jobs.get(before.owner, {})
+            of_owner.pop(uid, None)
+            if not of_owner:
+                self._jobs.pop(before.owner, None)
+            self._changed(before.owner)
+        if after is None or after.owner in self._others:
+            return
+        self._jobs.setdefault(after.owner, {})[uid] = after.job
+        if before is None or not seen.alike(before.job, after.job):
+            self._changed(after.owner)

@@ -1,0 +1,220 @@
+"""What a decision wants written, as calls to the API server. None of them does harm when it is repeated."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+
+from common.kube import client, errors, paths
+from common.kube.transport import Json
+from controller.jobset import plan
+from controller.jobset.model import JobSet
+from controller.jobsets import seen, statuses
+from controller.jobsets.metrics import JobSetMetrics
+from controller.jobsets.views import Views
+
+log = structlog.get_logger(__name__)
+
+_RESTARTS: Final = ("restarts.kubemend.io", "v1alpha1")
+
+_CREATION_FAILED: Final[Mapping[type, str]] = MappingProxyType(
+    {
+        plan.CreateJob: "JobCreationFailed",
+        plan.CreateService: "HeadlessServiceCreationFailed",
+        plan.CreateClaim: "PVCCreationFailed",
+    }
+)
+"""Reasons of the events that upstream tells at once, though the look goes on to fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A write that was not done."""
+
+    write: plan.Write
+    error: errors.KubeError
+
+
+def events(troubles: Sequence[Trouble]) -> list[plan.Event]:
+    """Return what people are told at once, the first of each kind: thousands fail together, and for one reason.
+
+    Of an API server that is away nobody need be told.
+    """
+    found: dict[str, list[Trouble]] = {}
+    for each in troubles:
+        reason = _CREATION_FAILED.get(type(each.write))
+        if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | TakenByUsError):
+            found.setdefault(reason, []).append(each)
+    return [_event(reason, alike) for reason, alike in found.items()]
+
+
+class TakenByUsError(errors.ConflictError):
+    """The object exists, and is ours: the view was old, and is mended now."""
+
+
+class Writer:
+    """Writes for all JobSets, ``parallel`` calls side by side."""
+
+    def __init__(self, *, api: client.KubeClient, views: Views, metrics: JobSetMetrics, parallel: int) -> None:
+        self._api = api
+        self._views = views
+        self._metrics = metrics
+        self._parallel = parallel
+        self._slots = asyncio.Semaphore(parallel)
+
+    async def write(self, jobset: JobSet, groups: Sequence[Sequence[plan.Write]]) -> list[Trouble]:
+        """Write group after group. After a group that was not all done the later ones are left for the next look."""
+        for group in groups:
+            if troubles := await self._group(jobset, group):
+                return troubles
+        return []
+
+    async def _group(self, jobset: JobSet, group: Sequence[plan.Write]) -> list[Trouble]:
+        """Write these side by side. An API server that is away is not asked for each of thousands."""
+        troubles: list[Trouble] = []
+        rest = iter(group)
+
+        async def work() -> None:
+            for write in rest:
+                try:
+                    async with self._slots:
+                        await self._one(jobset, write)
+                except errors.KubeError as error:
+                    troubles.append(Trouble(write, error))
+                    if isinstance(error, errors.ApiUnavailableError):
+                        _leave(rest)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(len(group), self._parallel)):
+                tasks.create_task(work(), name=f"writes for {jobset.namespace}/{jobset.name}")
+        return troubles
+
+    async def _one(self, jobset: JobSet, write: plan.Write) -> None:
+        namespace = jobset.namespace
+        with self._metrics.written(type(write).__name__):
+            match write:
+                case plan.CreateJob():
+                    await self._create_job(jobset, write)
+                case plan.DeleteJob():
+                    await self._delete_job(namespace, write)
+                case plan.SuspendJob():
+                    suspended = {"metadata": {"uid": write.uid}, "spec": {"suspend": True}}
+                    await self._patch_job(namespace, write.name, write.uid, suspended)
+                case plan.ResumeJob():
+                    await self._resume_job(namespace, write)
+                case plan.AnnotateJob():
+                    noted = {"metadata": {"uid": write.uid, "annotations": dict(write.annotations)}}
+                    await self._patch_job(namespace, write.name, write.uid, noted)
+                case plan.CreateService():
+                    await self._create(paths.collection("services", namespace=namespace), write.body)
+                    self._views.found_service(namespace, write.name)
+                case plan.CreateClaim():
+                    await self._create(paths.collection("persistentvolumeclaims", namespace=namespace), write.body)
+                    self._views.found_claim(namespace, write.name)
+                case plan.RequestRestart():
+                    group, version = _RESTARTS
+                    path = paths.collection("restarts", namespace=namespace, group=group, version=version)
+                    await self._create(path, write.body)
+                case plan.DeleteJobSet():
+                    await self._delete(statuses.path_of(jobset), uid=jobset.uid)
+
+    async def _create(self, path: str, body: Json | Mapping[str, Any]) -> None:
+        """Create what need only be there."""
+        with contextlib.suppress(errors.ConflictError):
+            await self._api.create(path, dict(body))
+
+    async def _create_job(self, jobset: JobSet, write: plan.CreateJob) -> None:
+        path = _job_path(jobset.namespace, "")
+        try:
+            self._views.wrote_job(await self._api.create(path, dict(write.body)))
+        except errors.ConflictError as error:
+            await self._look_at_taken(jobset, write.name, error)
+
+    async def _look_at_taken(self, jobset: JobSet, name: str, error: errors.ConflictError) -> None:
+        """Find out whose Job has the name. Raises TakenByUsError where it is ours, and the error where it is not."""
+        try:
+            found = await self._api.get(_job_path(jobset.namespace, name))
+        except errors.NotFoundError:
+            raise TakenByUsError(f"Job {jobset.namespace}/{name} has just gone") from error
+        if seen.owner(found) != jobset.uid:
+            raise error
+        self._views.wrote_job(found)
+        raise TakenByUsError(f"Job {jobset.namespace}/{name} is there already") from error
+
+    async def _delete_job(self, namespace: str, write: plan.DeleteJob) -> None:
+        answer = await self._delete(_job_path(namespace, write.name), uid=write.uid)
+        if answer is not None and answer.get("kind") == "Job":
+            self._views.wrote_job(answer)
+        else:
+            self._views.removed_job(write.uid)
+
+    async def _delete(self, path: str, *, uid: str) -> Json | None:
+        """Delete in the foreground: it goes after its dependents. None: there is no such object any more."""
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        try:
+            return await self._api.delete(path, options=options)
+        except (errors.NotFoundError, errors.ConflictError):
+            return None
+
+    async def _resume_job(self, namespace: str, write: plan.ResumeJob) -> None:
+        """Resume; a Job that has run before loses its start time first, else its template could not be changed."""
+        if write.clear_start:
+            cleared = {"metadata": {"uid": write.uid}, "status": {"startTime": None}}
+            await self._patch_job(namespace, write.name, write.uid, cleared, subresource="/status")
+        resumed: Json = {
+            "metadata": {"uid": write.uid, "annotations": dict(write.annotations)},
+            "spec": {"suspend": False, "template": dict(write.template)},
+        }
+        await self._patch_job(namespace, write.name, write.uid, resumed)
+
+    async def _patch_job(self, namespace: str, name: str, uid: str, body: Json, *, subresource: str = "") -> None:
+        path = _job_path(namespace, name)
+        try:
+            found = await self._api.patch(f"{path}{subresource}", body, content_type=client.Patch.MERGE)
+        except errors.NotFoundError:
+            self._views.removed_job(uid)
+        except (errors.ConflictError, errors.InvalidError):  # a wrong UID answers either
+            if await self._is_there(path, uid=uid):
+                raise
+            self._views.removed_job(uid)
+        else:
+            self._views.wrote_job(found)
+
+    async def _is_there(self, path: str, *, uid: str) -> bool:
+        """Whether this very Job exists."""
+        try:
+            found = await self._api.get(path)
+        except errors.NotFoundError:
+            return False
+        return bool(found["metadata"]["uid"] == uid)
+
+
+def _leave(rest: Iterator[plan.Write]) -> None:
+    """Leave what has not been begun."""
+    for _ in rest:
+        pass
+
+
+def _job_path(namespace: str, name: str) -> str:
+    path = paths.collection("jobs", namespace=namespace, group="batch")
+    return f"{path}/{name}" if name else path
+
+
+def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:
+    first = min(alike, key=lambda each: _name(each.write))
+    others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+    return plan.Event(plan.EventType.WARNING, reason, f"{_name(first.write)}{others}: {first.error}")
+
+
+def _name(write: plan.Write) -> str:
+    match write:
+        case plan.CreateJob():
+            return f'job "{write.name}" creation failed with error'
+        case plan.CreateService() | plan.CreateClaim():
+            return f"cannot create {write.name}"
+        case _:
+            return "cannot write"

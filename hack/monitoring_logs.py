@@ -1,0 +1,98 @@
+"""The events of the log, read from the sources. Writes docs/logs.md."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("agent", "controller", "common", "cli")
+
+_LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+_MORE: Final = "…"
+
+_HEAD: Final = Path(__file__).with_suffix(".md")
+"""What the page begins with."""
+
+_TITLES: Final = {
+    "agent": "Events of agents",
+    "controller": "Events of controllers",
+    "common": "Events of both",
+    "cli": "Events of the command line",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as one place in the sources writes it. ``keys`` ends with … where some are not written out there."""
+
+    package: str
+    name: str
+    level: str
+    keys: tuple[str, ...]
+    module: str
+
+
+def events(root: Path) -> tuple[Event, ...]:
+    """Return all events of the sources below ``root``."""
+    found: list[Event] = []
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            found += _of_module(ast.parse(path.read_text("utf-8")), package=package, module=module)
+    return tuple(found)
+
+
+def render(found: Iterable[Event]) -> str:
+    """Return docs/logs.md."""
+    rows: dict[str, set[tuple[str, str, str, str]]] = {package: set() for package in PACKAGES}
+    for each in found:
+        keys = ", ".join(key if key == _MORE else f"`{key}`" for key in each.keys)
+        rows[each.package].add((each.name, each.level, keys, each.module))
+    parts = [_HEAD.read_text("utf-8")]
+    for package, its in rows.items():
+        if its:
+            parts += [f"## {_TITLES[package]}\n", "| event | level | keys | written by |", "|---|---|---|---|"]
+            parts += [f"| `{name}` | {level} | {keys} | `{module}` |" for name, level, keys, module in sorted(its)]
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _of_module(tree: ast.Module, *, package: str, module: str) -> Iterator[Event]:
+    chosen = _chosen(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and (levels := _levels(node.func, chosen)):
+            keys = tuple(keyword.arg or _MORE for keyword in node.keywords)
+            for name in _names(node.args[0]):
+                for level in levels:
+                    yield Event(package, name, level, tuple(sorted(keys, key=_MORE.__eq__)), module)
+
+
+def _chosen(tree: ast.Module) -> dict[str, tuple[str, ...]]:
+    """Return the names by which a module calls one of two levels (``say = log.debug if … else log.info``)."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.IfExp(body=body, orelse=other)):
+                if levels := (*_levels(body, {}), *_levels(other, {})):
+                    found[name] = levels
+    return found
+
+
+def _levels(called: ast.expr, chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return with which levels a call logs: ``log.LEVEL(...)``, or one of ``chosen``."""
+    match called:
+        case ast.Attribute(value=ast.Name(id="log"), attr=level) if level in _LEVELS:
+            return (_LEVELS[level],)
+        case ast.Name(id=name):
+            return chosen.get(name, ())
+    return ()
+
+
+def _names(argument: ast.expr) -> tuple[str, ...]:
+    match argument:
+        case ast.Constant(value=str(name)):
+            return (name,)
+        case ast.IfExp(body=body, orelse=other):
+            return (*_names(body), *_names(other))
+    return ()

@@ -1,0 +1,130 @@
+"""What the agent and the controller export: their real registries, asked what is in them. Writes docs/metrics.md."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from agent.coordination.metrics import HubMetrics as AgentHubMetrics
+from agent.engine.budgets import BudgetGauges, Budgets
+from agent.engine.metrics import Metrics as AgentMetrics
+from common.budgets import Window
+from controller.app.metrics import Metrics as ControllerMetrics
+from controller.hub.metrics import HubMetrics
+from controller.jobsets.metrics import JobSetMetrics
+
+AGENT: Final = "agent"
+CONTROLLER: Final = "controller"
+
+_HEAD: Final = Path(__file__).with_suffix(".md")
+"""What the page begins with."""
+
+_KINDS: Final = (
+    (AGENT, False, "Of each agent"),
+    (CONTROLLER, False, "Of each controller"),
+    (AGENT, True, "Of both processes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One metric, by its name without what its kind adds (``_total``, ``_bucket``)."""
+
+    owner: str
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def of_process(self) -> bool:
+        """Whether it is the client library's own, which every process has."""
+        return self.name.startswith(("process_", "python_"))
+
+    @property
+    def shown(self) -> str:
+        """The name that people look for."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    def series(self) -> Mapping[str, frozenset[str]]:
+        """Return the labels of each series that is scraped, by its name."""
+        own = frozenset(self.labels)
+        if self.kind == "histogram":
+            return {f"{self.name}_bucket": own | {"le"}, f"{self.name}_sum": own, f"{self.name}_count": own}
+        return {self.shown: own}
+
+
+class _Registry(CollectorRegistry):
+    """A registry that tells what was registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        """Register it, and remember it."""
+        super().register(collector)
+        self.collectors.append(collector)
+
+
+def exported() -> tuple[Exported, ...]:
+    """Return every metric of the agent and of the controller, in the order in which they are made."""
+    return (*_of(AGENT, _agent()), *_of(CONTROLLER, _controller()))
+
+
+def _agent() -> _Registry:
+    registry = _Registry()
+    _process(registry)
+    metrics = AgentMetrics(registry)
+    # Only described: nobody asks the budgets, so what they would look at need not be there.
+    nothing: Any = cast("Any", None)
+    budgets = Budgets(store=nothing, now=time.time, storm=Window(1, 1.0))
+    metrics.watch(BudgetGauges(budgets, pods=nothing, now=time.time))
+    AgentHubMetrics(registry)
+    return registry
+
+
+def _controller() -> _Registry:
+    registry = _Registry()
+    _process(registry)
+    ControllerMetrics(registry)
+    HubMetrics(registry)
+    JobSetMetrics(registry)
+    return registry
+
+
+def _process(registry: CollectorRegistry) -> None:
+    """What ``common.process.registry`` begins with."""
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+
+
+def _of(owner: str, registry: _Registry) -> Iterator[Exported]:
+    for collector in registry.collectors:
+        own = getattr(collector, "_labelnames", None)  # of a metric; families that are worked out have their own
+        describe = getattr(collector, "describe", collector.collect)
+        for family in describe():
+            labels = own if own is not None else getattr(family, "_labelnames", ())
+            yield Exported(owner, family.name, family.type, tuple(labels), family.documentation)
+
+
+def render(metrics: Iterable[Exported]) -> str:
+    """Return docs/metrics.md."""
+    known = sorted(metrics, key=lambda each: each.name)
+    parts = [_HEAD.read_text("utf-8")]
+    for owner, of_process, title in _KINDS:
+        parts += [f"## {title}\n", "| name | kind | labels | meaning |", "|---|---|---|---|"]
+        parts += [_row(each) for each in known if each.owner == owner and each.of_process is of_process]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _row(metric: Exported) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.shown}` | {metric.kind} | {labels} | {metric.help} |"

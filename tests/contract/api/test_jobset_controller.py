@@ -1,0 +1,220 @@
+"""A controller process runs a JobSet from its creation to its completion, on an API server.
+
+On the real one Kubernetes' own Job controller and garbage collector run beside it, and only pods' phases are set by
+hand, for nothing runs them. On the stand-in the statuses of Jobs are set by hand, and what is deleted is let go.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pytest
+
+from controller.jobset import naming
+from hack.devnode import layout, processes, realkube
+from hack.devnode.api import ApiServer
+from hack.devnode.controllers import Controllers
+from hack.devnode.node import DevNode
+from tests import eventually
+from tests.unit.jobsets import rig
+
+_MANAGER = "kube-controller-manager"
+
+
+class Workloads(Protocol):
+    """What becomes of Jobs."""
+
+    async def start(self, job: str) -> None:
+        """Its pods run, and are ready."""
+
+    async def stop(self, job: str) -> None:
+        """It has been suspended, and its pods are gone."""
+
+    async def end(self, job: str, *, failed: bool) -> None:
+        """It comes to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """As much of a dev node as a controller beside it needs."""
+
+    layout: layout.NodeLayout
+    kubeconfig: Path
+    name: str = "place"
+
+
+class ByHand:
+    """The stand-in's: statuses of Jobs are said, and what is deleted in the foreground is let go."""
+
+    def __init__(self, bench: rig.Bench) -> None:
+        self._bench = bench
+
+    async def start(self, job: str) -> None:
+        await self._bench.runs(job)
+
+    async def stop(self, job: str) -> None:
+        stopped = {"type": "Suspended", "status": "True", "lastTransitionTime": rig.now()}
+        await self._bench.job_status(job, active=0, ready=0, conditions=[stopped])
+
+    async def end(self, job: str, *, failed: bool) -> None:
+        await self._bench.ends(job, failed=failed)
+
+
+class ByPods:
+    """The real one's: phases of pods are said, the Job controller draws its conclusions."""
+
+    def __init__(self, bench: rig.Bench) -> None:
+        self._api = bench.api
+        self._pods = bench.all_pods
+
+    async def start(self, job: str) -> None:
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": rig.now()}
+        await self._say(job, phase="Running", conditions=[ready], startTime=rig.now())
+
+    async def stop(self, job: str) -> None:
+        pass  # the Job controller deletes them
+
+    async def end(self, job: str, *, failed: bool) -> None:
+        await self._say(job, phase="Failed" if failed else "Succeeded")
+
+    async def _say(self, job: str, **status: Any) -> None:
+        """Say something of the one pod that a Job has now."""
+        of_job = {"labelSelector": f"batch.kubernetes.io/job-name={job}"}
+        names: list[str] = []
+
+        async def one_lives() -> bool:
+            found = await self._api.list(self._pods, params=of_job)
+            names[:] = [
+                each["metadata"]["name"]
+                for each in found.items
+                if "deletionTimestamp" not in each["metadata"]
+                and (each.get("status") or {}).get("phase") not in ("Failed", "Succeeded")
+            ]
+            return len(names) == 1
+
+        await eventually.true(one_lives)
+        await self._api.patch_status(f"{self._pods}/{names[0]}", {"status": status})
+
+
+@pytest.fixture
+async def workloads(
+    server: ApiServer, bench: rig.Bench, real_or_none: realkube.RealKube | None, tmp_path: Path
+) -> AsyncIterator[Workloads]:
+    if real_or_none is None:
+        async with rig.background(bench.collecting):
+            yield ByHand(bench)
+        return
+    binary = Path(os.environ["KUBEBUILDER_ASSETS"]) / _MANAGER
+    if not binary.is_file():
+        pytest.skip(f"$KUBEBUILDER_ASSETS lacks {_MANAGER}: no Job controller")
+    flags = {
+        "kubeconfig": str(server.kubeconfig),
+        "controllers": "job-controller,garbage-collector-controller",
+        "leader-elect": "false",
+        "secure-port": "0",
+        "cert-dir": str(tmp_path),
+        "use-service-account-credentials": "false",
+    }
+    manager = processes.Child.start(
+        [str(binary), *(f"--{name}={value}" for name, value in flags.items())],
+        name=_MANAGER,
+        log=tmp_path / "manager.log",
+        pid_file=tmp_path / "manager.pid",
+    )
+    try:
+        yield ByPods(bench)
+    finally:
+        await manager.stop(grace=10.0)
+
+
+@pytest.fixture
+async def bench(server: ApiServer, namespace: str) -> AsyncIterator[rig.Bench]:
+    async with rig.Client(server.kubeconfig) as connected:
+        await rig.install(connected)
+        yield rig.Bench(server, connected, namespace=namespace)
+
+
+@pytest.fixture
+async def controllers(server: ApiServer) -> AsyncIterator[Controllers]:
+    with tempfile.TemporaryDirectory(prefix="km-") as root:  # a socket's path below it must be short
+        where = layout.NodeLayout(root=Path(root), name="place")
+        where.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(server.kubeconfig, where.kubeconfig)
+        place = Place(where, where.kubeconfig)
+        async with Controllers.on([cast("DevNode", place)], replicas=1) as made:
+            yield made
+
+
+def manifest() -> dict[str, Any]:
+    one_failure = {"backoffLimit": 0}
+    return rig.jobset(
+        "train",
+        rig.replicated("lead", 1, job=one_failure),
+        rig.replicated("work", 2, job=one_failure),
+        failurePolicy={"maxRestarts": 2},
+    )
+
+
+async def test_a_jobset_is_created_suspended_resumed_restarted_and_completed(
+    bench: rig.Bench, controllers: Controllers, workloads: Workloads
+) -> None:
+    names = ["train-lead-0", "train-work-0", "train-work-1"]
+    async with controllers.run():
+        await bench.create(manifest())
+        assert sorted(await bench.until_jobs(3)) == names
+        for name in names:
+            await workloads.start(name)
+        await eventually.true(lambda: counts(bench, "work", ready=2))
+
+        await bench.suspend(suspend=True)
+        await bench.until_condition("Suspended", reason="SuspendedJobs")
+        await eventually.true(lambda: all_suspended(bench, suspended=True))
+        for name in names:
+            await workloads.stop(name)
+        await eventually.true(lambda: counts(bench, "work", ready=0, suspended=2))
+        await bench.suspend(suspend=False)
+        await bench.until_condition("Suspended", reason="ResumeJobs", status="False")
+        await eventually.true(lambda: all_suspended(bench, suspended=False))
+
+        for name in names:
+            await workloads.start(name)
+        await eventually.true(lambda: counts(bench, "work", ready=2))
+        before = {name: job["metadata"]["uid"] for name, job in (await bench.jobs()).items()}
+        await workloads.end("train-work-1", failed=True)
+        await bench.until_condition("RestartingJobSet")
+        await eventually.true(lambda: anew(bench, before))
+        status = await bench.status()
+        assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
+
+        for name in names:
+            await workloads.start(name)
+        await bench.until_condition("RestartingJobSet", reason="JobsReady", status="False")
+        for name in names:
+            await workloads.end(name, failed=False)
+        await bench.until_condition("Completed", reason="AllJobsCompleted")
+        await bench.until_event("AllJobsCompleted")
+        told = {reason for reason, _ in await bench.events()}
+        assert {"SuspendedJobs", "ResumeJobs", "RestartJobSetFailurePolicyAction", "JobsReady"} <= told
+
+
+async def counts(bench: rig.Bench, name: str, **wanted: int) -> bool:
+    """Whether replicatedJobsStatus counts so many."""
+    told = {each["name"]: each for each in (await bench.status()).get("replicatedJobsStatus") or ()}
+    return name in told and wanted.items() <= told[name].items()
+
+
+async def all_suspended(bench: rig.Bench, *, suspended: bool) -> bool:
+    jobs = await bench.jobs()
+    return all(bool(job["spec"].get("suspend")) is suspended for job in jobs.values())
+
+
+async def anew(bench: rig.Bench, before: dict[str, str]) -> bool:
+    """Whether every Job is another one than before, of the next attempt."""
+    jobs = await bench.jobs()
+    uids = {name: job["metadata"]["uid"] for name, job in jobs.items()}
+    attempts = {job["metadata"]["labels"][naming.RESTART_ATTEMPT] for job in jobs.values()}
+    return uids.keys() == before.keys() and not set(uids.values()) & set(before.values()) and attempts == {"1"}

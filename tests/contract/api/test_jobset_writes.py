@@ -1,0 +1,80 @@
+"""What is written for JobSets beside their Jobs: an API server takes it as it is meant."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from common.kube import client, paths
+from controller.jobset import keeping_off, naming
+from hack.devnode.api import ApiServer
+from tests import eventually
+from tests.unit.jobsets import places, rig
+from tests.unit.jobsets.rig import Bench, Leader
+
+
+@pytest.fixture
+async def bench(server: ApiServer, namespace: str) -> AsyncIterator[Bench]:
+    async with rig.Client(server.kubeconfig) as connected:
+        await rig.install(connected)
+        yield Bench(server, connected, namespace=namespace)
+
+
+@pytest.fixture
+async def leader(server: ApiServer) -> AsyncIterator[Leader]:
+    async with rig.Client(server.kubeconfig) as api:
+        yield Leader(api)
+
+
+async def test_a_gated_pod_goes_to_its_jobs_domain(bench: Bench, leader: Leader, node: str) -> None:
+    topology = f"example.com/{node}"
+    await places.node(bench, node)
+    # A real server taints new nodes as not ready, and nobody is there who would take that away.
+    labelled = {"metadata": {"labels": {topology: "a"}}, "spec": {"taints": None}}
+    await bench.api.patch(f"{paths.NODES}/{node}", labelled, content_type=client.Patch.MERGE)
+    async with leader.leading():
+        await bench.create(
+            rig.jobset("train", rig.replicated("w", 1), annotations={naming.EXCLUSIVE_TOPOLOGY: topology})
+        )
+        await bench.until_jobs(1)
+        await places.pod_of(bench, "train-w-0")
+        await eventually.true(lambda: places.is_let_go(bench, "train-w-0"))
+        assert (await places.pod(bench, "train-w-0"))["spec"]["nodeSelector"] == {topology: "a"}
+
+
+async def test_a_node_is_kept_free_and_its_other_taints_stay(bench: Bench, leader: Leader, node: str) -> None:
+    await places.node(bench, node)
+    other = {"key": "example.com/mine", "effect": "NoSchedule"}
+    await bench.api.patch(f"{paths.NODES}/{node}", {"spec": {"taints": [other]}}, content_type=client.Patch.MERGE)
+    async with leader.leading() as jobsets:
+        jobsets.left(node, code="Xid79", pod="uid-1")
+        await eventually.true(lambda: places.is_kept_off(bench, node))
+        taints = (await bench.api.get(f"{paths.NODES}/{node}"))["spec"]["taints"]
+        assert {"example.com/mine", keeping_off.TAINT} <= {each["key"] for each in taints}
+
+
+async def test_without_a_spec_a_status_is_taken_and_the_spec_stays(bench: Bench, leader: Leader) -> None:
+    created = await bench.create(rig.jobset())
+    async with leader.leading():
+        await bench.until_jobs(2)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+    assert (await bench.jobset())["spec"] == created["spec"]
+
+
+async def test_a_status_that_is_late_is_a_conflict_and_is_decided_anew(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        await bench.until_jobs(2)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        late = leader.api.hold_back("/apis/jobset.x-k8s.io/v1alpha2/jobsets")
+        change = {"metadata": {"labels": {"x": "y"}}}
+        await bench.api.patch(f"{bench.all_jobsets}/train", change, content_type=client.Patch.MERGE)
+        for name in await bench.jobs():
+            await bench.job_status(name, active=1, ready=1, startTime=rig.now())
+
+        async def two_ready() -> bool:
+            (told,) = (await bench.status())["replicatedJobsStatus"]
+            return bool(told["ready"] == 2)
+
+        await eventually.true(two_ready)
+        assert leader.metric("kubemend_jobset_writes_total", write="status", result="conflict") >= 1
+        late.set()

@@ -1,0 +1,226 @@
+"""Traces are exported as OpenTelemetry has them, where they are wanted, and no round waits for it."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from prometheus_client import CollectorRegistry
+
+from controller.app import traces
+from controller.app.metrics import Metrics
+from controller.app.spans import Span
+from controller.app.traces import Traces
+from tests.unit.controller import builders
+from tests.unit.controller.app import test_spans
+from tests.unit.controller.app.stage import WAIT, Stage
+from tests.unit.controller.app.test_conductor import round_of, until
+
+ABOUT = {"service.name": "kubemend-controller", "k8s.pod.name": "c-1"}
+ROUND = Span("round", 1.0, 2.0)
+
+
+class Failing(SpanExporter):
+    """An endpoint that takes nothing."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE
+
+
+class Raising(SpanExporter):
+    """A library that breaks."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise OSError("broken")
+
+
+class Slow(SpanExporter):
+    """An endpoint that does not answer until it is let."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.asked.set()
+        assert self.may_answer.wait(WAIT)
+        return SpanExportResult.SUCCESS
+
+
+class Rig:
+    """Traces that are exported for the length of a block, and what was counted."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self.metrics = Metrics(CollectorRegistry())
+        self.traces = Traces(exporter, metrics=self.metrics, about=ABOUT)
+
+    def count(self, result: str) -> float:
+        counter: float = self.metrics.round_traces.labels(result)._value.get()
+        return counter
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.traces.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def collected(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
+    return list(exporter.get_finished_spans())
+
+
+async def exported(span: Span) -> list[ReadableSpan]:
+    """Return what an exporter gets of one round."""
+    exporter = InMemorySpanExporter()
+    rig = Rig(exporter)
+    async with rig.running():
+        rig.traces.take(span)
+        await until(lambda: rig.count("exported") == 1)
+    return collected(exporter)
+
+
+async def test_a_round_is_one_trace_with_its_steps_below_it() -> None:
+    told = test_spans.trace(test_spans.done())
+    found = await exported(told)
+    assert len(found) == len([*told.walk()])
+    (root,) = [each for each in found if each.parent is None]
+    assert (root.name, root.start_time, root.end_time) == ("round", round(told.begin * 1e9), round(told.end * 1e9))
+    assert root.attributes is not None
+    assert root.attributes["kubemend.round"] == "team/train-4"
+    assert len({each.context.trace_id for each in found if each.context is not None}) == 1
+    steps = [each.name for each in found if each.parent is not None and each.parent == root.context]
+    assert sorted(steps) == ["decide", "member", "member", "release", "stop"]
+    assert root.resource.attributes["service.name"] == "kubemend-controller"
+    assert root.resource.attributes["k8s.pod.name"] == "c-1"
+
+
+async def test_what_did_not_end_well_has_the_status_error() -> None:
+    (found,) = await exported(replace(ROUND, error="Stuck: pid 7"))
+    assert (found.status.status_code, found.status.description) == (StatusCode.ERROR, "Stuck: pid 7")
+
+
+async def test_rounds_are_traces_of_their_own() -> None:
+    exporter = InMemorySpanExporter()
+    rig = Rig(exporter)
+    async with rig.running():
+        for _ in range(3):
+            rig.traces.take(ROUND)
+        await until(lambda: rig.count("exported") == 3)
+    found = collected(exporter)
+    assert len({each.context.trace_id for each in found if each.context is not None}) == len(found) == 3
+
+
+@pytest.mark.parametrize("exporter", [Failing, Raising])
+async def test_what_fails_is_counted_and_the_next_one_is_tried(exporter: Callable[[], SpanExporter]) -> None:
+    rig = Rig(exporter())
+    async with rig.running():
+        rig.traces.take(ROUND)
+        rig.traces.take(ROUND)
+        await until(lambda: rig.count("failed") == 2)
+    assert rig.count("exported") == 0
+
+
+async def test_an_endpoint_that_hangs_costs_traces_and_nothing_else() -> None:
+    slow = Slow()
+    rig = Rig(slow)
+    try:
+        async with rig.running():
+            rig.traces.take(ROUND)
+            await asyncio.to_thread(slow.asked.wait, WAIT)
+            for _ in range(traces._MOST_WAITING + 5):
+                rig.traces.take(ROUND)
+            assert rig.count("dropped") == 5
+    finally:
+        slow.may_answer.set()
+
+
+async def test_a_leader_tells_of_each_round_that_has_ended() -> None:
+    stage = Stage(builders.gang(3))
+    taken: list[Span] = []
+    stage.outside = replace(stage.outside, trace=taken.append)
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await round_of(stage, conductor)
+        await until(lambda: bool(taken))
+    assert [(each.name, each.attributes["kubemend.round"]) for each in taken] == [("round", round_id)]
+    assert sum(each.name == "member" for each in taken[0].children) == 3
+
+
+async def test_a_collector_gets_it_by_otlp_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: asyncio.Queue[tuple[str, ExportTraceServiceRequest]] = asyncio.Queue()
+
+    async def take(request: web.Request) -> web.Response:
+        received.put_nowait((request.path, ExportTraceServiceRequest.FromString(await request.read())))
+        return web.Response(content_type="application/x-protobuf")
+
+    application = web.Application()
+    application.router.add_post("/{tail:.*}", take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    metrics = Metrics(CollectorRegistry())
+    wanted = traces.wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:{port}"}, metrics=metrics, about=ABOUT)
+    assert wanted is not None
+    running = asyncio.create_task(wanted.run())
+    try:
+        wanted.take(test_spans.trace(test_spans.done()))
+        async with asyncio.timeout(WAIT):
+            path, told = await received.get()
+        await until(lambda: metrics.round_traces.labels("exported")._value.get() == 1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await runner.cleanup()
+    assert path == "/v1/traces"
+    names = [span.name for one in told.resource_spans for scope in one.scope_spans for span in scope.spans]
+    assert {"round", "decide", "stop", "release", "member", "held"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+    ],
+    ids=["unset", "empty", "disabled", "a protocol that we do not speak"],
+)
+def test_nobody_wants_traces(environment: dict[str, Any]) -> None:
+    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
+
+
+def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
+    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
+    assert "pip install 'kubemend[traces]'" in capsys.readouterr().out
+
+
+def test_a_controller_without_traces_does_not_load_the_library() -> None:
+    code = (
+        "import sys, controller.app.controller\n"
+        "from controller.app import traces\n"
+        "traces.wanted({}, metrics=None, about={})\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT * 2, check=True)
+    assert told.stdout.strip() == "[]"

@@ -1,0 +1,295 @@
+"""JobSets against the stand-in API server. What the Job controller, the garbage collector and users do is by hand."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from prometheus_client import CollectorRegistry
+
+from common import aio
+from common.kube import client, errors, paths, watching
+from common.kube.transport import Json
+from common.parts import PartStatus
+from controller.jobset import model
+from controller.jobset.model import JobSet, Refusal, RoundView
+from controller.jobsets import events, views
+from controller.jobsets.metrics import JobSetMetrics
+from controller.jobsets.queue import Pace
+from controller.jobsets.running import JobSets
+from hack.devnode.api import ApiServer
+from tests import eventually
+
+NAMESPACE: Final = "default"
+DEFINITION: Final = Path(__file__).parents[3] / "daemonset" / "jobset" / "crd.yaml"
+DEFINITIONS: Final = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+JOBSETS: Final = paths.collection("jobsets", namespace=NAMESPACE, group=views.GROUP, version=views.VERSION)
+JOBS: Final = paths.collection("jobs", namespace=NAMESPACE, group="batch")
+DEADLINES: Final = client.Deadlines(call=5.0)
+HASTE: Final = Pace(settle=0.005, pause=0.01)
+
+
+def replicated(name: str = "w", replicas: int = 2, **fields: Any) -> Json:
+    """A replicated Job of single pods; ``job`` is laid over its Job's spec, ``pod`` over its pods'."""
+    job, pod = fields.pop("job", {}), fields.pop("pod", {})
+    spec = {"restartPolicy": "OnFailure", "containers": [{"name": "main", "image": "train:1"}], **pod}
+    whole = {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 2**31 - 1,
+        "podReplacementPolicy": "Failed",
+        "template": {"spec": spec},
+        **job,
+    }
+    return {"name": name, "replicas": replicas, "template": {"spec": whole}, **fields}
+
+
+def jobset(
+    name: str = "train",
+    *jobs: Json,
+    managed_by: str | None = model.MANAGED_BY,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Json:
+    """A JobSet as users write it."""
+    metadata: Json = {"name": name, **({"annotations": dict(annotations)} if annotations else {})}
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "metadata": metadata,
+        "spec": {
+            "replicatedJobs": list(jobs) or [replicated()],
+            **({"managedBy": managed_by} if managed_by is not None else {}),
+            **spec,
+        },
+    }
+
+
+class Client(client.KubeClient):
+    """A client that counts what it is asked to write, and whose watches of some paths can be held back."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        super().__init__(kubeconfig=kubeconfig, deadlines=DEADLINES)
+        self.calls: Counter[str] = Counter()
+        self.late: dict[str, asyncio.Event] = {}
+
+    def hold_back(self, path: str) -> asyncio.Event:
+        """Have the watch of a path tell nothing until the event is set."""
+        self.late[path] = asyncio.Event()
+        return self.late[path]
+
+    async def watch(
+        self, path: str, *, params: client.Params | None = None, resource_version: str = ""
+    ) -> AsyncGenerator[watching.WatchEvent, None]:
+        events = super().watch(path, params=params, resource_version=resource_version)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if path in self.late:
+                    await self.late[path].wait()
+                yield event
+
+    async def create(self, path: str, body: Json) -> Json:
+        self.calls[f"create {path.rpartition('/')[2]}"] += 1
+        return await super().create(path, body)
+
+    async def update(self, path: str, body: Json, *, attempts: int = 4) -> Json:
+        self.calls[f"update {path.rpartition('/')[2]}"] += 1
+        return await super().update(path, body, attempts=attempts)
+
+    async def patch(self, path: str, body: Any, *, content_type: client.Patch = client.Patch.STRATEGIC) -> Json:
+        self.calls["patch"] += 1
+        return await super().patch(path, body, content_type=content_type)
+
+    async def delete(self, path: str, *, options: Json | None = None) -> Json:
+        self.calls["delete"] += 1
+        return await super().delete(path, options=options)
+
+
+class Rounds:
+    """Rounds, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.all: tuple[RoundView, ...] = ()
+        self.refused: Refusal | None = None
+
+    def rounds(self, jobset: JobSet) -> tuple[RoundView, ...]:
+        return self.all
+
+    def refusal(self, jobset: JobSet) -> Refusal | None:
+        return self.refused
+
+
+class Leader:
+    """One replica that runs JobSets."""
+
+    def __init__(
+        self,
+        api: Client,
+        *,
+        rounds: Rounds | None = None,
+        parallel: int = 50,
+        name: str = "one",
+        pace: Pace = HASTE,
+    ) -> None:
+        self.api = api
+        self.reports: list[PartStatus] = []
+        self.rounds = rounds or Rounds()
+        self.registry = CollectorRegistry()
+        self.tainted: list[str] = []
+        self.jobsets = JobSets(
+            api=api,
+            report=self.reports.append,
+            rounds=self.rounds,
+            metrics=JobSetMetrics(self.registry),
+            instance=name,
+            parallel=parallel,
+            tainted=lambda: tuple(self.tainted),
+            pace=pace,
+            backoff=lambda: aio.Backoff(first=0.02, limit=0.2),
+        )
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[JobSets]:
+        """Lead for the length of the block."""
+        task = asyncio.create_task(self.jobsets.run(), name="jobsets")
+        try:
+            yield self.jobsets
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+class Bench:
+    """A server, a client of the test's own, and by-hand controllers."""
+
+    def __init__(self, server: ApiServer, api: Client, *, namespace: str = NAMESPACE) -> None:
+        self.server = server
+        self.api = api
+        self.namespace = namespace
+        self.all_jobsets = paths.collection("jobsets", namespace=namespace, group=views.GROUP, version=views.VERSION)
+        self.all_jobs = paths.collection("jobs", namespace=namespace, group="batch")
+        self.all_pods = paths.collection("pods", namespace=namespace)
+        self.all_events = paths.collection("events", namespace=namespace, group=events.GROUP)
+
+    async def create(self, obj: Json) -> Json:
+        return await self.api.create(self.all_jobsets, obj)
+
+    async def jobset(self, name: str = "train") -> Json:
+        return await self.api.get(f"{self.all_jobsets}/{name}")
+
+    async def status(self, name: str = "train") -> Json:
+        return (await self.jobset(name)).get("status") or {}
+
+    async def has_status(self, field: str, name: str = "train") -> bool:
+        return field in await self.status(name)
+
+    async def jobs(self) -> dict[str, Json]:
+        """All Jobs by name."""
+        found = await self.api.list(self.all_jobs)
+        return {each["metadata"]["name"]: each for each in found.items}
+
+    async def has_condition(self, kind: str, *, reason: str = "", status: str = "True", name: str = "train") -> bool:
+        conditions = (await self.status(name)).get("conditions") or ()
+        return any(
+            each["type"] == kind and each["status"] == status and reason in ("", each["reason"]) for each in conditions
+        )
+
+    async def until_condition(self, kind: str, *, reason: str = "", status: str = "True", name: str = "train") -> None:
+        await eventually.true(lambda: self.has_condition(kind, reason=reason, status=status, name=name))
+
+    async def until_jobs(self, count: int) -> dict[str, Json]:
+        async def there() -> bool:
+            return len(await self.jobs()) == count
+
+        await eventually.true(there)
+        return await self.jobs()
+
+    async def suspend(self, *, suspend: bool, name: str = "train") -> None:
+        await self.api.patch(
+            f"{self.all_jobsets}/{name}", {"spec": {"suspend": suspend}}, content_type=client.Patch.MERGE
+        )
+
+    async def job_status(self, name: str, **status: Any) -> None:
+        """The Job controller tells."""
+        await self.api.patch_status(f"{self.all_jobs}/{name}", {"status": status}, content_type=client.Patch.MERGE)
+
+    async def runs(self, name: str) -> None:
+        """A Job's pods run, and are ready."""
+        await self.job_status(name, active=1, ready=1, startTime=now())
+
+    async def ends(self, name: str, *, failed: bool, reason: str = "", message: str = "") -> None:
+        """A Job comes to its end."""
+        told = {
+            "type": "Failed" if failed else "Complete",
+            "status": "True",
+            "reason": reason or ("BackoffLimitExceeded" if failed else "CompletionsReached"),
+            "message": message,
+            "lastTransitionTime": now(),
+            "lastProbeTime": now(),
+        }
+        count = {"failed": 1} if failed else {"succeeded": 1}
+        await self.job_status(name, active=0, ready=0, conditions=[told], **count)
+
+    async def collect_garbage(self) -> None:
+        """Let go what is deleted in the foreground: its dependents are gone."""
+        for name, job in (await self.jobs()).items():
+            if "deletionTimestamp" in job["metadata"]:
+                with contextlib.suppress(errors.NotFoundError):
+                    gone = {"metadata": {"finalizers": None}}
+                    await self.api.patch(f"{self.all_jobs}/{name}", gone, content_type=client.Patch.MERGE)
+
+    async def collecting(self) -> None:
+        """Collect for ever."""
+        async for _ in aio.ticks(period=0.02):
+            await self.collect_garbage()
+
+    async def events(self) -> list[tuple[str, str]]:
+        """Reasons and notes of all Events, in no order."""
+        found = await self.api.list(self.all_events)
+        return [(each["reason"], each["note"]) for each in found.items]
+
+    async def until_event(self, reason: str) -> None:
+        async def told() -> bool:
+            return any(each == reason for each, _ in await self.events())
+
+        await eventually.true(told)
+
+
+async def install(api: client.KubeClient) -> None:
+    """Install the definition of JobSets, and wait until they are served."""
+    with contextlib.suppress(errors.ConflictError):
+        await api.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
+
+    async def served() -> bool:
+        try:
+            await api.list(views.JOBSETS)
+        except errors.NotFoundError:
+            return False
+        return True
+
+    await eventually.true(served)
+
+
+@contextlib.asynccontextmanager
+async def background(work: Callable[[], Any]) -> AsyncIterator[None]:
+    """Run something for the length of the block."""
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def now() -> str:
+    """The time as the API has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,119 @@
+"""JobSets against an API server: what they come to, and that others' are left alone."""
+
+from controller.jobset import naming
+from tests import eventually
+from tests.unit.jobsets import rig
+from tests.unit.jobsets.rig import Bench, Leader
+
+
+async def test_a_jobset_gets_its_service_and_its_jobs(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        made = await bench.create(rig.jobset("train", rig.replicated("lead", 1), rig.replicated("work", 2)))
+        jobs = await bench.until_jobs(3)
+        assert sorted(jobs) == ["train-lead-0", "train-work-0", "train-work-1"]
+        (owner,) = jobs["train-work-1"]["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        service = await bench.api.get("/api/v1/namespaces/default/services/train")
+        assert service["spec"]["selector"] == {naming.JOBSET_NAME: "train"}
+
+
+async def test_a_jobset_completes_and_is_counted_once(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.ends(name, failed=False)
+        await bench.until_condition("Completed", reason="AllJobsCompleted")
+        await bench.until_event("AllJobsCompleted")
+        labels = {"jobset_name": "train", "namespace": rig.NAMESPACE}
+        await eventually.true(lambda: leader.metric("jobset_completed_total", **labels) == 1)
+        assert (await bench.status())["terminalState"] == "Completed"
+        assert leader.metric("jobset_failed_total", **labels) == 0
+
+
+async def test_suspended_and_resumed_jobs_lose_their_start_time(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.runs(name)
+        await bench.suspend(suspend=True)
+        await bench.until_condition("Suspended")
+        for name, job in (await bench.jobs()).items():
+            assert job["spec"]["suspend"]
+            stopped = {"type": "Suspended", "status": "True", "lastTransitionTime": rig.now()}
+            await bench.job_status(name, active=0, ready=0, conditions=[stopped])
+        await bench.suspend(suspend=False)
+        await bench.until_condition("Suspended", status="False", reason="ResumeJobs")
+        jobs = (await bench.jobs()).values()
+        assert not any(job["spec"]["suspend"] for job in jobs)
+        assert not any(job["status"].get("startTime") for job in jobs)
+
+
+async def test_a_failed_job_restarts_all_within_max_restarts_and_fails_beyond(bench: Bench, leader: Leader) -> None:
+    async with leader.leading(), rig.background(bench.collecting):
+        await bench.create(rig.jobset(failurePolicy={"maxRestarts": 1}))
+        await bench.until_jobs(2)
+        await bench.ends("train-w-0", failed=True)
+
+        async def of_second_attempt() -> bool:
+            jobs = await bench.jobs()
+            attempts = {job["metadata"]["labels"][naming.RESTART_ATTEMPT] for job in jobs.values()}
+            return len(jobs) == 2 and attempts == {"1"}
+
+        await eventually.true(of_second_attempt)
+        assert (await bench.status())["restarts"] == 1
+        assert leader.metric("kubemend_jobset_restarts_total", kind="Recreate") == 1
+        await bench.ends("train-w-1", failed=True)
+        await bench.until_condition("Failed", reason="ReachedMaxRestarts")
+        assert (await bench.status())["restarts"] == 1
+
+
+async def test_a_finished_jobset_goes_when_its_time_is_over(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset(ttlSecondsAfterFinished=1))
+        for name in await bench.until_jobs(2):
+            await bench.ends(name, failed=False)
+        await bench.until_condition("Completed")
+        await eventually.true(lambda: is_deleted(bench))
+        deleted = await bench.jobset()
+        assert deleted["metadata"]["finalizers"] == ["foregroundDeletion"]
+
+
+async def test_claims_are_made_once_and_those_that_are_there_are_taken(bench: Bench, leader: Leader) -> None:
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await bench.api.create(claims, {"metadata": {"name": "old-train"}, "spec": spec})
+    templates = [{"metadata": {"name": name}, "spec": spec} for name in ("old", "new")]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("old", "new")]
+    pod = {"containers": [{"name": "main", "image": "train:1", "volumeMounts": mounts}]}
+    kept = {"whenDeleted": "Retain"}
+    async with leader.leading():
+        await bench.create(
+            rig.jobset(
+                "train",
+                rig.replicated(pod=pod),
+                volumeClaimPolicies=[{"templates": templates, "retentionPolicy": kept}],
+            )
+        )
+        for name in await bench.until_jobs(2):
+            await bench.runs(name)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        found = await bench.api.list(claims)
+        assert sorted(each["metadata"]["name"] for each in found.items) == ["new-train", "old-train"]
+        assert leader.api.calls["create persistentvolumeclaims"] == 2
+
+
+async def test_jobsets_of_others_are_not_touched(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        for name, managed_by in (("one", None), ("two", "jobset.sigs.k8s.io/jobset-controller")):
+            await bench.create(rig.jobset(name, managed_by=managed_by))
+        await bench.create(rig.jobset("ours"))
+        jobs = await bench.until_jobs(2)
+        assert {name.partition("-")[0] for name in jobs} == {"ours"}
+        for name in ("one", "two"):
+            assert "status" not in await bench.jobset(name)
+            assert leader.jobsets.find(rig.NAMESPACE, name) is None
+
+
+async def is_deleted(bench: Bench) -> bool:
+    return "deletionTimestamp" in (await bench.jobset())["metadata"]

@@ -1,0 +1,264 @@
+"""What goes wrong between a decision and the API server: nothing is made twice, nothing is counted twice."""
+
+import asyncio
+import functools
+
+import pytest
+
+from common.kube import client, errors
+from common.kube.transport import Json
+from common.parts import PartState
+from controller.jobset import naming
+from controller.jobsets import views
+from hack.devnode.api import standin
+from tests import eventually
+from tests.unit.jobsets import rig
+from tests.unit.jobsets.rig import Bench, Leader
+
+
+async def test_a_status_that_somebody_else_has_changed_meanwhile_is_decided_anew(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.runs(name)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        late = leader.api.hold_back(views.JOBSETS)
+        await bench.api.patch(
+            f"{rig.JOBSETS}/train", {"metadata": {"labels": {"x": "y"}}}, content_type=client.Patch.MERGE
+        )
+        for name in await bench.jobs():
+            await bench.ends(name, failed=False)
+        await bench.until_condition("Completed")
+        assert leader.metric("kubemend_jobset_writes_total", write="status", result="conflict") >= 1
+        labels = {"jobset_name": "train", "namespace": rig.NAMESPACE}
+        await eventually.true(lambda: leader.metric("jobset_completed_total", **labels) == 1)
+        late.set()
+    assert leader.metric("jobset_completed_total", **labels) == 1
+
+
+async def test_a_status_whose_answer_is_lost_is_told_and_counted_once(
+    bench: Bench, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = leader.api._exchange  # what sends a request, and takes its answer
+    lost = asyncio.Event()
+
+    async def losing(request: object) -> Json:
+        answer = await whole(request)  # type: ignore[arg-type]
+        if getattr(request, "method", "") == "PUT" and "Completed" in str(answer.get("status")) and not lost.is_set():
+            lost.set()
+            raise errors.ApiUnavailableError("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(leader.api, "_exchange", losing)
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.ends(name, failed=False)
+        await bench.until_event("AllJobsCompleted")
+        assert lost.is_set()
+        labels = {"jobset_name": "train", "namespace": rig.NAMESPACE}
+        await eventually.true(lambda: leader.metric("jobset_completed_total", **labels) == 1)
+        assert [reason for reason, _ in await bench.events()].count("AllJobsCompleted") == 1
+
+
+async def test_jobs_that_the_watch_has_not_told_of_yet_are_not_made_again(bench: Bench, leader: Leader) -> None:
+    late = leader.api.hold_back(views.JOBS)
+    async with leader.leading():
+        await bench.create(rig.jobset("train", rig.replicated("w", 5)))
+        await bench.until_jobs(5)
+        looked = looks(leader)
+        for number in range(3):  # each is a reason to look again
+            change = {"metadata": {"labels": {"x": str(number)}}}
+            await bench.api.patch(f"{rig.JOBSETS}/train", change, content_type=client.Patch.MERGE)
+            await eventually.true(functools.partial(has_looked, leader, looked + number))
+        assert leader.api.calls["create jobs"] == 5
+        late.set()
+        await bench.runs("train-w-0")
+        await eventually.true(lambda: ready(bench, 1))
+        assert leader.api.calls["create jobs"] == 5
+
+
+async def test_a_job_whose_creation_was_not_answered_is_taken_for_what_it_is(
+    bench: Bench, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = leader.api._exchange
+    lost: list[str] = []
+
+    async def losing(request: object) -> Json:
+        answer = await whole(request)  # type: ignore[arg-type]
+        if answer.get("kind") == "Job" and getattr(request, "method", "") == "POST" and not lost:
+            lost.append(answer["metadata"]["name"])
+            raise errors.ApiUnavailableError("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(leader.api, "_exchange", losing)
+    leader.api.hold_back(views.JOBS)
+    async with leader.leading():
+        await bench.create(rig.jobset("train", rig.replicated("w", 3)))
+        await bench.until_jobs(3)
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        assert leader.api.calls["create jobs"] <= 3 + 3
+
+
+async def test_a_job_of_somebody_else_that_has_the_name_is_told_and_left_alone(bench: Bench, leader: Leader) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}}
+    await bench.api.create(rig.JOBS, {"metadata": {"name": "train-w-1"}, "spec": {"template": template}})
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        await bench.until_event("JobCreationFailed")
+        await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
+        jobs = await bench.jobs()
+        assert naming.JOBSET_NAME not in (jobs["train-w-1"]["metadata"].get("labels") or {})
+        assert "ownerReferences" not in jobs["train-w-1"]["metadata"]
+        await bench.api.delete(f"{rig.JOBS}/train-w-1", options={"propagationPolicy": "Background"})
+        await eventually.true(lambda: owned(bench, "train-w-1"))
+
+
+async def test_many_jobs_that_are_refused_for_one_reason_are_one_event(bench: Bench, leader: Leader) -> None:
+    bench.server.handler.faults.fail_next(8, status=403, method="POST", path="/batch/v1/")  # type: ignore[attr-defined]
+    async with leader.leading():
+        await bench.create(rig.jobset("train", rig.replicated("w", 8)))
+        await bench.until_jobs(8)
+        (note,) = [note for reason, note in await bench.events() if reason == "JobCreationFailed"]
+        assert note.startswith('job "train-w-0" creation failed with error (and 7 more): ')
+
+
+async def test_an_api_server_that_goes_away_in_the_middle_of_a_plan_gets_the_rest_later(
+    bench: Bench, server: standin.StandIn
+) -> None:
+    async with rig.Client(server.kubeconfig) as api:
+        leader = Leader(api, parallel=2)
+        server.handler.faults.fail_next(6, method="POST", path="/batch/v1/")
+        async with leader.leading():
+            await bench.create(rig.jobset("train", rig.replicated("w", 20)))
+            await bench.until_jobs(20)
+            for name in await bench.jobs():
+                await bench.runs(name)
+            await eventually.true(lambda: ready(bench, 20))
+        assert leader.metric("kubemend_jobset_writes_total", write="CreateJob", result="failed") >= 1
+        assert api.calls["create jobs"] <= 20 + 6 + 2
+        assert "JobCreationFailed" not in {reason for reason, _ in await bench.events()}
+
+
+async def test_a_new_leader_goes_on_in_the_middle_of_a_plan(bench: Bench, server: standin.StandIn) -> None:
+    async with rig.Client(server.kubeconfig) as first_api, rig.Client(server.kubeconfig) as second_api:
+        first, second = Leader(first_api, parallel=1, name="one"), Leader(second_api, name="two")
+        async with first.leading():
+            await bench.create(rig.jobset("train", rig.replicated("w", 40)))
+            await eventually.true(lambda: some_jobs(bench))
+        begun = len(await bench.jobs())
+        async with second.leading():
+            jobs = await bench.until_jobs(40)
+            for name in jobs:
+                await bench.runs(name)
+            await eventually.true(lambda: ready(bench, 40))
+        assert 0 < begun <= 40
+        assert second_api.calls["create jobs"] <= 40 - begun + 1  # one of the first's may have been on its way
+        assert len({job["metadata"]["uid"] for job in jobs.values()}) == 40
+
+
+async def test_a_former_leaders_late_status_does_not_count(bench: Bench, server: standin.StandIn) -> None:
+    async with rig.Client(server.kubeconfig) as first_api, rig.Client(server.kubeconfig) as second_api:
+        first, second = Leader(first_api, name="one"), Leader(second_api, name="two")
+        async with first.leading(), second.leading(), rig.background(bench.collecting):  # each takes itself for it
+            await bench.create(rig.jobset(failurePolicy={"maxRestarts": 5}))
+            for attempt in range(3):
+                await eventually.true(functools.partial(of_attempt, bench, attempt))
+                await bench.ends("train-w-0", failed=True)
+            await eventually.true(lambda: of_attempt(bench, 3))
+            status = await bench.status()
+            assert (status["restarts"], status["restartsCountTowardsMax"]) == (3, 3)
+            restarted = [each.metric("kubemend_jobset_restarts_total", kind="Recreate") for each in (first, second)]
+            assert sum(restarted) == 3
+
+
+async def test_without_the_definition_the_part_says_so_and_takes_up_its_work_when_it_comes(
+    server: standin.StandIn,
+) -> None:
+    async with rig.Client(server.kubeconfig) as api:
+        leader, bench = Leader(api), Bench(server, api)
+        async with leader.leading() as jobsets:
+            await jobsets.wait_known()
+            assert leader.reports[-1].state is PartState.IDLE
+            assert "kubectl apply -k daemonset/jobset" in leader.reports[-1].mend
+            await rig.install(api)
+            await bench.create(rig.jobset())
+            await bench.until_jobs(2)
+            await eventually.true(lambda: leader.reports[-1].state is PartState.READY)
+
+
+async def test_who_may_not_list_jobsets_says_so_and_knows_of_none(server: standin.StandIn) -> None:
+    async with rig.Client(server.kubeconfig) as api:
+        await rig.install(api)
+        leader = Leader(api)
+        server.handler.faults.fail_next(1000, status=403, method="GET", path="/jobsets")
+        async with leader.leading() as jobsets:
+            await jobsets.wait_known()
+            assert leader.reports[-1].state is PartState.DEGRADED
+
+
+async def test_a_jobset_that_cannot_be_read_is_told_of_and_the_others_are_run(bench: Bench, leader: Leader) -> None:
+    definition = await bench.api.get(f"{rig.DEFINITIONS}/jobsets.jobset.x-k8s.io")
+    definition["spec"]["versions"][0]["schema"] = {
+        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    }
+    bench.server.handler.operations._registry.define(definition)  # type: ignore[attr-defined]  # anything goes now
+    async with leader.leading():
+        await bench.create(rig.jobset("broken", suspend="perhaps"))
+        await bench.create(rig.jobset("train"))
+        await bench.until_event("NotUnderstood")
+        assert {name.partition("-")[0] for name in await bench.until_jobs(2)} == {"train"}
+
+
+async def test_a_service_that_somebody_else_has_made_is_not_made_again_and_again(bench: Bench, leader: Leader) -> None:
+    service = {"metadata": {"name": "train"}, "spec": {"clusterIP": "None"}}
+    await bench.api.create("/api/v1/namespaces/default/services", service)
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.runs(name)
+        await eventually.true(lambda: ready(bench, 2))
+        assert leader.api.calls["create services"] == 1
+
+
+async def test_a_service_of_ours_that_is_deleted_comes_back(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset())
+        await bench.until_jobs(2)
+        await bench.api.delete("/api/v1/namespaces/default/services/train")
+        await eventually.true(lambda: has_service(bench))
+
+
+def looks(leader: Leader) -> float:
+    return leader.metric("kubemend_jobset_reconcile_seconds_count", step="whole")
+
+
+def has_looked(leader: Leader, more_than: float) -> bool:
+    return looks(leader) > more_than
+
+
+async def ready(bench: Bench, count: int) -> bool:
+    told = (await bench.status()).get("replicatedJobsStatus") or ()
+    return any(each["ready"] == count for each in told)
+
+
+async def owned(bench: Bench, name: str) -> bool:
+    job = (await bench.jobs()).get(name)
+    return job is not None and bool(job["metadata"].get("ownerReferences"))
+
+
+async def some_jobs(bench: Bench) -> bool:
+    return bool(await bench.jobs())
+
+
+async def has_service(bench: Bench) -> bool:
+    found = await bench.api.list("/api/v1/namespaces/default/services")
+    return any(each["metadata"]["name"] == "train" for each in found.items)
+
+
+async def of_attempt(bench: Bench, attempt: int) -> bool:
+    jobs = await bench.jobs()
+    return len(jobs) == 2 and all(
+        job["metadata"]["labels"][naming.RESTART_ATTEMPT] == str(attempt) and "deletionTimestamp" not in job["metadata"]
+        for job in jobs.values()
+    )

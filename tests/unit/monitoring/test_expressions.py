@@ -1,0 +1,131 @@
+"""Alerts and dashboard ask for what the code exports: each name, each label, and each value that the code can set."""
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import promql_parser as promql
+import pytest
+
+from agent.actuator.outcomes import Result
+from agent.model.verdicts import Health
+from agent.reporters import events, node_condition, pod_conditions
+from agent.restart import admission
+from controller.decisions import facts
+from controller.hub import refusals
+from controller.rounds.states import Phase
+from hack import monitoring_dashboard, monitoring_rules
+from hack.monitoring import ROOT
+from tests.unit.monitoring.promql import WrongError, known, matchers, outcome
+
+
+def values(*kinds: type[enum.Enum]) -> set[str]:
+    """Return what enumerations say."""
+    return {each.value for kind in kinds for each in kind}
+
+
+def parts(package: str) -> set[str]:
+    """Return the parts that a package names."""
+    sources = (path.read_text() for path in (ROOT / package).rglob("*.py"))
+    return {name for text in sources for name in re.findall(r'reporter\("([a-z-]+)"', text)}
+
+
+def phases_of_restarts() -> set[str]:
+    """Return the one phase of a restart that is asked for, if the agent still has it."""
+    return set(re.findall(r'"(fault_to_running)"', (ROOT / "agent/engine/performing.py").read_text()))
+
+
+SET: Final[Mapping[tuple[str, str], set[str]]] = {
+    ("kubemend_device_verdict", "verdict"): values(Health),
+    ("verdict:kubemend_device_verdict:sum", "verdict"): values(Health),
+    ("kubemend_restarts_total", "result"): values(Result),
+    ("strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m", "phase"): phases_of_restarts(),
+    ("kubemend_restart_decisions_total", "verb"): values(admission.Verb),
+    ("kubemend_condition_patches_total", "result"): values(pod_conditions.Outcome),
+    ("kubemend_node_condition_patches_total", "result"): values(node_condition.Outcome),
+    ("kubemend_announcements_total", "result"): values(events.Outcome),
+    ("kubemend_hub_fault_answers_total", "answer"): {"Unanswered"},
+    ("kubemend_rounds_total", "phase"): {each.value for each in Phase if each.is_final},
+    ("kubemend_round_seconds_bucket", "phase"): {each.value for each in Phase if each.is_final},
+    ("kubemend_round_gpus_total", "phase"): {each.value for each in Phase if each.is_final},
+    ("kubemend_round_traces_total", "result"): {"exported", "failed", "dropped"},
+    ("kubemend_gang_decisions_total", "kind"): values(facts.Kind),
+    ("kubemend_gang_decisions_total", "reason"): values(facts.Reason),
+    ("kubemend_hub_refused_total", "reason"): values(refusals.Reason),
+    ("kubemend_part_ready", "part"): parts("agent") | parts("controller"),
+    ("kubemend_part_ready", "component"): {"agent", "controller"},
+    ("up", "component"): {"agent", "controller"},
+}
+"""The values of labels that expressions name."""
+
+
+def panels() -> Iterator[tuple[str, monitoring_dashboard.Query]]:
+    """Yield every query of the dashboard, with its panel's title."""
+    for row in monitoring_dashboard.ROWS:
+        for panel in row.panels:
+            for number, query in enumerate(panel.queries):
+                yield f"{panel.title} {number}", query
+
+
+ALERTS: Final = [pytest.param(each, id=each.name) for each in monitoring_rules.ALERTS]
+QUERIES: Final = [pytest.param(query, id=title) for title, query in panels()]
+EXPRESSIONS: Final = [
+    *(pytest.param(each.expr, id=each.name) for each in monitoring_rules.ALERTS),
+    *(pytest.param(each.expr, id=each.name) for each in monitoring_rules.RECORDINGS),
+    *(pytest.param(query.expr, id=title) for title, query in panels()),
+]
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_every_name_and_label_is_exported(expr: str) -> None:
+    outcome(expr, known=known())
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_every_value_that_is_named_can_be_set(expr: str) -> None:
+    for series, matcher in matchers(expr):
+        pattern = promql.MatchOp.Re, promql.MatchOp.NotRe
+        named = set(matcher.value.split("|")) if matcher.op in pattern else {matcher.value}
+        assert named <= SET[series, matcher.name], (series, matcher.name)
+
+
+def test_every_known_value_is_of_something_that_is_asked_for() -> None:
+    asked = {(series, matcher.name) for each in EXPRESSIONS for series, matcher in matchers(str(each.values[0]))}
+    assert set(SET) <= asked
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_what_an_alert_tells_is_in_its_labels(alert: monitoring_rules.Alert) -> None:
+    told = re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)
+    assert set(told) <= outcome(alert.expr, known=known())
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_what_a_legend_tells_is_in_its_labels(query: monitoring_dashboard.Query) -> None:
+    told = re.findall(r"{{(\w+)}}", query.legend)
+    assert set(told) <= outcome(query.expr, known=known())
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "kubemend_devices_verdict",
+        "kubemend_restarts",  # without _total
+        "kubemend_round_seconds",  # of a histogram there are buckets, sum and count
+        'kubemend_device_verdict{state="Healthy"}',
+        "sum by (gang) (kubemend_rounds_total)",
+        "sum by (verdict) (sum(kubemend_device_verdict))",
+        "histogram_quantile(0.9, sum by (phase) (rate(kubemend_round_seconds_bucket[5m])))",
+        "kubemend_round_held * on (device) kubemend_device_verdict",
+    ],
+)
+def test_what_is_not_exported_is_found_out(expr: str) -> None:
+    with pytest.raises(WrongError):
+        outcome(expr, known=known())
+
+
+@pytest.mark.parametrize("expr", ["sum by (node) kubemend_round_held[5m]", "rate(kubemend_rounds_total)", "a b"])
+def test_what_is_no_promql_is_found_out(expr: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        outcome(expr, known=known())

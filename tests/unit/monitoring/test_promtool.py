@@ -1,0 +1,194 @@
+"""Prometheus' own tool checks the rules, and each alert fires on what it is for, and not before."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hack import monitoring, monitoring_rules
+
+_SECONDS = 60.0
+_PROMTOOL = shutil.which("promtool")
+
+pytestmark = pytest.mark.skipif(_PROMTOOL is None, reason="no promtool in $PATH (Debian: package prometheus)")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Series with one value a minute: all is well until the tenth; ``labels`` are those of the alert, an hour later."""
+
+    alert: str
+    series: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+NODE: Final = {"node": "n1"}
+POD: Final = {"pod": "c-1"}
+OFF: Final = "1x10 0x60"
+ON: Final = "0x10 1x60"
+GROWS: Final = "0x10 1+1x60"
+APPEARS: Final = "_x56 1x20"
+"""A counter that is not there before it has counted: what is seen of it first is 1, and nothing grows afterwards."""
+
+TRIALS: Final = (
+    Trial("KubemendAgentDown", {'up{component="agent",node="n1"}': OFF}, {"component": "agent", **NODE}),
+    Trial(
+        "KubemendAgentPartNotReady",
+        {
+            'kubemend_part_ready{component="agent",part="kernel-log",node="n1"}': OFF,
+            'kubemend_part_ready{component="agent",part="nvml",node="n2"}': OFF,  # a node without GPUs
+        },
+        {"component": "agent", "part": "kernel-log", **NODE},
+    ),
+    *(
+        Trial(
+            f"KubemendDevice{verdict}",
+            {f'kubemend_device_verdict{{device="GPU-1",verdict="{verdict}",node="n1"}}': ON},
+            {"device": "GPU-1", "verdict": verdict, **NODE},
+        )
+        for verdict in ("Unhealthy", "Degraded", "Unknown")
+    ),
+    Trial(
+        "KubemendRestartsFail",
+        {'kubemend_restarts_total{strategy="swap",reason="Xid31",result="Stuck",node="n1"}': APPEARS},
+        {"strategy": "swap", "result": "Stuck", **NODE},
+    ),
+    Trial("KubemendNodeStorm", {'kubemend_node_restart_budget_left{node="n1"}': "60x10 0x60"}, NODE),
+    Trial(
+        "KubemendDeviceFailsAgain",
+        {'kubemend_device_restart_budget_left{device="GPU-1",node="n1"}': OFF},
+        {"device": "GPU-1", **NODE},
+    ),
+    Trial(
+        "KubemendRestartBudgetSpent",
+        {'kubemend_restart_budget_left{namespace="team",pod="p",container="c",node="n1"}': OFF},
+        {"namespace": "team", "pod": "p", "container": "c", **NODE},
+    ),
+    Trial("KubemendContainersHeldLong", {'kubemend_round_held{node="n1"}': ON}, NODE),
+    Trial("KubemendFindingsLost", {'kubemend_findings_lost_total{node="n1"}': GROWS}, NODE),
+    Trial("KubemendKernelLogLost", {'kubemend_kernel_log_records_lost_total{node="n1"}': GROWS}, NODE),
+    Trial(
+        "KubemendConditionsNotWritten",
+        {
+            'kubemend_condition_patches_total{result="written",node="n1"}': "0+3x10 30x60",
+            'kubemend_condition_patches_total{result="failed",node="n1"}': GROWS,
+        },
+        NODE,
+    ),
+    Trial("KubemendHubUnreachable", {'kubemend_hub_connected{node="n1"}': OFF}, NODE),
+    Trial("KubemendControllerDown", {'up{component="controller",pod="c-1"}': OFF}, {"component": "controller", **POD}),
+    Trial(
+        "KubemendControllerPartNotReady",
+        {
+            'kubemend_part_ready{component="controller",part="leader",pod="c-1"}': OFF,
+            'kubemend_part_ready{component="controller",part="restarts",pod="c-1"}': OFF,  # one that stands by
+        },
+        {"component": "controller", "part": "leader", **POD},
+    ),
+    Trial(
+        "KubemendNoLeader",
+        {'kubemend_controller_leads{pod="c-1"}': OFF, 'kubemend_controller_leads{pod="c-2"}': "0x70"},
+    ),
+    Trial(
+        "KubemendTwoLeaders",
+        {'kubemend_controller_leads{pod="c-1"}': ON, 'kubemend_controller_leads{pod="c-2"}': "1x70"},
+    ),
+    Trial(
+        "KubemendRoundFailed",
+        {
+            'kubemend_rounds_total{phase="Failed",pod="c-1"}': GROWS,
+            'kubemend_rounds_total{phase="Done",pod="c-1"}': "0+1x70",
+        },
+        {"phase": "Failed", **POD},
+    ),
+    Trial(
+        "KubemendRoundsSlow",
+        {
+            'kubemend_round_seconds_bucket{phase="Done",le="30.0",pod="c-1"}': "0+1x10 10x60",
+            'kubemend_round_seconds_bucket{phase="Done",le="60.0",pod="c-1"}': "0+1x70",
+            'kubemend_round_seconds_bucket{phase="Done",le="+Inf",pod="c-1"}': "0+1x70",
+        },
+    ),
+    Trial("KubemendRoundStuck", {'kubemend_rounds_active{pod="c-1"}': ON}, POD),
+    Trial(
+        "KubemendGangGivenUp",
+        {
+            'kubemend_gang_decisions_total{kind="Fail",reason="NoProgress",pod="c-1"}': APPEARS,
+            # As the workload wants it.
+            'kubemend_gang_decisions_total{kind="Fail",reason="FatalExitCode",pod="c-1"}': GROWS,
+        },
+        {"reason": "NoProgress"},
+    ),
+    Trial("KubemendControllerDefect", {'kubemend_gang_defects_total{pod="c-1"}': GROWS}, POD),
+    Trial("KubemendRoundsWithoutRecord", {'kubemend_rounds_begun_without_record_total{pod="c-1"}': GROWS}, POD),
+    Trial(
+        "KubemendHubRefuses",
+        {
+            'kubemend_hub_refused_total{reason="BadToken",pod="c-1"}': GROWS,
+            'kubemend_hub_refused_total{reason="Standby",pod="c-1"}': GROWS,
+        },
+        {"reason": "BadToken"},
+    ),
+    Trial(
+        "KubemendStraggler",
+        {'kubemend_gang_stragglers{namespace="team",kind="JobSet",gang="llama"}': ON},
+        {"namespace": "team", "kind": "JobSet", "gang": "llama"},
+    ),
+)
+
+
+def promtool(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run promtool."""
+    assert _PROMTOOL is not None
+    return subprocess.run(
+        [_PROMTOOL, *arguments], cwd=cwd, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+
+
+def bare() -> list[dict[str, Any]]:
+    """Return the rules without their texts, which a trial would have to repeat."""
+    groups = monitoring_rules.groups(monitoring.RUNBOOKS)
+    for group in groups:
+        for rule in group["rules"]:
+            rule.pop("annotations", None)
+    return groups
+
+
+def tried(trial: Trial) -> dict[str, Any]:
+    """Return a trial as promtool reads it."""
+    (alert,) = [each for each in monitoring_rules.ALERTS if each.name == trial.alert]
+    fires = {"exp_labels": {"severity": alert.severity, **trial.labels}}
+    return {
+        "name": trial.alert,
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in trial.series.items()],
+        "alert_rule_test": [
+            {"eval_time": "9m", "alertname": trial.alert, "exp_alerts": []},
+            {"eval_time": "1h", "alertname": trial.alert, "exp_alerts": [fires]},
+        ],
+    }
+
+
+def test_prometheus_takes_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(monitoring.dump({"groups": monitoring_rules.groups(monitoring.RUNBOOKS)}))
+    checked = promtool("check", "rules", "rules.yaml", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    count = len(monitoring_rules.ALERTS) + len(monitoring_rules.RECORDINGS)
+    assert f"{count} rules found" in checked.stdout
+
+
+def test_every_alert_is_tried() -> None:
+    assert sorted(trial.alert for trial in TRIALS) == sorted(alert.name for alert in monitoring_rules.ALERTS)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.alert)
+def test_an_alert_fires_on_what_it_is_for(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": bare()}))
+    (tmp_path / "trial.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [tried(trial)]}))
+    told = promtool("test", "rules", "trial.yaml", cwd=tmp_path)
+    assert told.returncode == 0, told.stdout + told.stderr

@@ -1,0 +1,100 @@
+"""Each alert can be understood and acted on: it has a section in docs/troubleshooting.md, and sensible limits."""
+
+import re
+from typing import Final
+
+import promql_parser as promql
+import pytest
+
+from controller.app import metrics
+from controller.rounds.states import Limits
+from hack import monitoring_rules
+from hack.monitoring import ROOT
+from hack.monitoring_rules import Alert
+from tests.unit.monitoring.promql import matchers
+
+PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
+EVERY: Final = pytest.mark.parametrize("alert", monitoring_rules.ALERTS, ids=lambda alert: alert.name)
+SCRAPED_EVERY: Final = 60.0
+"""Seconds between two scrapes, at most, for which the rules are made."""
+
+
+def sections() -> dict[str, str]:
+    """Return the text below each heading, by its anchor as Git hosts make it."""
+    found = re.split(r"^#{2,3} (.+)\n", PAGE, flags=re.MULTILINE)[1:]
+    return {
+        re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-"): text
+        for title, text in zip(found[::2], found[1::2], strict=True)
+    }
+
+
+def seconds(duration: str) -> float:
+    """Return a duration of Prometheus in seconds."""
+    return promql.parse_duration(duration).total_seconds() if duration else 0.0
+
+
+@EVERY
+def test_every_alert_has_its_section(alert: Alert) -> None:
+    text = sections()[alert.anchor]
+    for part in ("What it means", "How to look", "What to do"):
+        assert text.count(f"*{part}.*") == 1, part
+
+
+def test_no_section_is_about_an_alert_that_is_no_more() -> None:
+    told = {anchor for anchor in sections() if anchor.startswith("kubemend")}
+    assert told == {alert.anchor for alert in monitoring_rules.ALERTS}
+
+
+def test_names_are_there_once() -> None:
+    names = [alert.name for alert in monitoring_rules.ALERTS] + [each.name for each in monitoring_rules.RECORDINGS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"Kubemend([A-Z][a-z]+)+", alert.name) for alert in monitoring_rules.ALERTS)
+
+
+@EVERY
+def test_texts_are_sentences(alert: Alert) -> None:
+    for text in (alert.summary, alert.description):
+        assert re.fullmatch(r"[A-Z{`8].*\.", text), text
+    assert alert.severity in (monitoring_rules.CRITICAL, monitoring_rules.WARNING, monitoring_rules.INFO)
+
+
+@EVERY
+def test_times_are_longer_than_a_scrape_and_no_longer_than_an_hour(alert: Alert) -> None:
+    times = re.findall(r"\[(\w+)\]|offset (\w+)", alert.expr)
+    for each in (alert.wait, *(first or second for first, second in times)):
+        assert each == "" or SCRAPED_EVERY <= seconds(each) <= 3600.0
+    assert all(seconds(first) >= 4 * SCRAPED_EVERY for first, _ in times if first)
+
+
+def test_a_round_is_stuck_only_after_the_longest_one_is_over() -> None:
+    (stuck,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendRoundStuck"]
+    (window,) = re.findall(r"\[(\w+)\]", stuck.expr)
+    assert seconds(window) > Limits().whole
+
+
+def test_holding_is_long_only_after_agents_let_go_by_themselves() -> None:
+    (held,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendContainersHeldLong"]
+    (window,) = re.findall(r"\[(\w+)\]", held.expr)
+    assert seconds(window) > Limits().hold + Limits().recreated
+
+
+def test_slow_is_between_two_buckets() -> None:
+    (slow,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendRoundsSlow"]
+    (limit,) = re.findall(r"> (\d+)$", slow.expr)
+    assert float(limit) in metrics.ROUND_BUCKETS[:-1]
+
+
+@EVERY
+def test_what_grows_for_the_first_time_is_noticed(alert: Alert) -> None:
+    """A counter with labels appears with its first value: ``increase`` sees nothing of that, unless it was there."""
+    there = {"kubemend_rounds_total", "kubemend_hub_refused_total"}  # made with all values of their labels
+    for series in re.findall(r"increase\((\w+_total)", alert.expr):
+        has_labels = any(name == series for name, _ in matchers(alert.expr))
+        assert not has_labels or series in there or f"unless {series}" in alert.expr
+
+
+def test_runbooks_are_where_one_says() -> None:
+    _, alerts = monitoring_rules.groups("https://example.org/runbooks")
+    urls = [rule["annotations"]["runbook_url"] for rule in alerts["rules"]]
+    assert urls[0] == "https://example.org/runbooks#kubemendagentdown"
+    assert len(set(urls)) == len(monitoring_rules.ALERTS)
