@@ -54,6 +54,7 @@ bench: devnode  ## every strategy against the bare calls, device trouble to pod 
 	python -m bench.health
 	python -m bench.gang
 	python -m bench.hub
+	python -m bench.jobset
 
 bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500

@@ -1,0 +1,141 @@
+"""JobSets of different sizes: what is measured of each."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from bench import figures, footprint
+from bench.hub import programs
+from bench.hub.programs import Fleet
+from bench.jobset import cluster, controllers
+from bench.jobset.cluster import Cluster
+from bench.jobset.controllers import Controller
+from common import aio
+
+ROUNDS: Final = 3
+"""Rounds that begin without a wait, however soon they follow each other (``common.budgets.Backoff``)."""
+
+_SECONDS: Final = "kubemend_jobset_reconcile_seconds"
+_QUIET_SECONDS: Final = 1.0
+_LOOK_AGAIN: Final = 0.02
+_PUBLISHED_SECONDS: Final = 60.0
+_MIB: Final = 1024 * 1024
+
+Json = dict[str, Any]
+
+
+async def measure(jobs: int, *, looks: int) -> Json:
+    """Return the figures of a JobSet of so many Jobs."""
+    programs.check_files(agents=jobs)
+    with tempfile.TemporaryDirectory(prefix="bench-jobset-") as name:
+        directory = Path(name)
+        async with (
+            cluster.running(directory, jobs=jobs) as api,
+            controllers.controller(kubeconfig=api.kubeconfig, directory=directory) as controller,
+        ):
+            bundle = await _published(api)
+            created = await _create(api)
+            api.start_pods()
+            await api.until(lambda: _ready(api) == jobs)
+            await _quiet(api, controller)
+            looked = await _looks(api, controller, count=looks)
+            async with programs.fleet(api.places) as fleet:
+                await fleet.connect(port=controller.port, bundle=bundle)
+                restarts = [await _restart(api, controller, fleet, number) for number in range(ROUNDS)]
+            resident = max(footprint.of(controller.pid).resident.values())
+    return {
+        "jobs": jobs,
+        "creation": created,
+        **looked,
+        "restart_ms": [each["milliseconds"] for each in restarts],
+        "api_calls_per_restart": [sum(each["calls"].values()) for each in restarts],
+        "api_calls_of_one": dict(restarts[-1]["calls"]),
+        "controller_rss_mib": round(resident / _MIB, 1),
+    }
+
+
+def growth(smallest: Json, largest: Json) -> Json:
+    """Return what the largest JobSet takes over what the smallest takes."""
+    return {
+        "jobs": round(largest["jobs"] / smallest["jobs"]),
+        "look": round(largest["look_ms"]["p50"] / smallest["look_ms"]["p50"], 1),
+        "api_calls_per_look": largest["api_calls_per_look"] - smallest["api_calls_per_look"],
+        "api_calls_per_restart": round(
+            statistics.median(largest["api_calls_per_restart"]) / statistics.median(smallest["api_calls_per_restart"]),
+            2,
+        ),
+    }
+
+
+async def _published(api: Cluster) -> str:
+    """Wait for the hub's certificates: the controller leads then."""
+    async with asyncio.timeout(_PUBLISHED_SECONDS):
+        async for _ in aio.ticks(period=_LOOK_AGAIN):
+            if (bundle := api.bundle()) is not None:
+                return bundle
+    raise AssertionError("ticks never end")
+
+
+async def _create(api: Cluster) -> Json:
+    before, began = api.calls, time.monotonic()
+    api.create_jobset()
+    await api.until(lambda: len(api.jobs()) == api.size)
+    return {"seconds": round(time.monotonic() - began, 2), "api_calls": dict(api.calls - before)}
+
+
+def _ready(api: Cluster) -> int:
+    return sum(each["ready"] for each in api.status().get("replicatedJobsStatus") or ())
+
+
+async def _looks(api: Cluster, controller: Controller, *, count: int) -> Json:
+    """Have the JobSet looked at though there is nothing to do, again and again."""
+    whole, decide = [], []
+    before = api.calls
+    for number in range(count):
+        done = await controller.metric(f"{_SECONDS}_count", step="whole")
+        sums = [await controller.metric(f"{_SECONDS}_sum", step=step) for step in ("whole", "decide")]
+        api.touch(number)
+        async with asyncio.timeout(_PUBLISHED_SECONDS):
+            while await controller.metric(f"{_SECONDS}_count", step="whole") == done:  # noqa: ASYNC110 - it is asked
+                await asyncio.sleep(_LOOK_AGAIN)
+        looked = await controller.metric(f"{_SECONDS}_count", step="whole") - done
+        whole.append((await controller.metric(f"{_SECONDS}_sum", step="whole") - sums[0]) / looked)
+        decide.append((await controller.metric(f"{_SECONDS}_sum", step="decide") - sums[1]) / looked)
+    return {
+        "looks": count,
+        "look_ms": figures.milliseconds(whole),
+        "decide_ms": figures.milliseconds(decide),
+        "api_calls_per_look": sum((api.calls - before).values()) / count,
+    }
+
+
+async def _restart(api: Cluster, controller: Controller, fleet: Fleet, number: int) -> Json:
+    """Have a member fail, and wait until all run again and the JobSet's status tells of it."""
+    await _quiet(api, controller)
+    before = api.calls
+    told = await fleet.round(number % api.size)
+    await api.until(lambda: (api.status().get("currentInPlaceRestartAttempt") or 0) > number)
+    await api.until(lambda: api.ended_rounds() > number)
+    await _quiet(api, controller)
+    began = next(each["fault"] for each in told if each["fault"] is not None)
+    return {
+        "milliseconds": round((max(each["answered"] for each in told) - began) * 1000, 1),
+        "calls": api.calls - before,
+    }
+
+
+async def _quiet(api: Cluster, controller: Controller) -> None:
+    """Wait until nobody asks the API server for anything, and the controller looks at nothing."""
+
+    async def done() -> tuple[Counter[str], float]:
+        return api.calls, await controller.metric(f"{_SECONDS}_count", step="whole")
+
+    before = await done()
+    while True:
+        await asyncio.sleep(_QUIET_SECONDS)
+        if before == (before := await done()):
+            return

@@ -1,0 +1,238 @@
+"""Indexed Jobs, as their controller runs them: the pods that it makes, what it counts, and how they end."""
+
+import asyncio
+import re
+
+import pytest
+
+from hack.devnode.jobcontroller import pods
+from tests.contract.jobs import bench as benches
+from tests.contract.jobs.bench import Bench
+
+
+async def test_each_index_gets_a_pod_that_says_who_it_is(bench: Bench) -> None:
+    job = await bench.create()
+    await bench.until_live(0, 1, 2)
+    for at, pod in (await bench.live()).items():
+        metadata, spec = pod["metadata"], pod["spec"]
+        assert re.fullmatch(rf"train-{at}-[a-z0-9]{{5}}", metadata["name"])
+        assert metadata["labels"] == {
+            "app": "x",
+            "job-name": "train",
+            "controller-uid": job["metadata"]["uid"],
+            "batch.kubernetes.io/job-name": "train",
+            "batch.kubernetes.io/controller-uid": job["metadata"]["uid"],
+            pods.INDEX: str(at),
+        }
+        assert metadata["annotations"] == {"note": "y", pods.INDEX: str(at)}
+        assert metadata["finalizers"] == [pods.FINALIZER]
+        (owner,) = metadata["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("Job", job["metadata"]["uid"], True)
+        assert spec["hostname"] == f"train-{at}"
+        (variable,) = spec["containers"][0]["env"]
+        assert variable["name"] == "JOB_COMPLETION_INDEX"
+        assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{pods.INDEX}']"
+    status = await bench.until(lambda told: told.get("active") == 3)
+    assert (status["ready"], status["terminating"]) == (0, 0)
+    assert "startTime" in status
+
+
+async def test_a_job_is_complete_when_all_indexes_have_succeeded(bench: Bench) -> None:
+    await bench.create(count=4)
+    live = await bench.until_live(0, 1, 2, 3)
+    await bench.say(live[3], "Running")
+    await bench.until(lambda told: told.get("ready") == 1)
+    for at in (2, 0, 1):
+        await bench.say(live[at], "Succeeded", exit_code=0)
+    status = await bench.until(lambda told: told.get("succeeded") == 3 and told["active"] == 1)
+    assert status["completedIndexes"] == "0-2"
+    assert "completionTime" not in status
+    await bench.say(live[3], "Succeeded", exit_code=0)
+    status = await bench.until(lambda told: "Complete" in benches.conditions(told))
+    reason = ("True", "CompletionsReached")
+    assert benches.conditions(status) == {"SuccessCriteriaMet": reason, "Complete": reason}
+    assert (status["succeeded"], status["completedIndexes"]) == (4, "0-3")
+    assert status.get("active", 0) == 0
+    assert "completionTime" in status
+    found = await bench.pods()
+    assert not any(pods.is_tracked(each) for each in found)
+
+
+async def test_a_failed_pod_is_counted_and_made_anew(bench: Bench) -> None:
+    await bench.create()
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[1], "Failed", exit_code=1)
+    await bench.until(lambda told: told.get("failed") == 1)
+    again = await bench.until_live(0, 1, 2)
+    assert again[1]["metadata"]["uid"] != live[1]["metadata"]["uid"]
+    assert again[0]["metadata"]["uid"] == live[0]["metadata"]["uid"]
+    status = await bench.until(lambda told: told.get("active") == 3)
+    assert status["failed"] == 1
+
+
+async def test_a_job_fails_beyond_its_backoff_limit_and_its_pods_go(bench: Bench) -> None:
+    await bench.create(backoffLimit=0)
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[0], "Failed", exit_code=1)
+    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    assert benches.message(status, "FailureTarget") == "Job has reached the specified backoff limit"
+    await bench.until_live()
+    status = await bench.status()
+    assert "Failed" not in benches.conditions(status), "not before its pods have ended"
+    for at in (1, 2):
+        await bench.end(live[at])
+    status = await bench.until(lambda told: "Failed" in benches.conditions(told))
+    assert benches.conditions(status)["Failed"] == ("True", "BackoffLimitExceeded")
+    assert status.get("active", 0) == 0
+
+
+@pytest.mark.parametrize("limit", [0, 3])
+async def test_restarts_of_containers_use_the_backoff_limit_up(bench: Bench, limit: int) -> None:
+    await bench.create(restart_policy="OnFailure", backoffLimit=limit)
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[0], "Running", restarts=1)
+    if limit:
+        await bench.until(lambda told: told.get("ready") == 1)
+        assert "FailureTarget" not in benches.conditions(await bench.status())
+        await bench.say(live[2], "Running", restarts=2)
+    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    assert benches.conditions(status)["FailureTarget"] == ("True", "BackoffLimitExceeded")
+
+
+async def test_by_default_a_pod_that_ends_is_replaced_at_once(bench: Bench) -> None:
+    await bench.create(podReplacementPolicy="TerminatingOrFailed")
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[1], "Running")
+    await bench.remove(live[1], grace=None)
+    again = await bench.until_live(0, 1, 2)
+    assert again[1]["metadata"]["uid"] != live[1]["metadata"]["uid"]
+
+
+async def test_with_the_policy_failed_no_index_has_two_pods(bench: Bench) -> None:
+    await bench.create(podReplacementPolicy="Failed")
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[1], "Running")
+    await bench.remove(live[1], grace=None)
+    await bench.until(lambda told: told.get("terminating") == 1 and told.get("active") == 2)
+    assert sorted(await bench.live()) == [0, 2]
+    await bench.end(live[1])
+    again = await bench.until_live(0, 1, 2)
+    assert again[1]["metadata"]["uid"] != live[1]["metadata"]["uid"]
+
+
+async def test_with_the_policy_failed_a_pod_that_never_failed_is_not_replaced_though_it_is_forced_to_go(
+    bench: Bench,
+) -> None:
+    """As on a lost node: nobody says that it has failed, and its finalizer keeps it."""
+    await bench.create(podReplacementPolicy="Failed")
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[1], "Running")
+    await bench.remove(live[1], grace=0)
+    await bench.until(lambda told: told.get("terminating") == 1)
+    assert pods.is_tracked(await bench.pod(live[1]))
+    assert sorted(await bench.live()) == [0, 2]
+    await bench.patch_status(live[1], {"phase": "Failed"})
+    again = await bench.until_live(0, 1, 2)
+    assert again[1]["metadata"]["uid"] != live[1]["metadata"]["uid"]
+
+
+async def test_failure_policy_fails_the_job_by_an_exit_code(bench: Bench) -> None:
+    codes = {"containerName": "main", "operator": "In", "values": [42]}
+    await bench.create(podFailurePolicy={"rules": [{"action": "FailJob", "onExitCodes": codes}]})
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[2], "Failed", exit_code=42)
+    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    assert benches.conditions(status)["FailureTarget"] == ("True", "PodFailurePolicy")
+    name = f"{bench.namespace}/{live[2]['metadata']['name']}"
+    said = f"Container main for pod {name} failed with exit code 42 matching FailJob rule at index 0"
+    assert benches.message(status, "FailureTarget") == said
+
+
+async def test_failure_policy_does_not_count_what_it_ignores(bench: Bench) -> None:
+    pattern = [{"type": "DisruptionTarget", "status": "True"}]
+    await bench.create(backoffLimit=0, podFailurePolicy={"rules": [{"action": "Ignore", "onPodConditions": pattern}]})
+    live = await bench.until_live(0, 1, 2)
+    await bench.disrupt(live[0])
+    await bench.say(live[0], "Failed", exit_code=137)
+    again = await bench.until_live(0, 1, 2)
+    assert again[0]["metadata"]["uid"] != live[0]["metadata"]["uid"]
+    assert (await bench.status()).get("failed", 0) == 0
+
+
+async def test_an_index_that_failed_too_often_is_given_up_alone(bench: Bench) -> None:
+    await bench.create(backoffLimitPerIndex=0)
+    live = await bench.until_live(0, 1, 2)
+    assert live[0]["metadata"]["annotations"][pods.FAILURES] == "0"
+    await bench.say(live[1], "Failed", exit_code=1)
+    status = await bench.until(lambda told: told.get("failedIndexes") == "1")
+    assert sorted(await bench.live()) == [0, 2]
+    assert "FailureTarget" not in benches.conditions(status)
+    for at in (0, 2):
+        await bench.say(live[at], "Succeeded", exit_code=0)
+    status = await bench.until(lambda told: "Failed" in benches.conditions(told))
+    assert benches.conditions(status)["Failed"] == ("True", "FailedIndexes")
+    assert (status["completedIndexes"], status["failedIndexes"], status["succeeded"]) == ("0,2", "1", 2)
+
+
+async def test_failures_of_an_index_are_handed_on_to_its_next_pod(bench: Bench) -> None:
+    await bench.create(count=2, backoffLimitPerIndex=1)
+    live = await bench.until_live(0, 1)
+    await bench.say(live[1], "Failed", exit_code=1)
+    again = await bench.until_live(0, 1)
+    assert again[1]["metadata"]["annotations"][pods.FAILURES] == "1"
+    await bench.say(again[1], "Failed", exit_code=1)
+    await bench.until(lambda told: told.get("failedIndexes") == "1")
+
+
+async def test_suspended_it_has_no_pods_and_no_start_and_resumed_it_begins_anew(bench: Bench) -> None:
+    await bench.create()
+    live = await bench.until_live(0, 1, 2)
+    await bench.say(live[0], "Running")
+    await bench.until(lambda told: told.get("ready") == 1)
+    await bench.change(suspend=True)
+    await bench.until_live()
+    for pod in live.values():
+        await bench.end(pod)
+    status = await bench.until(lambda told: benches.conditions(told).get("Suspended") == ("True", "JobSuspended"))
+    assert "startTime" not in status
+    status = await bench.until(lambda told: not told.get("active") and not told.get("terminating"))
+    assert status.get("failed", 0) == 0
+    await bench.change(suspend=False)
+    again = await bench.until_live(0, 1, 2)
+    assert not {each["metadata"]["uid"] for each in again.values()} & {
+        each["metadata"]["uid"] for each in live.values()
+    }
+    status = await bench.until(lambda told: benches.conditions(told).get("Suspended") == ("False", "JobResumed"))
+    assert "startTime" in status
+
+
+async def test_a_job_that_is_created_suspended_has_no_pods(bench: Bench) -> None:
+    await bench.create(suspend=True)
+    status = await bench.until(lambda told: "Suspended" in benches.conditions(told))
+    assert "startTime" not in status
+    assert await bench.pods() == []
+
+
+async def test_deleted_in_the_foreground_it_goes_after_its_pods(bench: Bench) -> None:
+    await bench.create(count=2)
+    live = await bench.until_live(0, 1)
+    await bench.delete(policy="Foreground")
+    await bench.until_live()
+    job = await bench.job()
+    assert job["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert len(await bench.pods()) == 2
+    for pod in live.values():
+        await bench.end(pod)
+    await bench.until_gone()
+    assert await bench.pods() == []
+
+
+async def test_deleted_in_the_background_its_pods_go_after_it(bench: Bench) -> None:
+    await bench.create(count=2)
+    live = await bench.until_live(0, 1)
+    await bench.delete(policy="Background")
+    await bench.until_gone()
+    await bench.until_live()
+    await asyncio.gather(*(bench.end(pod) for pod in live.values()))
+    for pod in live.values():
+        await bench.until_gone(f"/api/v1/namespaces/{bench.namespace}/pods/{pod['metadata']['name']}")

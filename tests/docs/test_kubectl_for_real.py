@@ -1,0 +1,133 @@
+"""The pages' ``kubectl`` commands that need no node are run against a real API server on which kubemend is installed.
+
+What they change is not kept (``--dry-run=server``): the pages tell several ways, not one story.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from common.kube import client, paths
+from controller.restarts import names
+from controller.restarts import objects as rounds
+from tests.contract.api import admission_calls, installation, objects
+from tests.contract.api.installation import Cluster
+from tests.unit.cli import builders
+from tests.unit.daemonset import kubectl
+from tests.unit.docs import kubectl_words, pages
+from tests.unit.docs.commands import Command
+
+SECONDS: Final = 120.0
+TIMED: Final = "--timeout=60s"
+ROUND: Final = "llama-2-03bc"
+JOBSET: Final = "pytorch-ddp"
+PLACEHOLDERS: Final[Mapping[str, str]] = {
+    "NAME": JOBSET,
+    "NODE": "node-a",
+    "POD": "trainer-0",
+    "jobset.yaml": f"examples/{JOBSET}.yaml",
+    "kubemend.io/gang-name=NAME": f"kubemend.io/gang-name={JOBSET}",
+    "kubemend.io/gang-name=llm": f"kubemend.io/gang-name={JOBSET}",
+    "llm": JOBSET,
+    "restart/llama-x7k2p": f"restart/{ROUND}",
+}
+SUSPENDED: Final = (
+    '{"status":{"conditions":[{"type":"Suspended","status":"True","reason":"SuspendedJobs","message":"",'
+    '"lastTransitionTime":"2026-01-31T08:00:00Z"}]}}'
+)
+CHANGES: Final = frozenset({"annotate", "apply", "create", "delete", "label", "patch", "set env", "taint"})
+NEEDS_A_NODE: Final = frozenset({"debug", "exec", "logs", "rollout status"})
+"""A kubelet answers these, or has to have done something."""
+EXAMPLES: Final = sorted((pages.ROOT / "examples").glob("*.yaml"))
+OF_PROMETHEUS: Final = "podmonitors,prometheusrules"
+
+
+def told() -> Mapping[str, Command]:
+    """Return the commands that say all that is needed, and that an API server alone can carry out."""
+    typed = pages.of("kubectl")
+    kept = {}
+    for place, said in kubectl_words.understood(typed).items():
+        command = typed[place]
+        is_short = command.mentioned and (command.words[-1] in ("-k", "-l") or ends_with_its_verb(said))
+        if said.verb not in NEEDS_A_NODE and OF_PROMETHEUS not in said.arguments and not is_short:
+            kept[place] = command
+    return kept
+
+
+def ends_with_its_verb(said: kubectl_words.Said) -> bool:
+    """Return whether a sentence leaves out what the verb is about."""
+    return not said.arguments and not {"directory", "file"} & said.flags.keys()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
+    with installation.installed(tmp_path_factory.mktemp("docs"), "device-taints", options=options) as made:
+        asyncio.run(fill(made))
+        made.kubectl("apply", "--server-side", "--kustomize", str(installation.DAEMONSET / "jobset"))
+        made.kubectl("wait", "--for=condition=Established", TIMED, "crd/jobsets.jobset.x-k8s.io")
+        for example in EXAMPLES:
+            made.kubectl("apply", "--server-side", "--filename", str(example))
+        made.kubectl("patch", "jobset", JOBSET, "--subresource", "status", "--type", "merge", "--patch", SUSPENDED)
+        yield made
+
+
+async def fill(made: Cluster) -> None:
+    """Have everything there that the pages look at."""
+    async with made.administrator() as api:
+        await api.create(paths.NODES, {"metadata": {"name": "node-a"}})
+        ours = objects.pod("trainer-0", node="node-a", labels={"app.kubernetes.io/component": "controller"})
+        ours["spec"] |= {"serviceAccountName": installation.CONTROLLER, "automountServiceAccountToken": False}
+        await api.create(objects.pods("kubemend"), ours)
+        await api.create(objects.pods("default"), objects.pod("trainer-0", node="node-a"))
+        condition = {"status": {"conditions": [objects.condition("kubemend.io/DevicesHealthy", reason="Healthy")]}}
+        await api.patch_status(paths.pod("default", "trainer-0"), condition)
+        await api.patch_status(f"{paths.NODES}/node-a", condition)
+        taint = {"key": "kubemend.io/device-failure", "value": "Xid79", "effect": "NoSchedule"}
+        await api.patch(f"{paths.NODES}/node-a", {"spec": {"taints": [taint]}})
+        leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
+        await api.create(leases, {"metadata": {"name": "kubemend-controller"}})
+        scene = admission_calls.Scene("default", api)
+        event = admission_calls.event(scene, node="node-a")
+        await api.create(paths.collection("events", namespace="default"), event)
+        await restarted(api)
+
+
+async def restarted(api: client.KubeClient) -> None:
+    """Create a round that has come to its end."""
+    told = builders.restart(ROUND, gang=JOBSET, attempt=2)
+    metadata = {key: value for key, value in told["metadata"].items() if key in ("name", "labels", "annotations")}
+    await api.create(names.collection("default"), {**told, "metadata": metadata})
+    status = rounds.completed(builders.DONE, generation=1, now=0.0)
+    await api.patch_status(names.path("default", ROUND), {"status": status}, content_type=client.Patch.MERGE)
+
+
+TOLD: Final = told()
+
+
+@pytest.mark.parametrize("command", TOLD.values(), ids=TOLD)
+def test_it_does_what_is_asked(command: Command, cluster: Cluster, tmp_path: Path) -> None:
+    given = tmp_path / "given.yaml"
+    given.write_text(command.given)
+    words = [PLACEHOLDERS.get(word, word) for word in command.words[1:]]
+    words = [str(given) if word == "-" else word for word in words]
+    said = kubectl_words.read(("kubectl", *words))
+    if said.verb in CHANGES:
+        words += ["--dry-run=server", *(("--server-side", "--force-conflicts") if said.verb == "apply" else ())]
+    if said.verb == "wait":
+        words.append(TIMED)
+    assert run(words, kubeconfig=cluster.server.kubeconfig)
+
+
+def run(words: Sequence[str], *, kubeconfig: Path) -> str:
+    """Return what kubectl prints; it must have found what it was asked for."""
+    assert kubectl.PROGRAM is not None
+    line = [kubectl.PROGRAM, "--kubeconfig", str(kubeconfig), *words]
+    ran = subprocess.run(line, cwd=pages.ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr.startswith(("error", "Error", "No resources")), ran.stderr
+    return ran.stdout

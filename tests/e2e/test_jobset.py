@@ -1,0 +1,214 @@
+"""A JobSet of ours, with real containers, from its creation to its completion, through all that may befall it.
+
+On stand-ins by default; on a real kube-apiserver, real kubelets and the real Job controller where $KUBEBUILDER_ASSETS
+has them. One cluster and one JobSet for all of it: what comes later must work after what came before.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.kube import client as kube
+from common.kube import paths
+from hack.devnode import cluster as clusters
+from hack.devnode import jobsets, node
+from hack.devnode.cluster import Cluster
+from hack.devnode.jobsets_training import DRIVER, Training
+from hack.devnode.layout import NodeLayout
+from hack.devnode.rounds import Rounds
+from hack.fakenvml import control as nvml_control
+from tests.scenarios.gang.product import Product
+
+pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
+
+BACKOFF = 0.5
+"""Seconds until the stand-in makes a failed pod anew; the real Job controller takes ten, then twenty."""
+KEPT_OFF = "kubemend.io/device-failure"
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """Four nodes, one of which is lost in the end."""
+    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
+        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    if os.geteuid() != 0:
+        pytest.fail("dev nodes need root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    node.setup()
+    made = Cluster(NodeLayout.named(f"e2e-{os.getpid()}"), nodes=4, options=node.Options(gpus=4))
+    async with made:
+        yield made
+    assert made.leftovers() == []
+    made.forget()
+
+
+class Story:
+    """The JobSet, and what has been told of it so far."""
+
+    def __init__(self, cluster: Cluster, training: Training, api: kube.KubeClient) -> None:
+        self.cluster = cluster
+        self.training = training
+        self.api = api
+        self.rounds = Rounds(api, training.gang)
+        self.count = 0
+
+    async def restarted(self, *, because: str, recreated: set[str], before: dict[str, str]) -> Json:
+        """Wait for the next round, and state what it has done; all train afterwards, from where they were."""
+        self.count += 1
+        restart = await self.rounds.finished(self.count, timeout=180.0)
+        status = restart["status"]
+        assert status["phase"] == "Done", status
+        assert status["trigger"]["kind"] == because, status
+        assert status["decision"]["kind"] == ("InPlaceAndRecreate" if recreated else "InPlace"), status
+        await self.training.trains()
+        after = await self.training.uids()
+        assert {member for member in before if after[member] != before[member]} == recreated
+        await self.training.until(self._is_counted, what=f"a status that tells of {self.count} restarts")
+        told = await self.training.condition("kubemend.io/InPlaceRestart")
+        assert (told["status"], told["reason"]) == ("False", "Restarted"), told
+        assert f"attempt {self.count}:" in told["message"]
+        return dict(restart)
+
+    async def _is_counted(self) -> bool:
+        status = (await self.training.jobset())["status"]
+        told = (status.get("currentInPlaceRestartAttempt"), status.get("restartsCountTowardsMax"))
+        condition = await self.training.condition("kubemend.io/InPlaceRestart")
+        return told == (self.count, self.count) and condition.get("status") == "False"
+
+
+async def test_a_jobset_trains_through_a_killed_worker_a_faulted_gpu_and_a_lost_node_to_its_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with (
+        Product.on(cluster, state=tmp_path) as product,
+        kube.connect(kubeconfig=cluster.first.kubeconfig) as api,
+        jobsets.run_on(cluster.first, backoff=BACKOFF),
+    ):
+        await product.start(nodes=4)
+        async with Training.on(cluster, api, "llm") as training:
+            story = Story(cluster, training, api)
+            await begins(story)
+            await a_worker_is_killed(story)
+            broken, lost = await two_workers_elsewhere(story)
+            await a_gpu_has_a_passing_fault(story, broken)
+            await a_gpu_is_broken(story, broken)
+            await a_node_is_lost(story, product, lost)
+            await completes(story)
+
+
+async def begins(story: Story) -> None:
+    """Each member is on a node of its own, and counted as ready."""
+    training = story.training
+    pods = await training.pods()
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 4
+    for pod in pods.values():
+        annotations = pod["metadata"]["annotations"]
+        assert annotations["kubemend.io/restart"] == "InPlace"
+        assert annotations["jobset.sigs.k8s.io/coordinator"] == "llm-driver-0-0.llm"
+
+    async def all_ready() -> bool:
+        told = {each["name"]: each for each in (await training.jobset()).get("status", {})["replicatedJobsStatus"]}
+        return [told["driver"]["ready"], told["workers"]["ready"]] == [1, 1]
+
+    await training.until(all_ready, what="replicatedJobsStatus that tells of all ready")
+
+
+async def a_worker_is_killed(story: Story) -> None:
+    training, before = story.training, await story.training.uids()
+    steps = training.steps()
+    await training.kill("workers-0-0")
+    await story.restarted(because="Exit", recreated=set(), before=before)
+    for member in training.members:
+        first, second = training.lives(member)
+        assert first.step == 0
+        assert second.step >= steps[member], f"{member} did not go on from its checkpoint"
+        assert second.node == first.node
+
+
+async def two_workers_elsewhere(story: Story) -> tuple[str, str]:
+    """Return two workers that are not on the API server's node."""
+    nodes = {member: await story.training.node_of(member) for member in story.training.workers}
+    broken, lost, *_ = [member for member, each in nodes.items() if each is not story.cluster.first]
+    return broken, lost
+
+
+async def a_gpu_has_a_passing_fault(story: Story, member: str) -> None:
+    """Xid 31 is the program's: it is restarted, with all others, where it is."""
+    before = await story.training.uids()
+    await xid(story, member, 31)
+    restart = await story.restarted(because="Device", recreated=set(), before=before)
+    assert restart["status"]["trigger"]["code"] == "Xid31"
+
+
+async def a_gpu_is_broken(story: Story, member: str) -> None:
+    """Xid 79 is the device's: its member goes to another node, nobody new comes to this one, the others stay.
+
+    As any program would, it dies of it, some time later.
+    """
+    training, before = story.training, await story.training.uids()
+    broken = await training.node_of(member)
+    await xid(story, member, 79)
+
+    async def is_told() -> bool:
+        conditions = (await training.pods())[member]["status"]["conditions"]
+        return any((each["type"], each.get("reason")) == ("kubemend.io/DeviceFailure", "Xid79") for each in conditions)
+
+    await training.until(is_told, what="a pod that tells of its device")
+    await training.kill(member)
+    await story.restarted(because="Exit", recreated={member}, before=before)
+    assert (await training.node_of(member)).name != broken.name
+    taints = (await story.api.get(f"{paths.NODES}/{broken.name}"))["spec"]["taints"]
+    assert [each["effect"] for each in taints if each["key"] == KEPT_OFF] == ["NoSchedule"], taints
+    assert training.lives(member)[-1].step > 0
+
+
+async def a_node_is_lost(story: Story, product: Product, member: str) -> None:
+    """Its members go elsewhere, once the driver's collective has timed out; the others wait for them in place."""
+    training, before = story.training, await story.training.uids()
+    lost = await training.node_of(member)
+    gone = {each for each, pod in (await training.pods()).items() if pod["spec"]["nodeName"] == lost.name}
+    await product.kill_agent(story.cluster.nodes.index(lost))
+    await clusters.power_off(lost)
+    await out_of_service(story.api, lost.name)
+    training.lose_peer()
+    restart = await story.restarted(because="Exit", recreated=gone, before=before)
+    assert restart["status"]["trigger"]["member"] == (await training.pods())[DRIVER]["metadata"]["name"]
+    assert (await training.node_of(member)).name != lost.name
+
+
+async def completes(story: Story) -> None:
+    """All workers reach the goal, the driver sees it, and everything is told as upstream tells it."""
+    training = story.training
+    goal = training.set_goal(further=20)
+
+    async def is_over() -> bool:
+        return (await training.condition("Completed")).get("status") == "True"
+
+    await training.until(is_over, what="the completion")
+    assert [training.step(member) for member in training.workers] == [goal] * 3
+    status = (await training.jobset())["status"]
+    assert (await training.condition("Completed"))["reason"] == "AllJobsCompleted"
+    assert status["terminalState"] == "Completed"
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, story.count)
+    assert (status["previousInPlaceRestartAttempt"], status["currentInPlaceRestartAttempt"]) == (3, 4)
+    assert {each["name"]: each["succeeded"] for each in status["replicatedJobsStatus"]} == {"driver": 1, "workers": 1}
+    assert len(await story.rounds.all()) == story.count == 4
+
+
+async def xid(story: Story, member: str, code: int) -> None:
+    """Write an Xid on the GPU that a member holds into its node's kernel log, with its program's pid."""
+    hit, gpu = await story.training.node_of(member), await story.training.gpu(member)
+    pid = await story.training.pid(member)
+    hit.kernel_log.write_xid(code, pci=nvml_control.kernel_address(gpu), pid=pid, name="sh", text="made up")
+
+
+async def out_of_service(api: kube.KubeClient, name: str) -> None:
+    """Say of a node what the node controller says of one that it does not hear of, and its operator (KEP-2268)."""
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})

@@ -1,0 +1,134 @@
+"""Every command of the pages is of a program that some test knows how to try; here are the small ones."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.daemonset import manifests
+from tests.unit.docs import commands, pages
+from tests.unit.docs.commands import Command
+
+SECONDS: Final = 120.0
+ROOT: Final = pages.ROOT
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "docker": "tests/unit/docs/test_install_commands.py",
+    "kind": "tests/unit/docs/test_install_commands.py",
+    "kill": "tests/docs/test_first_fault.py",
+    "kubectl": "tests/unit/docs/test_kubectl_commands.py",
+    "kubemend": "tests/unit/docs/test_kubemend_commands.py",
+    "promtool": "tests/unit/monitoring/test_promtool.py",
+    "sed": "tests/unit/docs/test_install_commands.py",
+}
+"""Programs, and the module that tries their commands."""
+
+
+def run(*line: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run a command in the repository, without the colours and variables of whoever runs the tests."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        line, cwd=ROOT, env=environment, input=given, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+def make(command: Command) -> None:
+    """Its targets are there; make is asked what it would do, and does nothing."""
+    made = run("make", "--dry-run", "--always-make", *command.words[1:])
+    assert made.returncode == 0, made.stderr
+
+
+def python(command: Command) -> None:
+    """The module is there and knows the options."""
+    words = command.words[1:]
+    assert words[0] == "-m"
+    module, given = words[1], words[2:]
+    if module == "pytest":
+        pytest_runs(given)
+        return
+    told = run(sys.executable, "-m", module, "--help")
+    assert told.returncode == 0, told.stderr
+    for flag in (word for word in given if word.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", told.stdout)
+    assert all(flag.startswith("-") or number.isdecimal() for flag, number in zip(given, given, strict=True))
+
+
+def pytest_runs(given: Sequence[str]) -> None:
+    """The paths are there, and pytest takes the options, those of the project's own included."""
+    assert all((ROOT / word).exists() for word in given if not word.startswith("-"))
+    told = run(sys.executable, "-m", "pytest", *given, "--help")
+    assert told.returncode == 0, told.stderr
+
+
+def pip(command: Command) -> None:
+    """What is installed is this project, with extras that it has."""
+    verb, wanted = command.words[1:]
+    assert verb == "install"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = re.fullmatch(r"(\w+)(?:\[(.*)\])?", wanted)
+    assert found
+    assert found[1] == project["name"]
+    assert set((found[2] or "").split(",")) - {""} <= project["optional-dependencies"].keys()
+
+
+def grep(command: Command) -> None:
+    """The pattern is one; an empty text has it not."""
+    assert run(*command.words).returncode == 1
+
+
+def rm(command: Command) -> None:
+    """What is removed is the agent's directory, and nothing else."""
+    (volume,) = [each for each in manifests.pod()["volumes"] if each["name"] == "state"]
+    assert command.words[-1].removeprefix("/host") == volume["hostPath"]["path"]
+
+
+def export(command: Command) -> None:
+    """The variable is one that the project reads."""
+    name, _, _ = command.words[1].partition("=")
+    assert any(name in path.read_text("utf-8") for path in (ROOT / "hack").rglob("*.py"))
+
+
+def prints(command: Command) -> None:
+    """It only gives others something to read."""
+    assert len(command.words) == 1
+
+
+HERE: Final[Mapping[str, Callable[[Command], None]]] = {
+    "dmesg": prints,
+    "export": export,
+    "grep": grep,
+    "make": make,
+    "pip": pip,
+    "pytest": lambda command: pytest_runs(command.words[1:]),
+    "python": python,
+    "rm": rm,
+}
+TYPED: Final = pages.of(*HERE)
+
+
+def test_every_command_is_of_a_program_that_some_test_knows() -> None:
+    unknown = {
+        f"{page}: {' '.join(command.words)}"
+        for page, command in pages.typed()
+        if command.program not in {*HERE, *ELSEWHERE}
+    }
+    assert unknown == set()
+    assert all((ROOT / module).is_file() for module in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("command", TYPED.values(), ids=TYPED)
+def test_it_is_as_it_says(command: Command) -> None:
+    HERE[command.program](command)
+
+
+@pytest.mark.parametrize("page", pages.ALL, ids=pages.name)
+def test_shells_understand_the_blocks(page: Path) -> None:
+    for block in commands.blocks(page.read_text("utf-8")):
+        checked = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, ""), block
