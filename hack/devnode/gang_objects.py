@@ -10,7 +10,7 @@ from hack.devnode import images, pulse
 
 NAMESPACE = "default"
 CONTAINER = "trainer"
-_LIVES, _PROGRAM = "/lives", "/program"
+_LIVES = "/lives"
 
 Json = dict[str, Any]
 
@@ -27,12 +27,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all pods of a gang have in common. ``lives`` and ``program`` are directories of the machine."""
+    """What all pods of a gang have in common. ``lives`` is a directory of the machine."""
 
     name: str
     shape: Shape
     lives: Path
-    program: Path
 
     @property
     def key(self) -> gangs.GangKey:
@@ -93,8 +92,8 @@ class Template:
             "name": CONTAINER,
             "image": images.BUSYBOX,
             "imagePullPolicy": "Never",
-            "command": list(pulse.command(program=_PROGRAM, lives=_LIVES)),
-            "volumeMounts": [{"name": "lives", "mountPath": _LIVES}, {"name": "program", "mountPath": _PROGRAM}],
+            "command": list(pulse.command(_LIVES)),
+            "volumeMounts": [{"name": "lives", "mountPath": _LIVES}],
         }
         if self.shape.gpus:
             container["resources"] = {"limits": {"nvidia.com/gpu": str(self.shape.gpus)}}
@@ -104,8 +103,5 @@ class Template:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "containers": [container],
-            "volumes": [
-                {"name": "lives", "hostPath": {"path": str(self.lives)}},
-                {"name": "program", "hostPath": {"path": str(self.program)}},
-            ],
+            "volumes": [{"name": "lives", "hostPath": {"path": str(self.lives)}}],
         }

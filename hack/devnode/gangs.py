@@ -39,7 +39,7 @@ class Gang:
 
     def __init__(self, name: str, *, nodes: Sequence[DevNode], shape: Shape, api: kube.KubeClient) -> None:
         root = nodes[0].layout.root
-        self.template = Template(name, shape=shape, lives=root / "gangs" / name, program=root / "pulse")
+        self.template = Template(name, shape=shape, lives=root / "gangs" / name)
         self.nodes = [nodes[index % len(nodes)] for index in range(shape.members)]
         self._api = api
         self._job_uid = ""
@@ -103,9 +103,7 @@ class Gang:
 
     async def pid(self, index: int) -> int:
         """Return the host's pid of a member's worker."""
-        (container,) = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
-        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
-            pid = (await cri.container_info(container.id)).pid
+        (pid,) = await self._pids(index)
         assert pid is not None, f"{self.template.member(index)} does not run"
         return pid
 
@@ -118,8 +116,13 @@ class Gang:
         return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
 
     async def stands_still(self, index: int) -> bool:
-        """Whether the kernel keeps a member's worker, which runs for the runtime, from running."""
-        cgroup = Cgroup.of_process(await self.pid(index), proc=_PROC, mounted_at=_CGROUPS)
+        """Whether the kernel keeps a member's worker, which runs for the runtime, from running. False while kubelet's
+        own is beside ours.
+        """
+        pids = await self._pids(index)
+        if len(pids) != 1 or pids[0] is None:
+            return False
+        cgroup = Cgroup.of_process(pids[0], proc=_PROC, mounted_at=_CGROUPS)
         return cgroup is not None and cgroupfs.frozen([cgroup.path]) is True
 
     def running_since(self, moment: int) -> tuple[Life, ...]:
@@ -203,6 +206,12 @@ class Gang:
             self.nodes[index] = node
         await self._create_pod(index)
 
+    async def _pids(self, index: int) -> list[int | None]:
+        """Return the host's pids of all of a member's workers that run for the runtime."""
+        running = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
+        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
+            return [(await cri.container_info(each.id)).pid for each in running]
+
     async def _is_shown_running(self, index: int) -> bool:
         status = (await self.pod(index)).get("status", {})
         if status.get("phase") in _OVER:
@@ -214,7 +223,6 @@ class Gang:
     # --- its objects
 
     async def _create(self) -> None:
-        await asyncio.to_thread(pulse.build, self.template.program)
         self.template.lives.mkdir(parents=True)
         job = await self._api.create(_JOBS, self.template.job_object())
         self._job_uid = job["metadata"]["uid"]

@@ -1,7 +1,8 @@
-"""The two images of the dev node, built from busybox and imported: nothing is ever pulled.
+"""The two images of the dev node, built from busybox and the gangs' worker and imported: nothing is ever pulled.
 
-The archive is an OCI image layout (image-spec, image-layout.md) in a tar. The same busybox always gives the same
-bytes, and so the same image ids.
+The archive is an OCI image layout (image-spec, image-layout.md) in a tar. The same busybox and the same compiler always
+give the same bytes, and so the same image ids. The worker is in the image, not on a volume: a successor is held at its
+first instruction only where what it executes is in its own root.
 """
 
 import hashlib
@@ -11,13 +12,14 @@ import pathlib
 import platform
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hack.devnode import packages
+from hack.devnode import packages, pulse
 
 BUSYBOX = "localhost/kubemend/busybox:dev"
-"""All of busybox, ``/bin/sh`` included."""
+"""All of busybox, ``/bin/sh`` included, and the gangs' worker (``hack.devnode.pulse``)."""
 
 PAUSE = "localhost/kubemend/pause:dev"
 """What holds a pod's namespaces."""
@@ -51,8 +53,9 @@ _IMAGES = (
 
 
 def build(binaries: packages.Binaries, archive: pathlib.Path) -> None:
-    """Write both images into one OCI archive. Raises ImagesError when busybox does not run."""
-    layer = _layer(binaries.busybox)
+    """Write both images into one OCI archive. Raises ImagesError when busybox does not run, or no compiler does."""
+    with tempfile.TemporaryDirectory() as directory:
+        layer = _layer(binaries.busybox, worker=_worker(pathlib.Path(directory)))
     blobs = _Blobs()
     layer_descriptor = blobs.add(layer, media_type="application/vnd.oci.image.layer.v1.tar")
     manifests = [_manifest(image, layer=layer_descriptor, blobs=blobs) for image in _IMAGES]
@@ -104,11 +107,19 @@ def _manifest(image: _Image, *, layer: Mapping[str, object], blobs: _Blobs) -> d
     return {**descriptor, "annotations": {"io.containerd.image.name": image.name}}
 
 
-def _layer(busybox: pathlib.Path) -> bytes:
+def _worker(directory: pathlib.Path) -> pathlib.Path:
+    try:
+        return pulse.build(directory)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ImagesError(f"cannot compile the gangs' worker: {error}; the dev node needs gcc and libc6-dev") from error
+
+
+def _layer(busybox: pathlib.Path, *, worker: pathlib.Path) -> bytes:
     applets = sorted(set(_run((str(busybox), "--list")).split()) - {"busybox"})
     links = {f"bin/{applet}": "busybox" for applet in applets}
-    files = {"bin/busybox": busybox.read_bytes(), **{path: text.encode() for path, text in _FILES.items()}}
-    return _tar(files, folders=_FOLDERS, links=links, executable=frozenset({"bin/busybox"}))
+    programs = {"bin/busybox": busybox.read_bytes(), pulse.PROGRAM.lstrip("/"): worker.read_bytes()}
+    files = {**programs, **{path: text.encode() for path, text in _FILES.items()}}
+    return _tar(files, folders=_FOLDERS, links=links, executable=frozenset(programs))
 
 
 def _tar(

@@ -1,17 +1,17 @@
 """The Restart objects of a gang, as a person sees them: awaited, made, and moved back in time."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from common.gangs import GangKey
 from common.kube import client as kube
-from common.kube import paths
+from common.kube import errors, paths, watching
 
 API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
-_LOOK_SECONDS = 0.02
 _TIMES = ("startTime", "completionTime")
 
 Json = dict[str, Any]
@@ -28,16 +28,16 @@ class Rounds:
 
     async def all(self) -> list[Json]:
         """Return the gang's Restart objects that are rounds, the oldest first."""
-        listed = (await self._api.list(self._path)).items
-        return sorted((each for each in listed if self._is_ours(each)), key=attempt)
+        return self._ours((await self._api.list(self._path)).items)
 
     async def until(self, holds: Callable[[Sequence[Json]], bool], *, what: str, timeout: float = 60.0) -> list[Json]:
-        """Look until it holds for the rounds so far. Raises TimeoutError."""
+        """Watch until it holds for the rounds so far. Raises TimeoutError."""
         found: list[Json] = []
         try:
-            async with asyncio.timeout(timeout):
-                while not holds(found := await self.all()):  # noqa: ASYNC110 - a person's view: lists, no watch
-                    await asyncio.sleep(_LOOK_SECONDS)
+            async with asyncio.timeout(timeout), contextlib.aclosing(self._seen()) as seen:
+                async for found in seen:
+                    if holds(found):
+                        break
         except TimeoutError as error:
             raise TimeoutError(f"{what} did not come within {timeout:g} s; rounds: {json.dumps(found)}") from error
         return found
@@ -70,6 +70,27 @@ class Rounds:
                 moved["trigger"] = {"time": _earlier(status["trigger"]["time"], by)}
             path = f"{self._path}/{each['metadata']['name']}"
             await self._api.patch_status(path, {"status": moved}, content_type=kube.Patch.MERGE)
+
+    async def _seen(self) -> AsyncGenerator[list[Json], None]:
+        """Yield the rounds now, and again after each change, for ever; to watch costs less than to ask again."""
+        while True:
+            listing = await self._api.list(self._path)
+            known = {name_of(each): each for each in listing.items}
+            yield self._ours(known.values())
+            watch = self._api.watch(self._path, resource_version=listing.resource_version)
+            with contextlib.suppress(errors.GoneError, errors.ApiUnavailableError):  # it is listed again then
+                async with contextlib.aclosing(watch) as changes:
+                    async for change in changes:
+                        if change.type is watching.EventType.BOOKMARK:
+                            continue
+                        known[name_of(change.object)] = change.object
+                        if change.type is watching.EventType.DELETED:
+                            del known[name_of(change.object)]
+                        yield self._ours(known.values())
+
+    def _ours(self, restarts: Iterable[Json]) -> list[Json]:
+        """Return the gang's own, the oldest first."""
+        return sorted((each for each in restarts if self._is_ours(each)), key=attempt)
 
     def _is_ours(self, restart: Json) -> bool:
         labels = restart["metadata"].get("labels", {})

@@ -1,9 +1,10 @@
 """An API server for tests and the demo where no real kube-apiserver can be had, and the port that both fill.
 
 Honest within its bounds: resource versions, watches with history, status subresources, the three patch types,
-preconditions, graceful deletion, selectors, pages, the schemas of custom resources and the tokens of service accounts
-behave as the real ones do (``tests/contract/api`` runs on both). Admission, other validation (rules in CEL, too), RBAC
-and server-side apply are answered with 501 rather than with a guess, or stated in ``schemas``.
+preconditions, graceful deletion, finalizers, selectors, pages, the schemas of custom resources, what may change of a
+Job and the tokens of service accounts behave as the real ones do (``tests/contract/api`` runs on both). Admission,
+other validation (rules in CEL, too), RBAC and server-side apply are answered with 501 rather than with a guess, or
+stated in ``schemas`` and ``jobs``.
 """
 
 from pathlib import Path

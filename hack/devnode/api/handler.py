@@ -7,8 +7,9 @@ the namespaces collection; so only its catalogue of resources and its discovery 
 import asyncio
 import http
 import json
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ Object = dict[str, Any]
 _OPEN: Final = ("/readyz", "/livez", "/healthz", "/version")
 _SUBRESOURCES: Final = ("", "status")
 _TOKEN: Final = ("serviceaccounts", "token")
+_BINDING: Final = ("pods", "binding")
 
 
 def _review(group: str, kind: str) -> Resource:
@@ -37,9 +39,19 @@ _TOKEN_REVIEW: Final = _review("authentication.k8s.io", "TokenReview")
 
 
 class Handler:
-    """Answers requests. ``token`` must be the bearer's; None lets everybody in. ``bookmark_period`` is in seconds."""
+    """Answers requests. ``token`` must be the bearer's; None lets everybody in. ``bookmark_period`` is in seconds.
 
-    def __init__(self, *, token: str | None, bookmark_period: float = 60.0, history: int = 10_000) -> None:
+    ``clock`` gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        bookmark_period: float = 60.0,
+        history: int = 10_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._scaffold = kmock.KubernetesScaffold()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # kmock reads its file with importlib's old functions
@@ -51,7 +63,7 @@ class Handler:
         self._streams: set[asyncio.Transport] = set()
         self.store = Store(history=history)
         self.faults = faults.Faults()
-        self.operations = Operations(store=self.store, registry=self._registry)
+        self.operations = Operations(store=self.store, registry=self._registry, clock=clock)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; this is aiohttp's low-level handler."""
@@ -120,7 +132,7 @@ class Handler:
             if plural.endswith("reviews"):
                 raise errors.cannot(plural, "there are no users and no RBAC here")
             raise errors.ApiError(404, "NotFound", "the server could not find the requested resource")
-        if (plural, subresource) == _TOKEN:
+        if (plural, subresource) in (_TOKEN, _BINDING):
             return Place(resource, namespace=namespace, name=name, subresource=subresource)
         if subresource not in _SUBRESOURCES or (subresource and not resource.has_status):
             raise errors.cannot(f"the subresource {plural}/{subresource}", f"{path} needs more than a store")
@@ -139,7 +151,7 @@ class Handler:
             case "GET", False:
                 limit, token = int(query.get("limit") or 0), query.get("continue", "")
                 return _json(self.operations.list(place, _selector(place, query), limit=limit, token=token))
-            case "POST", _ if not place.name or place.subresource == "token":
+            case "POST", _ if not place.name or place.subresource in ("token", "binding"):
                 return _json(self._post(place, body), status=http.HTTPStatus.CREATED)
             case "PUT", True:
                 return _json(self.operations.update(place, body))
@@ -158,6 +170,9 @@ class Handler:
             return {**body, "status": {"allowed": True}}
         if place.resource is _TOKEN_REVIEW:
             return self.operations.tokens.review(body)
+        if place.subresource == "binding":
+            self.operations.bind(place, body)
+            return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         if place.name:
             return self.operations.request_token(place, body)
         return self.operations.create(place, body)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hack.devnode.api import errors, paging, patching, rules, selectors, tokens
+from hack.devnode.api import deletion, errors, paging, patching, pods, rules, selectors, tokens
 from hack.devnode.api.registry import CRDS, Registry, Resource
 from hack.devnode.api.store import Key, Store, key_of
 
@@ -55,6 +55,12 @@ class Operations:
             self._registry.define(created)
         return self._store.put(key, created)
 
+    def bind(self, place: Place, body: Object) -> Object:
+        """Bind a pod to a node, as a scheduler asks."""
+        whole = Place(place.resource, namespace=place.namespace, name=place.name)
+        bound = pods.bound(self.get(whole), body, now=self._clock())
+        return self._store.put(key_of(place.resource, namespace=place.namespace, name=place.name), bound)
+
     def request_token(self, place: Place, body: Object) -> Object:
         """Give out a token of a service account."""
         return self.tokens.request(self.get(place), body)
@@ -90,7 +96,7 @@ class Operations:
             return old
         key = key_of(place.resource, namespace=place.namespace, name=place.name)
         written = self._store.put(key, changed)
-        return self._store.remove(key) if rules.is_removable(written) else written
+        return self._store.remove(key) if deletion.is_over(written) else written
 
     def patch(self, place: Place, patch: Any, *, content_type: str) -> Object:
         """Patch an object, or only its status."""
@@ -112,11 +118,10 @@ class Operations:
     def delete(self, place: Place, options: Object) -> Object:
         """Delete an object: announce it while there is grace or a finalizer, else remove it. Returns what is left."""
         old = self.get(place)
-        rules.check_delete(place.resource, old, options)
-        grace = rules.grace_of(place.resource, old, options)
+        deletion.check(place.resource, old, options)
         key = key_of(place.resource, namespace=place.namespace, name=place.name)
-        left = rules.for_deletion(old, grace=grace, now=self._clock())
-        removable = rules.is_removable(left)
+        left = deletion.announced(place.resource, old, options, now=self._clock())
+        removable = deletion.is_over(left)
         if left is not old and (place.resource.plural == "pods" or not removable):
             left = self._store.put(key, left)  # of pods, even a deletion without grace is announced
         return self._store.remove(key) if removable else left

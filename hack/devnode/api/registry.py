@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import kmock
 
-from hack.devnode.api import schemas
-
 CRDS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
 _ANYTHING: Final = {"x-kubernetes-preserve-unknown-fields": True}
 """The schema of a definition that has none; a real server refuses such a one."""
@@ -64,7 +62,6 @@ class Registry:
     def define(self, crd: dict[str, Any]) -> None:
         """Add what a CustomResourceDefinition defines."""
         for resource in _defined_by(crd):
-            schemas.check_definition(resource.schema)
             self._add(resource)
             self._catalogue[f"{resource.group}/{resource.version}/{resource.plural}"] = kmock.ResourceInfo(
                 kind=resource.kind,

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+PROGRAM = "/bin/pulse"
+"""Where it is in the dev node's image."""
+
 _LIFE = struct.Struct("=6Q")  # struct life in pulse.c
 _STEP = struct.Struct("=Q")
-_PROGRAM = "pulse"
 _HELD = 50_000_000  # nanoseconds; a busy machine lets a process wait less than this, a round holds it longer
 
 
@@ -66,16 +68,16 @@ def build(directory: Path) -> Path:
     Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    target = directory / _PROGRAM
+    target = directory / Path(PROGRAM).name
     source = Path(__file__).with_name("pulse.c")
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static"]
     subprocess.run(["cc", *flags, str(source), "-o", str(target)], check=True)
     return target
 
 
-def command(*, program: str, lives: str) -> Sequence[str]:
-    """Return how a container runs it; both are paths as the container sees them."""
-    return (f"{program}/{_PROGRAM}", lives)
+def command(lives: str) -> Sequence[str]:
+    """Return how a container runs it; ``lives`` is a directory as the container sees it."""
+    return (PROGRAM, lives)
 
 
 def lives(directory: Path) -> tuple[Life, ...]:

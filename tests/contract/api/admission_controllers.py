@@ -40,6 +40,8 @@ NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" can
 CASES = (
     Case("marks a pod", "controller", status("asked", says("DisruptionTarget"))),
     Case("marks a pod for its device", "controller", status("asked", says("kubemend.io/DeviceFailure"))),
+    Case("marks a pod of a dead node", "controller",
+         status("asked", {**says("DisruptionTarget"), "phase": "Failed"})),
     Case("deletes a pod that opted in", "controller", deleted("asked")),
     Case("deletes a pod of a namespace that opted in", "controller",
          lambda api, scene: api.delete(paths.pod("opted-in", "owned"), options={"gracePeriodSeconds": 1})),
@@ -62,6 +64,8 @@ CASES = (
     Case("taints a node whose device failed", "controller", tainted(THERE, TAINT)),
     Case("a pod is ready", "controller", status("asked", says("Ready")), "and no others"),
     Case("a pod's phase", "controller", status("asked", {"phase": "Failed"}), NOTHING_BUT),
+    Case("a pod has succeeded", "controller",
+         status("asked", {**says("DisruptionTarget"), "phase": "Succeeded"}), NOTHING_BUT),
     Case("a pod's labels by its status", "controller", status("asked", {}, labels={"app": "db"}),
          "no labels, annotations, finalizers or owners of pods"),
     Case("a pod that did not opt in", "controller", deleted("owned"), NOT_OPTED_IN),

@@ -49,3 +49,31 @@ async def test_finalizer_holds_the_object_until_it_is_removed(api: client.KubeCl
     await api.patch(path, {"metadata": {"finalizers": None}}, content_type=client.Patch.MERGE)
     with pytest.raises(errors.NotFoundError):
         await api.get(path)
+
+
+async def test_foreground_deletion_leaves_a_finalizer_and_a_later_one_takes_it_back(
+    api: client.KubeClient, namespace: str
+) -> None:
+    await api.create(objects.pods(namespace), objects.pod("a"))
+    path = paths.pod(namespace, "a")
+    await api.delete(path, options={"propagationPolicy": "Foreground"})
+    await api.delete(path)  # says nothing, so what was said holds
+    assert (await api.get(path))["metadata"]["finalizers"] == ["foregroundDeletion"]
+    await api.delete(path, options={"propagationPolicy": "Background"})
+    with pytest.raises(errors.NotFoundError):
+        await api.get(path)
+
+
+async def test_deletion_counts_as_a_change_of_what_is_wanted(api: client.KubeClient, namespace: str) -> None:
+    await api.create(objects.pods(namespace), objects.pod("a", finalizers=["example.com/hold"]))
+    path = paths.pod(namespace, "a")
+    await api.delete(path)
+    assert (await api.get(path))["metadata"]["generation"] == 2
+    await api.delete(path)
+    assert (await api.get(path))["metadata"]["generation"] == 2
+
+
+async def test_unknown_policy_is_refused(api: client.KubeClient, namespace: str) -> None:
+    await api.create(objects.pods(namespace), objects.pod("a"))
+    with pytest.raises(errors.InvalidError, match="propagationPolicy"):
+        await api.delete(paths.pod(namespace, "a"), options={"propagationPolicy": "Sideways"})

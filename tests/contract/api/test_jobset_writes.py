@@ -1,11 +1,15 @@
 """What is written for JobSets beside their Jobs: an API server takes it as it is meant."""
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from common.kube import client, paths
 from controller.jobset import keeping_off, naming
+from controller.jobset.plan import Event, EventType
+from controller.jobsets import events
+from controller.jobsets.events import About, Story
 from hack.devnode.api import ApiServer
 from tests import eventually
 from tests.unit.jobsets import places, rig
@@ -58,6 +62,13 @@ async def test_without_a_spec_a_status_is_taken_and_the_spec_stays(bench: Bench,
         await bench.until_jobs(2)
         await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
     assert (await bench.jobset())["spec"] == created["spec"]
+
+
+async def test_the_longest_event_is_taken(bench: Bench) -> None:
+    told = Event(EventType.WARNING, "R" * 200, "ü" * 5000)
+    story = Story(About(bench.namespace, "train", "uid-1"), told, at=time.time())
+    made = await bench.api.create(bench.all_events, events.body(story, instance="one"))
+    assert (len(made["reason"]), len(made["note"].encode())) == (events.MAX_REASON, events.MAX_NOTE - 1)
 
 
 async def test_a_status_that_is_late_is_a_conflict_and_is_decided_anew(bench: Bench, leader: Leader) -> None:

@@ -20,28 +20,10 @@ async def test_access_reviews_of_others_are_refused(api: client.KubeClient) -> N
         await api.create(paths.collection("subjectaccessreviews", group="authorization.k8s.io"), {"spec": {}})
 
 
-async def test_defaults_of_custom_resources_are_refused(api: client.KubeClient) -> None:
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "default": {}}}}
-    names = {"plural": "things", "singular": "thing", "kind": "Thing"}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": [version]}
-    with pytest.raises(errors.InvalidError, match="defaults of custom resources"):
-        await api.create(
-            paths.collection("customresourcedefinitions", group="apiextensions.k8s.io"),
-            {"metadata": {"name": "things.example.com"}, "spec": spec},
-        )
-
-
 async def test_changes_of_a_pods_spec_are_refused(api: client.KubeClient, namespace: str) -> None:
     await api.create(objects.pods(namespace), objects.pod("a"))
     with pytest.raises(errors.InvalidError, match="validation"):
         await api.patch(paths.pod(namespace, "a"), {"spec": {"activeDeadlineSeconds": 5}})
-
-
-async def test_foreground_deletion_is_refused(api: client.KubeClient, namespace: str) -> None:
-    await api.create(objects.pods(namespace), objects.pod("a"))
-    with pytest.raises(errors.InvalidError, match="garbage collector"):
-        await api.delete(paths.pod(namespace, "a"), options={"propagationPolicy": "Foreground"})
 
 
 async def test_other_subresources_and_patch_directives_are_refused(api: client.KubeClient, namespace: str) -> None:
