@@ -9,7 +9,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash generate clean
+.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash bench-faults generate clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -61,6 +61,9 @@ bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, 
 
 generate: venv  ## write what is made of something else: stubs, pages, alerts, dashboard, the picture
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
+
+bench-faults: devnode  ## break what surrounds the product, one thing after another, as JSON (a quarter of an hour)
+	python -m bench.faults
 
 clean:  ## remove everything that the other targets made
 	-test ! -x $(BIN)/python || $(BIN)/python -m hack.devnode stop --name dev

@@ -76,11 +76,9 @@ class BareGang:
             name,
             shape=gang_objects.Shape(members=members, gpus=0),
             lives=where.root / "lives",
-            program=where.root / "pulse",
         )
         containerd = Containerd(where, packages.ensure_packages())
         async with containerd, pods.Pods.on(where) as making, CriClient(str(where.containerd_socket)) as cri:
-            await asyncio.to_thread(pulse.build, template.program)
             template.lives.mkdir()
             began = time.monotonic_ns()
             made = await asyncio.gather(*(_run(making, template, index) for index in range(members)))

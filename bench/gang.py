@@ -10,7 +10,8 @@ Prints JSON. ``round_ms`` is from the fault to the last new worker running; ``ra
 calls, the faster of the two. ``apart_ms`` is from the last sign of life of anything old to the first of anything new,
 ``slipped_ms`` for how long at most something new ran before everything old was dead (kubelet starts successors of its
 own; ``max_of_ours`` is without those). ``stop_ms`` and ``release_ms`` are the controller's own words, ``phases_ms`` the
-agent's.
+agent's. ``agent_cpu_ms`` is what a member costs the agent in a round, from the fault until the API shows all running:
+other load on the machine changes it less than the times.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from typing import Any
 
 import click
 
-from bench import figures
+from bench import figures, footprint
 from bench.bare import BareGang
 from bench.rig import SECONDS, is_ready
 from common import logs
@@ -46,13 +47,17 @@ _LOOK_AGAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round. ``told`` is its Restart object's status, ``kept``: every pod has its UID, IP and node still."""
+    """One round. ``told`` is its Restart object's status, ``kept``: every pod has its UID, IP and node still.
+
+    ``agent_seconds`` is the CPU time that it has cost the agent.
+    """
 
     seconds: float
     barrier: Barrier
     adopted: int
     kept: bool
     told: dict[str, Any]
+    agent_seconds: float
 
 
 async def measure(*, members: int, rounds: int) -> dict[str, Any]:
@@ -66,9 +71,9 @@ async def measure(*, members: int, rounds: int) -> dict[str, Any]:
             gang = await stack.enter_async_context(Gang.on([dev], "bench", shape=Shape(members=members, gpus=0)))
             restarts = Rounds(api, gang.template.key)
             while len(samples) < rounds:
-                async with _whole_product(hub, dev):
+                async with _whole_product(hub, dev) as agent:
                     for _ in range(min(_ROUNDS_PER_LIFE, rounds - len(samples))):
-                        samples.append(await _round(gang, restarts, number=len(samples)))
+                        samples.append(await _round(gang, restarts, agent, number=len(samples)))
                         for at_once in _AT_ONCE:
                             bare[at_once].append(await floor.restarted(at_once=at_once))
                 await restarts.age(_LONG_AGO)
@@ -77,21 +82,23 @@ async def measure(*, members: int, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _whole_product(hub: controllers.Controllers, dev: node.DevNode) -> AsyncIterator[None]:
-    """Run controller and agent; yields when the agent has found everything, the hub too."""
+async def _whole_product(hub: controllers.Controllers, dev: node.DevNode) -> AsyncIterator[node.Agent]:
+    """Run controller and agent; yields the agent when it has found everything, the hub too."""
     async with hub.run(), hub.agent(dev) as agent, asyncio.timeout(SECONDS) as ready_by:
         while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is asked
             await asyncio.sleep(_LOOK_AGAIN)
         ready_by.reschedule(None)
-        yield
+        yield agent
 
 
-async def _round(gang: Gang, restarts: Rounds, *, number: int) -> Sample:
+async def _round(gang: Gang, restarts: Rounds, agent: node.Agent, *, number: int) -> Sample:
     before = await gang.identities()
+    spent = footprint.of(agent.child.pid).cpu_seconds
     fault = await gang.end(number % gang.size, exit_code=1)
     told = await restarts.finished(number + 1, timeout=SECONDS)
     assert told["status"]["phase"] == "Done", told["status"]
     await gang.shown_running(timeout=SECONDS)
+    spent = footprint.of(agent.child.pid).cpu_seconds - spent
     new = await gang.all_running(since=fault, timeout=SECONDS)
     return Sample(
         seconds=(max(life.runs_since for life in new) - fault) / 1e9,
@@ -99,6 +106,7 @@ async def _round(gang: Gang, restarts: Rounds, *, number: int) -> Sample:
         adopted=await gang.started_by_kubelet(),
         kept=await gang.identities() == before,
         told=told["status"],
+        agent_seconds=spent,
     )
 
 
@@ -122,6 +130,7 @@ def _figures(samples: list[Sample], bare: dict[int, list[float]], *, kinds: dict
         "uids_and_ips_kept": all(each.kept for each in samples),
         "stop_ms": [each.told["timings"].get("stopMilliseconds") for each in samples],
         "release_ms": [each.told["timings"].get("releaseMilliseconds") for each in samples],
+        "agent_cpu_ms": round(statistics.median(each.agent_seconds / each.barrier.old for each in samples) * 1000, 1),
         "phases_ms": _phases([member for each in samples for member in each.told["slowest"]]),
     }
 

@@ -3,11 +3,13 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 
 class EternalTaskEndedError(RuntimeError):
@@ -53,6 +55,13 @@ class Backoff:
     async def wait(self) -> None:
         """Wait for the next waiting time."""
         await asyncio.sleep(self.next_wait())
+
+
+async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
+    """Do works side by side, and return what they return in their order. One alone needs no task of its own."""
+    if len(works) == 1:
+        return [await works[0]]
+    return await asyncio.gather(*works)
 
 
 async def ticks(*, period: float) -> AsyncIterator[None]:

@@ -20,6 +20,7 @@ class Backing:
         self._key = key
         self._jobsets = outside.jobsets
         self._now = outside.now
+        self._dry_run = outside.policy.dry_run
         self._is_ours = False
 
     def facts(self) -> dict[str, Any]:
@@ -42,7 +43,10 @@ class Backing:
         return member
 
     def turned_down(self, decision: Decision, *, pod: str) -> None:
-        """Tell the JobSet of a fault that is not answered by a round, where it is for the JobSet to end with it."""
-        if decision.reason is Reason.REACHED_MAX_RESTARTS:
+        """Tell the JobSet of a fault that is not answered by a round, where it is for the JobSet to end with it.
+
+        Who only observes ends none: there was no restart to be had.
+        """
+        if decision.reason is Reason.REACHED_MAX_RESTARTS and not self._dry_run:
             refusal = Refusal(decision.reason.value, decision.detail, at=self._now(), pod=pod)
             self._jobsets.refused(self._key, refusal)

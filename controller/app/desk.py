@@ -145,9 +145,11 @@ class Desk:
         self.told(PodGone(member.pod.uid) if gone else MemberSeen(self._backing.counted(member)))
         if not gone and member.node:
             self.told(conducting.node_told(member.node, outside=self._outside))
+        if gone and not self._outside.members.of_gang(self._key):
+            self._backing = Backing(self._key, outside=self._outside)  # who comes may be of somebody else's JobSet
 
     def jobset_changed(self) -> None:
-        """The gang's JobSet, or one of its Jobs, has changed: it may take no restarts any more."""
+        """The gang's JobSet has changed: it may take no restarts any more."""
         if self.is_idle or not (why := self._backing.why_off()):
             return
         self._new_case.set()

@@ -85,5 +85,5 @@ def wanted(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[s
     except ImportError as error:
         log.error("traces.unavailable", error=repr(error), mend="pip install 'kubemend[traces]'")
         return None
-    log.info("traces.wanted", endpoint=endpoint)
+    log.info("traces.wanted", endpoint=endpoint.rpartition("@")[2])  # a password may stand before it
     return Traces(OTLPSpanExporter(), metrics=metrics, about=about)

@@ -17,6 +17,8 @@ from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.hub.refusals import Reason, RefusedError
 
 PROTOCOL: Final = 1
+OLDEST: Final = 1
+"""The oldest protocol of an agent that this hub understands. A newer agent knows whether it understands this hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,11 @@ def hello_of(message: pb.AgentMessage, *, node: str) -> pb.Hello:
 
 
 def _hello(hello: pb.Hello, limits: Limits) -> None:
-    if hello.protocol != PROTOCOL:
-        raise RefusedError(Reason.MALFORMED, f"protocol {hello.protocol}; this hub speaks {PROTOCOL}")
+    if hello.protocol < OLDEST:
+        raise RefusedError(
+            Reason.OTHER_VERSION,
+            f"the agent speaks protocol {hello.protocol}, this hub {OLDEST} to {PROTOCOL}: upgrade the agent",
+        )
     _shape(_SUBDOMAIN, hello.node, "node")
     _shape(_ID, hello.instance, "instance")
     _shape(_WORD, hello.agent_version, "agent_version")

@@ -15,6 +15,7 @@ class Reason(enum.Enum):
     BAD_TOKEN = "BadToken"  # noqa: S105 - a name
     NOT_TOLD = "NotTold"
     WRONG_NODE = "WrongNode"
+    OTHER_VERSION = "OtherVersion"
     MALFORMED = "Malformed"
     OVERSIZED = "Oversized"
     TOO_MANY = "TooMany"

@@ -122,18 +122,20 @@ class Coordination:
 
     async def _converse(self, context: Context, held: contextlib.ExitStack) -> Ending:
         with self._as_stranger():
-            caller, hello = await self._introduced(context)
-        held.enter_context(self._as_caller(caller))
+            caller, hello = await self._introduced(context, held)
         # By itself: a status could not follow a first message that the agent never reads.
         await context.send_initial_metadata(())
         return await self._session(self._stream(context, caller), hello)
 
-    async def _introduced(self, context: Context) -> tuple[Caller, pb.Hello]:
-        """Return who calls, and its Hello."""
+    async def _introduced(self, context: Context, held: contextlib.ExitStack) -> tuple[Caller, pb.Hello]:
+        """Return who calls, and its Hello. It counts as its node's from its token on: with the token of one node
+        nobody takes the room of all strangers by saying no Hello.
+        """
         try:
             async with asyncio.timeout(self._rules.hello_seconds):
                 token = identity.token_of(context.invocation_metadata() or ())
                 who = await self._identities.identify(token)
+                held.enter_context(self._streaming(who.node))
                 data = await context.read()
         except TimeoutError as error:
             raise RefusedError(Reason.SILENT, f"no Hello within {self._rules.hello_seconds:g} s") from error
@@ -143,7 +145,7 @@ class Coordination:
         return Caller(who.node, token, hello.instance, next(self._numbers)), hello
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
-        self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name)))
+        self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=messages.PROTOCOL)))
         hearing = asyncio.create_task(self._hear(stream, hello), name="hub-hear")
         try:
             return await stream.over
@@ -205,16 +207,16 @@ class Coordination:
             self._strangers -= 1
 
     @contextlib.contextmanager
-    def _as_caller(self, caller: Caller) -> Iterator[None]:
-        if self._calls[caller.node] >= self._rules.streams_of_node:
-            raise RefusedError(Reason.CROWDED, f"node {caller.node} has too many streams that it does not read")
-        self._calls[caller.node] += 1
+    def _streaming(self, node: NodeName) -> Iterator[None]:
+        if self._calls[node] >= self._rules.streams_of_node:
+            raise RefusedError(Reason.CROWDED, f"node {node} has too many streams: silent, or not read to their ends")
+        self._calls[node] += 1
         try:
             yield
         finally:
-            self._calls[caller.node] -= 1
-            if not self._calls[caller.node]:
-                del self._calls[caller.node]
+            self._calls[node] -= 1
+            if not self._calls[node]:
+                del self._calls[node]
 
 
 async def _abort(context: Context, ending: Ending) -> Never:

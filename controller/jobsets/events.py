@@ -21,7 +21,8 @@ GROUP: Final = "events.k8s.io"
 REPORTER: Final = "jobset"
 ACTION: Final = "Reconciling"
 MAX_NOTE: Final = 1024
-"""Characters (``NoteLengthLimit`` of events.k8s.io)."""
+MAX_REASON: Final = 128
+"""Bytes (``NoteLengthLimit`` and ``ReasonLengthLimit`` of ``pkg/apis/core/validation/events.go``)."""
 
 _MAX_PREFIX: Final = 230  # of the object's name in the Event's, which may have 253 characters
 _NEWS_SECONDS: Final = 600.0
@@ -113,7 +114,7 @@ def body(story: Story, *, instance: str) -> dict[str, Any]:
         "reportingController": REPORTER,
         "reportingInstance": instance,
         "action": ACTION,
-        "reason": event.reason,
+        "reason": event.reason[:MAX_REASON],
         "regarding": {
             "apiVersion": model.API_VERSION,
             "kind": model.KIND,
@@ -121,6 +122,14 @@ def body(story: Story, *, instance: str) -> dict[str, Any]:
             "name": about.name,
             "uid": about.uid,
         },
-        "note": event.message if len(event.message) <= MAX_NOTE else f"{event.message[: MAX_NOTE - 1]}…",
+        "note": _note(event.message),
         "type": event.type.value,
     }
+
+
+def _note(message: str) -> str:
+    """Return as much of a message as an Event takes; with one byte more it would be refused."""
+    whole, more = message.encode(), "…"
+    if len(whole) <= MAX_NOTE:
+        return message
+    return whole[: MAX_NOTE - len(more.encode())].decode(errors="ignore") + more

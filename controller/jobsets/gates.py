@@ -5,9 +5,10 @@ Pods of such Jobs have a scheduling gate. Pods and nodes are only watched for it
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -16,14 +17,16 @@ from common.kube import client, errors, mirror, paths
 from common.parts import PartState, PartStatus
 from controller.jobset import naming
 from controller.jobset.model import JobSet
-from controller.jobset.placement import choosing, marks, reading
-from controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker
+from controller.jobset.placement import choosing, marks, reading, wishes
+from controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker, Waiting
 
 log = structlog.get_logger(__name__)
 
 _NODES_PAGE: Final = 100
 """Nodes list their images: up to 50 KB each."""
 _SETTLE_SECONDS: Final = 0.2
+_REST: Final = 10.0
+"""Times as long as a choice takes, nothing is chosen after it: with 50,000 pods it takes 0.2 s, and rounds wait."""
 _IDLE_SECONDS: Final = 60.0
 _PARALLEL: Final = 16
 _OF_JOBSETS: Final = {"labelSelector": naming.JOB_KEY}
@@ -39,7 +42,7 @@ class Wanted:
 
 def wants_domains(jobset: JobSet) -> bool:
     """Whether pods of a JobSet have our gate: exclusive placement without nodes that were labelled beforehand."""
-    return any(_wants(jobset.annotations, each.template) for each in jobset.spec.replicated_jobs)
+    return any(wishes.wants_domain(jobset, each) for each in jobset.spec.replicated_jobs)
 
 
 class Gates:
@@ -104,11 +107,11 @@ class Gates:
         async with board.watching():
             while self._needed or not await self._is_idle():
                 self._news.clear()
-                await self._place(board)
+                took = await self._place(board)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._idle):
                         await self._news.wait()
-                await asyncio.sleep(_SETTLE_SECONDS)
+                await asyncio.sleep(max(_SETTLE_SECONDS, _REST * took))
 
     async def _is_idle(self) -> bool:
         """Whether nothing asks for it for a while."""
@@ -118,17 +121,30 @@ class Gates:
                 await self._begin.wait()
         return not self._needed
 
-    async def _place(self, board: "_Board") -> None:
+    async def _place(self, board: "_Board") -> float:
+        """Return for how many seconds nothing else could be done."""
+        if not board.has_waiting:
+            self._told.clear()
+            return 0.0
+        began = time.perf_counter()
         wanted = list(self._wanted())
         found = board.place(each.seeker for each in wanted)
+        took = time.perf_counter() - began
         await board.let_go(found.assigned)
-        jobsets = {each.seeker.job: each.jobset for each in wanted}
-        waiting = {(each.job, each.message) for each in found.waiting}
-        for each in found.waiting:
+        self._tell_of(found.waiting, jobsets={each.seeker.job: each.jobset for each in wanted})
+        return took
+
+    def _tell_of(self, waiting: Sequence[Waiting], *, jobsets: Mapping[str, str]) -> None:
+        """Tell of each JobSet's first that waits for a reason: thousands do together."""
+        anew: dict[tuple[str, str], list[Waiting]] = {}
+        for each in waiting:
             if (each.job, each.message) not in self._told:
-                log.warning("placement.waits", reason=each.reason.value, message=each.message)
-                self._tell(jobsets[each.job], each.reason.value, each.message)
-        self._told = waiting
+                anew.setdefault((jobsets[each.job], each.reason.value), []).append(each)
+        for (jobset, reason), alike in anew.items():
+            message = alike[0].message + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "")
+            log.warning("placement.waits", reason=reason, message=message)
+            self._tell(jobset, reason, message)
+        self._told = {(each.job, each.message) for each in waiting}
 
 
 class _Board:
@@ -147,8 +163,10 @@ class _Board:
         self._nodes: mirror.Mirror[Node] = mirror.Mirror(
             api=api, path=paths.NODES, reduce=reading.node, report=part.reporter(), page=_NODES_PAGE
         )
+        self._waiting: set[str] = set()  # UIDs
         self._promised: dict[str, Domain] = {}
-        self._going: dict[str, Pod] = {}  # pods that were let go, as they were before
+        self._going: dict[str, Pod] = {}  # pods that are let go, as they were before
+        self._backoff = aio.Backoff(first=1.0, limit=60.0)
         self._pods.subscribe(self._pod_changed)
         self._nodes.subscribe(lambda _: news())
 
@@ -168,6 +186,11 @@ class _Board:
                 for task in tasks:
                     task.cancel()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any pod waits."""
+        return bool(self._waiting)
+
     def place(self, seekers: Iterable[Seeker]) -> Placements:
         """Return who gets which domain, and who goes on waiting."""
         return choosing.place(
@@ -175,38 +198,44 @@ class _Board:
         )
 
     async def let_go(self, assigned: Iterable[Assignment]) -> None:
-        """Let pods go to their domains."""
+        """Let pods go to their domains. When one could not be, it is looked at again after a while."""
+        tasks: list[asyncio.Task[bool]] = []
         async with asyncio.TaskGroup() as group:
             for each in assigned:
                 self._promised[each.job] = each.domain
                 for pod in each.pods:
                     if self._going.get(pod.uid) != pod:
-                        group.create_task(self._let_go(pod, each.domain), name=f"placement of {pod.name}")
+                        self._going[pod.uid] = pod
+                        work = self._let_go(pod, each.domain)
+                        tasks.append(group.create_task(work, name=f"placement of {pod.name}"))
+        if not all(task.result() for task in tasks):
+            asyncio.get_running_loop().call_later(self._backoff.next_wait(), self._news)
+        elif tasks:
+            self._backoff.reset()
 
-    async def _let_go(self, pod: Pod, domain: Domain) -> None:
+    async def _let_go(self, pod: Pod, domain: Domain) -> bool:
+        """Return whether there is nothing more to be done about it."""
         path = paths.pod(pod.namespace, pod.name)
         try:
             async with self._slots:
                 await self._api.patch(path, marks.letting_go(pod, domain), content_type=client.Patch.MERGE)
         except errors.NotFoundError:
-            return
-        except errors.KubeError as error:  # it has changed meanwhile, say: it is looked at again
+            self._going.pop(pod.uid, None)
+        except errors.KubeError as error:  # it has changed meanwhile, say
+            self._going.pop(pod.uid, None)
             log.warning("placement.failed", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            asyncio.get_running_loop().call_later(1.0, self._news)
-            return
-        self._going[pod.uid] = pod
-        log.info("placement.done", pod=f"{pod.namespace}/{pod.name}", domain=str(domain))
+            return False
+        else:
+            log.info("placement.done", pod=f"{pod.namespace}/{pod.name}", domain=str(domain))
+        return True
 
     def _pod_changed(self, change: mirror.Change[Pod]) -> None:
         pod, is_gone = change.value, change.kind is mirror.ChangeKind.GONE
-        if is_gone or not marks.waits(pod):
+        if not is_gone and marks.waits(pod):
+            self._waiting.add(change.uid)
+        else:
+            self._waiting.discard(change.uid)
             self._going.pop(change.uid, None)
             if not is_gone or not any(each.job == pod.job for each in self._going.values()):
                 self._promised.pop(pod.job, None)  # from now on its pods tell
         self._news()
-
-
-def _wants(of_jobset: Mapping[str, str], template: Mapping[str, Any]) -> bool:
-    own = (template.get("metadata") or {}).get("annotations") or {}
-    found = {**of_jobset, **own}
-    return naming.EXCLUSIVE_TOPOLOGY in found and naming.NODE_SELECTOR not in found

@@ -6,31 +6,34 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from common.kube import mirror
-from controller.jobsets import seen
+from controller.jobset import naming
 
 _FOUND_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A Service or a claim. ``owner`` is its JobSet's UID, "" where none is."""
+    """A Service or a claim, with the name of its JobSet."""
 
     namespace: str
     name: str
-    owner: str
+    jobset: str
 
 
 def named(obj: Mapping[str, Any]) -> Named:
     """Return what matters of a Service or a claim."""
     meta = obj["metadata"]
-    return Named(meta["namespace"], meta["name"], seen.owner(obj))
+    return Named(meta["namespace"], meta["name"], meta["labels"][naming.JOBSET_NAME])
 
 
 class Names:
     """Follows the mirror of one resource, and is told what we met."""
 
-    def __init__(self, watch: mirror.Mirror[Named], *, gone: Callable[[str], None]) -> None:
-        """``gone`` hears of the UID of a JobSet whose object is no more."""
+    def __init__(self, watch: mirror.Mirror[Named], *, gone: Callable[[str, str], None]) -> None:
+        """``gone`` hears of namespace and name of a JobSet whose object is no more.
+
+        Not by its UID: what a deleted JobSet leaves may be in the way of one that was made anew under its name.
+        """
         self.watch = watch
         self._gone = gone
         self._names: dict[tuple[str, str], str] = {}  # with the object's UID
@@ -55,5 +58,4 @@ class Names:
         elif self._names.get(key) == change.uid:
             del self._names[key]
             self._found.pop(key, None)
-            if change.value.owner:
-                self._gone(change.value.owner)
+            self._gone(change.value.namespace, change.value.jobset)

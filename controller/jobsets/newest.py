@@ -62,6 +62,7 @@ class Newest(Generic[T]):
         for uid in [uid for uid, since in self._unseen.items() if now - since > _UNSEEN_SECONDS]:
             log.warning("jobsets.never_seen", uid=uid, seconds=_UNSEEN_SECONDS)
             self._drop(uid)
+            del self._gone[uid]  # that is a guess: where it is met, it is there
 
     def clear(self) -> None:
         """Forget what only our own writes have told, and what is gone: another leader was here meanwhile."""

@@ -14,15 +14,20 @@ log = structlog.get_logger(__name__)
 
 _SETTLE_SECONDS: Final = 0.02
 _PAUSE_SECONDS: Final = 0.1
+_REFUSED_SECONDS: Final = 1.0
 _PARALLEL: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: ``settle`` from the first news to the look, ``pause`` at least from one look to the next."""
+    """Seconds: ``settle`` from the first news to the look, ``pause`` at least from one look to the next.
+
+    ``refused`` is that pause after a look of which something was refused: a quota refuses hundreds each time.
+    """
 
     settle: float = _SETTLE_SECONDS
     pause: float = _PAUSE_SECONDS
+    refused: float = _REFUSED_SECONDS
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class _Entry:
     wake: asyncio.TimerHandle | None = None
     busy: bool = False
     dirty: bool = False
+    refused: bool = False
 
     def cancel(self) -> None:
         """Cancel its timers."""
@@ -55,17 +61,20 @@ class Queue:
         pace: Pace | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
         parallel: int = _PARALLEL,
+        rest: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         """``look`` returns after how many seconds to come again though nothing happens; None: it need not.
 
         When it raises, it is tried again after ``backoff``; ``defect`` is called where that is no KubeError.
-        ``parallel`` keys are looked at at once.
+        ``parallel`` keys are looked at at once. ``rest`` is how many seconds there are at least from one look at a key
+        to the next, where ``pace`` asks for less.
         """
         self._look = look
         self._defect = defect
         self._pace = pace if pace is not None else Pace()
         self._backoff = backoff
         self._parallel = parallel
+        self._rest = rest
         self._entries: dict[str, _Entry] = {}
         self._ready: asyncio.Queue[str] = asyncio.Queue()
 
@@ -86,7 +95,8 @@ class Queue:
             entry.dirty = True
             return
         now = asyncio.get_running_loop().time()
-        self._schedule(key, entry, max(now + self._pace.settle, entry.began + self._pace.pause))
+        pause = max(self._pace.refused if entry.refused else self._pace.pause, self._rest(key))
+        self._schedule(key, entry, max(now + self._pace.settle, entry.began + pause))
 
     def forget(self, key: str) -> None:
         """There is no such JobSet any more."""
@@ -138,10 +148,15 @@ class Queue:
 
     async def _one(self, key: str, entry: _Entry) -> float | None:
         """Look once. Returns after how many seconds to come again."""
+        entry.refused = False
         try:
             again = await self._look(key)
-        except errors.KubeError as error:
+        except (errors.ConflictError, errors.ApiUnavailableError) as error:
             log.info("jobset.again", jobset=key, error=str(error))
+            return entry.backoff.next_wait()
+        except errors.KubeError as error:  # nothing but a person mends it, most likely
+            entry.refused = True
+            log.warning("jobset.refused", jobset=key, error=str(error))
             return entry.backoff.next_wait()
         except Exception:
             log.exception("jobset.defect", jobset=key)

@@ -82,7 +82,7 @@ class Reconciler:
         namespace = jobset.namespace
         return World(
             jobset=jobset,
-            jobs=self._views.jobs(jobset.uid),
+            jobs=self._views.jobs(jobset),
             now=self._clock(),
             has_service=self._views.has_service(namespace, jobset.spec.network.subdomain),
             claims=self._views.claims(jobset),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from common import aio, joint_part
 from common.kube import client
@@ -16,13 +17,17 @@ from controller.jobsets.gates import Gates, Wanted
 from controller.jobsets.metrics import JobSetMetrics
 from controller.jobsets.queue import Pace, Queue
 from controller.jobsets.reconciler import Reconciler, Rounds
+from controller.jobsets.seen import NotUnderstood
 from controller.jobsets.statuses import StatusWriter
 from controller.jobsets.taints import Taints
 from controller.jobsets.views import Views
 from controller.jobsets.writes import Writer
 
+_REST_SECONDS: Final = 50e-6
+"""For each Job from look to look: a decision takes a tenth of it, and rounds wait meanwhile."""
+
 Listener = Callable[[str, str], None]
-"""Hears namespace and name of a JobSet of which something has changed."""
+"""Hears namespace and name of a JobSet that has changed. Not of its Jobs: they change thousands of times as often."""
 
 
 class JobSets:
@@ -48,7 +53,7 @@ class JobSets:
         """
         part = joint_part.JointPart(report)
         self._listeners: list[Listener] = []
-        self._views = Views(api=api, report=part.reporter(), changed=self._changed, gone=self._gone)
+        self._views = Views(api=api, report=part.reporter(), changed=self._changed, told=self._told)
         self._events = Events(api=api, instance=instance, clock=clock)
         self._reconciler = Reconciler(
             views=self._views,
@@ -59,7 +64,13 @@ class JobSets:
             metrics=metrics,
             clock=clock,
         )
-        self._queue = Queue(self._reconciler.look, defect=metrics.defects.inc, pace=pace, backoff=backoff)
+        self._queue = Queue(
+            self._reconciler.look,
+            defect=metrics.defects.inc,
+            pace=pace,
+            backoff=backoff,
+            rest=lambda uid: _REST_SECONDS * self._views.size(uid),
+        )
         self._gates = Gates(api=api, wanted=self._wanted, tell=self._tell_of_waiting, report=part.reporter())
         self._taints = Taints(api=api, tainted=tainted, clock=clock)
         self._running = False
@@ -119,29 +130,24 @@ class JobSets:
 
     def _changed(self, uid: str) -> None:
         jobset = self._views.jobset(uid)
-        if jobset is None:
-            return  # a Job that nobody owns any more, or whose JobSet has not been told yet
-        if self._running:
+        if jobset is None:  # it is gone; or a Job is told of whose JobSet is, or has not been told of yet
+            self._queue.forget(uid)
+            self._gates.need(uid, needed=False)
+        elif self._running:
             self._queue.add(uid)
-            if isinstance(jobset, JobSet):
-                self._gates.need(uid, needed=gates.wants_domains(jobset) and not jobset.deleting)
-        self._tell(jobset.namespace, jobset.name)
+            wants = isinstance(jobset, JobSet) and not jobset.deleting and gates.wants_domains(jobset)
+            self._gates.need(uid, needed=wants)
 
-    def _gone(self, jobset: JobSet) -> None:
-        self._queue.forget(jobset.uid)
-        self._gates.need(jobset.uid, needed=False)
-        self._tell(jobset.namespace, jobset.name)
-
-    def _tell(self, namespace: str, name: str) -> None:
+    def _told(self, jobset: JobSet | NotUnderstood) -> None:
         for listener in tuple(self._listeners):
-            listener(namespace, name)
+            listener(jobset.namespace, jobset.name)
 
     def _wanted(self) -> Iterator[Wanted]:
         """Yield the Jobs that may want domains, those of the oldest JobSet first."""
         found = (self._views.jobset(uid) for uid in self._gates.needed)
         jobsets = [each for each in found if isinstance(each, JobSet)]
         for jobset in sorted(jobsets, key=lambda each: (each.created_at, each.namespace, each.name)):
-            for job in self._views.jobs(jobset.uid):
+            for job in self._views.jobs(jobset):
                 if job.end is None:
                     yield Wanted(choosing.seeker(jobset.namespace, job), jobset.uid)
 

@@ -27,38 +27,43 @@ class NotUnderstood:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """A JobSet that somebody else runs."""
+    """A JobSet that somebody else runs. It may have been ours before, so its version tells, too."""
+
+    resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A Job, and the UID of its JobSet."""
+    """A Job, and the UID of its JobSet: that of this very namespace, else anybody could lend it to anybody's."""
 
+    namespace: str
     owner: str
     job: ChildJob
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What no two Jobs have at a time: whose it is, its namespace and its name."""
+        return self.owner, self.namespace, self.job.name
 
-OTHERS: Final = Others()
+
 Seen = JobSet | NotUnderstood | Others
 
 
 def jobset(obj: Mapping[str, Any]) -> Seen:
     """Return what to keep of a JobSet."""
     if (obj.get("spec") or {}).get("managedBy") != model.MANAGED_BY:
-        return OTHERS
+        return Others(_version(obj["metadata"]))
     try:
         return reading.jobset(obj)
     except reading.NotUnderstoodError as error:
         meta = obj["metadata"]
         log.warning("jobset.not_understood", jobset=f"{meta['namespace']}/{meta['name']}", error=str(error))
-        return NotUnderstood(
-            meta["namespace"], meta["name"], meta["uid"], str(meta.get("resourceVersion", "")), str(error)
-        )
+        return NotUnderstood(meta["namespace"], meta["name"], meta["uid"], _version(meta), str(error))
 
 
 def version(seen: Seen) -> str:
-    """Return its resource version; of others' it does not matter."""
-    return "" if isinstance(seen, Others) else seen.resource_version
+    """Return its resource version."""
+    return seen.resource_version
 
 
 def owner(obj: Mapping[str, Any]) -> str:
@@ -73,3 +78,7 @@ def owner(obj: Mapping[str, Any]) -> str:
 def alike(one: ChildJob, other: ChildJob) -> bool:
     """Whether two states of a Job are the same to its JobSet."""
     return replace(one, resource_version="") == replace(other, resource_version="")
+
+
+def _version(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("resourceVersion", ""))

@@ -28,7 +28,7 @@ _OF_JOBSETS: Final = {"labelSelector": naming.JOBSET_NAME}
 _NOT_DEFINED: Final = PartStatus(
     PartState.IDLE, "there is no resource jobsets.jobset.x-k8s.io here", "kubectl apply -k daemonset/jobset"
 )
-_NO_JOBS: Final[Mapping[str, ChildJob]] = {}
+_NO_JOBS: Final[Mapping[str, Owned]] = {}
 
 
 class Views:
@@ -40,14 +40,17 @@ class Views:
         api: client.KubeClient,
         report: Callable[[PartStatus], None],
         changed: Callable[[str], None],
-        gone: Callable[[JobSet], None],
+        told: Callable[[JobSet | NotUnderstood], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
     ) -> None:
-        """``changed`` hears of the UID of each JobSet that has news, ``gone`` of JobSets that are no more."""
+        """``changed`` hears of the UID of each JobSet that has news, its Jobs' too; or that is no more.
+
+        ``told`` hears of JobSets alone, as they are now or were last.
+        """
         self._api = api
         self._report = report
         self._changed = changed
-        self._gone = gone
+        self._told = told
         self._backoff = backoff
         part = joint_part.JointPart(report)
 
@@ -61,21 +64,22 @@ class Views:
         jobs = watch(JOBS, self._owned)
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._others: set[str] = set()
-        self._jobs: dict[str, dict[str, ChildJob]] = {}  # by the JobSet's UID
+        self._jobs: dict[str, dict[str, Owned]] = {}  # by the JobSet's UID
+        self._job_uids: dict[tuple[str, str, str], str] = {}  # by the JobSet's UID, the Job's namespace and its name
         self._by_name: dict[tuple[str, str], str] = {}
         self._jobsets: Newest[Seen] = Newest(jobsets, version=seen.version, changed=self._jobset_changed)
         self._owned_jobs: Newest[Owned] = Newest(
             jobs, version=lambda each: each.job.resource_version, changed=self._job_changed
         )
-        self._services = Names(watch(SERVICES, names.named), gone=changed)
-        self._claims = Names(watch(CLAIMS, names.named), gone=changed)
+        self._services = Names(watch(SERVICES, names.named), gone=self._child_gone)
+        self._claims = Names(watch(CLAIMS, names.named), gone=self._child_gone)
         self._watches |= {"services": self._services.watch, "claims": self._claims.watch}
         self._known = asyncio.Event()
         self._stand_by()
 
     @property
     def known(self) -> bool:
-        """Whether it is known which JobSets there are; none, where the resource is not defined."""
+        """Whether it is known which JobSets and Jobs there are; none, where the resource is not defined."""
         return self._known.is_set()
 
     async def wait_known(self) -> None:
@@ -96,15 +100,22 @@ class Views:
         """Return the UIDs of all of ours."""
         return [uid for uid, each in self._jobsets.items().items() if not isinstance(each, Others)]
 
-    def jobs(self, uid: str) -> tuple[ChildJob, ...]:
+    def jobs(self, jobset: JobSet) -> tuple[ChildJob, ...]:
         """Return the Jobs that a JobSet owns, by name."""
         self._owned_jobs.forget_unseen()
-        return tuple(sorted(self._jobs.get(uid, _NO_JOBS).values(), key=lambda each: each.name))
+        owned = self._jobs.get(jobset.uid, _NO_JOBS).values()
+        jobs = (each.job for each in owned if each.namespace == jobset.namespace)
+        return tuple(sorted(jobs, key=lambda each: each.name))
+
+    def size(self, uid: str) -> int:
+        """Return how many Jobs a JobSet owns."""
+        return len(self._jobs.get(uid, _NO_JOBS))
 
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
         """Return the Job of this name that the JobSet of that name owns."""
-        jobs = self._jobs.get(self._by_name.get((namespace, jobset), ""), _NO_JOBS)
-        return next((each for each in jobs.values() if each.name == name), None)
+        owner = self._by_name.get((namespace, jobset), "")
+        found = self._jobs.get(owner, _NO_JOBS).get(self._job_uids.get((owner, namespace, name), ""))
+        return found.job if found is not None else None
 
     def has_service(self, namespace: str, name: str) -> bool:
         """Whether there is a Service of that name, as far as is known."""
@@ -147,8 +158,8 @@ class Views:
                     aio.spawn_eternal(group, watch.run(), name=f"{name} watched")
                     if name == "jobsets":
                         await watch.wait_synced()  # else Jobs would be kept that are others'
-                await self.wait_synced()
-                self._known.set()
+                await self._watches["jobs"].wait_synced()
+                self._known.set()  # rounds wait for it, and ask for nothing else
                 await asyncio.Event().wait()
         finally:
             self._known.clear()
@@ -187,32 +198,41 @@ class Views:
         whose = seen.owner(obj)
         if not whose or whose in self._others:
             return None
-        return Owned(whose, reading.job(obj))
+        return Owned(obj["metadata"]["namespace"], whose, reading.job(obj))
 
     def _jobset_changed(self, uid: str, before: Seen | None, after: Seen | None) -> None:
         if isinstance(after, Others):
             self._others.add(uid)
             self._jobs.pop(uid, None)
-            return
-        self._others.discard(uid)
+            after = None
+        else:
+            self._others.discard(uid)
         if after is not None:
             self._by_name[after.namespace, after.name] = uid
             self._changed(uid)
+            self._told(after)
         elif before is not None and not isinstance(before, Others):
             if self._by_name.get((before.namespace, before.name)) == uid:
                 del self._by_name[before.namespace, before.name]
-            if isinstance(before, JobSet):
-                self._gone(before)
+            self._changed(uid)
+            self._told(before)
+
+    def _child_gone(self, namespace: str, jobset: str) -> None:
+        if (uid := self._by_name.get((namespace, jobset))) is not None:
+            self._changed(uid)
 
     def _job_changed(self, uid: str, before: Owned | None, after: Owned | None) -> None:
         if before is not None and (after is None or after.owner != before.owner):
             of_owner = self._jobs.get(before.owner, {})
             of_owner.pop(uid, None)
+            if self._job_uids.get(before.place) == uid:
+                del self._job_uids[before.place]
             if not of_owner:
                 self._jobs.pop(before.owner, None)
             self._changed(before.owner)
         if after is None or after.owner in self._others:
             return
-        self._jobs.setdefault(after.owner, {})[uid] = after.job
+        self._jobs.setdefault(after.owner, {})[uid] = after
+        self._job_uids[after.place] = uid
         if before is None or not seen.alike(before.job, after.job):
             self._changed(after.owner)

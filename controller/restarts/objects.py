@@ -209,7 +209,13 @@ def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json
 
 
 def _status(told: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the status of an object: one that is not at its end keeps what a new leader needs of its beginning."""
+    """Return the status of an object: one that is not at its end keeps what a new leader needs of its beginning.
+
+    Raises ValueError for times that are none: the server lets some pass, such as 99 hours off UTC.
+    """
+    for time in (told.get("startTime"), told.get("completionTime"), (told.get("trigger") or {}).get("time")):
+        if time is not None:
+            timestamps.unix(time)
     return MappingProxyType(dict(told) if told.get("phase") in FINAL else {**first, **told})
 
 

@@ -97,6 +97,14 @@ async def test_what_was_written_and_is_never_told_is_forgotten(seen: Seen, monke
     assert (seen.now("a"), seen.now("b")) == (None, Thing("6"))
 
 
+async def test_what_was_forgotten_and_is_met_all_the_same_is_there(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen.newest.wrote("a", Thing("5"))
+    monkeypatch.setattr(newest, "_UNSEEN_SECONDS", -1.0)
+    seen.newest.forget_unseen()
+    seen.newest.wrote("a", Thing("6"))
+    assert seen.now() == Thing("6")
+
+
 async def test_after_another_leaders_term_only_the_watch_is_believed(seen: Seen) -> None:
     seen.newest.wrote("a", Thing("5"))
     seen.watch.tells("b", Thing("6"))

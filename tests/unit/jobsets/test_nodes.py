@@ -35,6 +35,32 @@ async def test_a_job_without_a_domain_waits_says_so_and_goes_when_there_is_one(b
         await eventually.true(lambda: places.is_let_go(bench, "train-w-0", "train-w-1"))
 
 
+async def test_of_many_jobs_that_wait_for_one_reason_people_are_told_once(bench: Bench, leader: Leader) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset("train", rig.replicated(replicas=3), annotations=places.EXCLUSIVE))
+        for job in await bench.until_jobs(3):
+            await places.pod_of(bench, job)
+
+        async def all_told() -> bool:
+            return len(leader.jobsets._gates._told) == 3
+
+        await eventually.true(all_told)
+        await bench.until_event("NoDomain")
+        notes = [note for reason, note in await bench.events() if reason == "NoDomain"]
+        assert len(notes) < 3
+
+
+async def test_a_pod_that_could_not_be_let_go_is_tried_again(bench: Bench, leader: Leader) -> None:
+    await places.node(bench, "node-a", rack="a")
+    refused = {"status": 403, "method": "PATCH", "path": "/pods/train-w-0-0"}
+    bench.server.handler.faults.fail_next(1, **refused)  # type: ignore[attr-defined]
+    async with leader.leading():
+        await bench.create(rig.jobset("train", rig.replicated(replicas=1), annotations=places.EXCLUSIVE))
+        (job,) = await bench.until_jobs(1)
+        await places.pod_of(bench, job)
+        await eventually.true(lambda: places.is_let_go(bench, job))
+
+
 async def test_pods_and_nodes_are_not_watched_for_others(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset("train"))

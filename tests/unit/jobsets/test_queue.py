@@ -17,7 +17,7 @@ AT_ONCE = Pace(settle=0.0, pause=0.0)
 class Looker:
     """Looks, and can be kept at it; ``fail`` are the errors of the next looks, ``again`` what it returns."""
 
-    def __init__(self, *, pace: Pace = AT_ONCE, parallel: int = 4) -> None:
+    def __init__(self, *, pace: Pace = AT_ONCE, parallel: int = 4, rests: frozenset[str] = frozenset()) -> None:
         self.looks: list[str] = []
         self.at_it: set[str] = set()
         self.go_on = asyncio.Event()
@@ -31,6 +31,7 @@ class Looker:
             pace=pace,
             backoff=lambda: aio.Backoff(first=0.001, limit=0.01),
             parallel=parallel,
+            rest=lambda key: 600.0 if key in rests else 0.0,
         )
 
     async def look(self, key: str) -> float | None:
@@ -67,6 +68,31 @@ async def test_what_comes_together_is_one_look() -> None:
         for _ in range(100):
             looker.queue.add("a")
         await looker.until_looks(1)
+        looker.queue.add("b")
+        await looker.until_looks(2)
+        assert looker.looks == ["a", "b"]
+
+
+async def test_what_takes_long_to_look_at_rests_and_nothing_waits_for_it() -> None:
+    looker = Looker(rests=frozenset({"large"}))
+    async with looker.running():
+        looker.queue.add("large")
+        await looker.until_looks(1)
+        looker.queue.add("large")
+        looker.queue.add("b")
+        await looker.until_looks(2)
+        assert looker.looks == ["large", "b"]
+        assert not looker.queue.rests("large")
+
+
+async def test_what_was_refused_is_not_asked_for_with_all_that_happens() -> None:
+    looker = Looker(pace=Pace(settle=0.0, pause=0.0, refused=600.0))
+    looker.fail = [errors.ForbiddenError("exceeded quota")]
+    async with looker.running():
+        looker.queue.add("a")
+        await looker.until_looks(1)
+        await eventually.true(lambda: not looker.at_it)
+        looker.queue.add("a")
         looker.queue.add("b")
         await looker.until_looks(2)
         assert looker.looks == ["a", "b"]

@@ -117,3 +117,34 @@ async def test_jobsets_of_others_are_not_touched(bench: Bench, leader: Leader) -
 
 async def is_deleted(bench: Bench) -> bool:
     return "deletionTimestamp" in (await bench.jobset())["metadata"]
+
+
+async def test_who_listens_hears_of_jobsets_and_not_of_their_thousands_of_jobs(bench: Bench, leader: Leader) -> None:
+    told: list[str] = []
+    leader.jobsets.subscribe(lambda namespace, name: told.append(f"{namespace}/{name}"))
+    async with leader.leading() as jobsets:
+        made = await bench.create(rig.jobset())
+        for name in await bench.until_jobs(2):
+            await bench.runs(name)
+
+        async def all_ready() -> bool:
+            return [each["ready"] for each in (await bench.status()).get("replicatedJobsStatus", ())] == [2]
+
+        async def rests() -> bool:
+            return jobsets.rests(made["metadata"]["uid"])
+
+        await eventually.true(all_ready)
+        await eventually.true(rests)
+        assert set(told) == {f"{rig.NAMESPACE}/train"}
+        told.clear()
+        await bench.job_status("train-w-0", failedIndexes="3")  # what its JobSet's status does not tell
+
+        async def is_seen() -> bool:
+            job = jobsets.job(rig.NAMESPACE, "train", "train-w-0")
+            return job is not None and job.failed_indexes == "3"
+
+        await eventually.true(is_seen)
+        await eventually.true(rests)
+        assert told == []
+        await bench.api.delete(f"{rig.JOBSETS}/train", options={"propagationPolicy": "Background"})
+        await eventually.true(lambda: f"{rig.NAMESPACE}/train" in told)

@@ -123,6 +123,17 @@ async def test_many_jobs_that_are_refused_for_one_reason_are_one_event(bench: Be
         assert note.startswith('job "train-w-0" creation failed with error (and 7 more): ')
 
 
+async def test_rounds_need_not_wait_for_what_only_new_jobs_need(bench: Bench, leader: Leader) -> None:
+    bench.server.handler.faults.fail_next(10_000, status=403, method="GET", path="/api/v1/services")  # type: ignore[attr-defined]
+    await bench.create(rig.jobset())
+    async with leader.leading() as jobsets:
+        async with asyncio.timeout(60.0):
+            await jobsets.wait_known()
+        assert jobsets.find(rig.NAMESPACE, "train") is not None
+        await eventually.true(lambda: PartState.DEGRADED in {each.state for each in leader.reports})
+        assert leader.api.calls["create jobs"] == 0
+
+
 async def test_an_api_server_that_goes_away_in_the_middle_of_a_plan_gets_the_rest_later(
     bench: Bench, server: standin.StandIn
 ) -> None:

@@ -6,7 +6,8 @@ What agents and the controller's hub say to each other (docs/architecture.md, "A
 One bidirectional stream per agent. The agent speaks first (Hello), the hub answers with Welcome or ends the stream.
 Every message may come twice, late or out of order, and may be lost with the stream that carried it: each is
 idempotent by (round, pod) or by fault id, and a Hello tells where everything stands. What a receiver does not know
-it ignores. No message carries a wall clock time: clocks of nodes disagree, so ages and durations are sent instead.
+it ignores. Hello and Welcome name the protocol that each side speaks; it grows when something changes its meaning,
+not when something is added. The newer side knows how old the other one may be, and refuses it otherwise. No message carries a wall clock time: clocks of nodes disagree, so ages and durations are sent instead.
 """
 
 from collections import abc as _abc
@@ -78,7 +79,7 @@ class Hello(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     CAN_HOLD_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
-    """1"""
+    """the agent's"""
     node: _builtins.str
     instance: _builtins.str
     """of the agent's process; random"""
@@ -555,15 +556,19 @@ class Welcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEADER_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     leader: _builtins.str
+    protocol: _builtins.int
+    """the hub's; 0 is 1"""
     def __init__(
         self,
         *,
         leader: _builtins.str = ...,
+        protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "protocol", b"protocol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

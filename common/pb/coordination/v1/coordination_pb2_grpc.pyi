@@ -6,7 +6,8 @@ What agents and the controller's hub say to each other (docs/architecture.md, "A
 One bidirectional stream per agent. The agent speaks first (Hello), the hub answers with Welcome or ends the stream.
 Every message may come twice, late or out of order, and may be lost with the stream that carried it: each is
 idempotent by (round, pod) or by fault id, and a Hello tells where everything stands. What a receiver does not know
-it ignores. No message carries a wall clock time: clocks of nodes disagree, so ages and durations are sent instead.
+it ignores. Hello and Welcome name the protocol that each side speaks; it grows when something changes its meaning,
+not when something is added. The newer side knows how old the other one may be, and refuses it otherwise. No message carries a wall clock time: clocks of nodes disagree, so ages and durations are sent instead.
 """
 
 from collections import abc as _abc

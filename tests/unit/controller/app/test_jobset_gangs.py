@@ -192,6 +192,15 @@ async def test_without_any_restart_to_spend_the_first_fault_fails_the_jobset() -
         assert theatre.here.look().counts == ("failed",)
 
 
+async def test_who_only_observes_fails_no_jobset() -> None:
+    theatre = Theatre(limit=0)
+    theatre.stage.outside = replace(theatre.stage.outside, policy=replace(theatre.stage.outside.policy, dry_run=True))
+    async with theatre.stage.leading() as conductor:
+        theatre.stage.fails(conductor, 1)
+        await theatre.answer(1)
+        assert theatre.here.look().counts == ()
+
+
 async def test_what_people_ask_for_costs_nothing() -> None:
     theatre = Theatre(limit=1)
     async with theatre.stage.leading() as conductor:
@@ -320,6 +329,21 @@ async def test_gangs_of_others_get_their_rounds_by_the_operators_limits() -> Non
     async with theatre.stage.leading() as conductor:
         await theatre.round(conductor)
         assert theatre.ours.policy(GANG) is None
+
+
+async def test_a_gang_of_the_same_name_that_is_not_ours_any_more_gets_its_rounds() -> None:
+    theatre = Theatre()
+    async with theatre.stage.leading() as conductor:
+        await theatre.round(conductor)
+        theatre.here.put(None)
+        former = [*theatre.stage.members.of_gang(GANG).values()]
+        theatre.stage.fails(conductor, 0, fault_id="late")
+        assert (await theatre.answer()).reason == "JobSetClosed"
+        for member in former:
+            theatre.stage.members.gone(member.pod.uid)
+        for member in former:
+            theatre.stage.members.appears(member)
+        await theatre.round(conductor, fault_id="anew")
 
 
 def request(name: str) -> Restart:

@@ -208,6 +208,14 @@ def test_nobody_wants_traces(environment: dict[str, Any]) -> None:
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
 
 
+def test_a_password_in_the_endpoint_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@collector:4318"}
+    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is not None
+    told = capsys.readouterr().out
+    assert "collector:4318" in told
+    assert "secret" not in told
+
+
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}

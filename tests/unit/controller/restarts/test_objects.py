@@ -199,6 +199,13 @@ def test_numbers_that_fit_nowhere_are_not_understood(name: str, text: str) -> No
         objects.parse(builders.obj(annotations={**builders.new_round().annotations(), name: text}))
 
 
+@pytest.mark.parametrize("name", ["startTime", "completionTime"])
+@pytest.mark.parametrize("text", ["2026-01-01T00:00:00+99:99", "0000-01-01T00:00:00Z"])
+def test_times_that_are_none_are_not_understood_though_the_server_takes_them(name: str, text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - what common.kube.mirror passes over
+        objects.parse({**builders.obj(), "status": {"phase": "Done", name: text}})
+
+
 def test_what_it_ends_with_is_never_read_from_its_beginning() -> None:
     new = builders.new_round(status={**builders.STATUS, "slowest": "none", "conditions": 5})
     assert {"slowest", "conditions"}.isdisjoint(builders.of_round(new).status)

@@ -1,0 +1,106 @@
+"""The API server hangs: connections are taken, and nobody answers."""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Final
+
+from agent.cri.client import CriClient
+from agent.model.workloads import ContainerState, PodUid
+from bench.faults import looking
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+from hack.devnode.gang_objects import CONTAINER
+from hack.devnode.observer import Seen
+
+PROMISE: Final = (
+    "Without the API server single pods are restarted as ever, a round that begins within the first seconds comes to "
+    "its end, and when the server is back each pod's newest condition is written."
+)
+
+_LEASE_LOST: Final = 20.0
+"""Seconds: a controller that cannot renew its Lease for 10 leads no more."""
+
+_RESTARTS: Final = 3
+"""So many come without a wait, but the next one waits until it is certain that the one before cannot be verified: in a
+short trial there is one alone.
+"""
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Have the server away, and faults meanwhile."""
+    async with stage.product() as product:
+        await product.start(nodes=2)
+        log = product.log(0)
+        async with (
+            stage.trainer("deserted") as trainer,
+            stage.trainer("beside", node=1) as bystander,
+            stage.gang("abandoned") as gang,
+        ):
+            restarts = _RESTARTS if scale.whole else 1
+            uids = [uid for uid, _, _ in await gang.identities()]
+            told.tries(f"the API server hangs for {scale.away:g} s")
+            server = stage.cluster.first.api
+            server.pause()
+            back_at = time.monotonic() + scale.away
+            try:
+                fault = await _ends(stage.cri(1), uids[1])
+                new = await gang.all_running(since=fault, timeout=looking.SECONDS)
+                told.measures("round_ms", round((max(life.runs_since for life in new) - fault) / 1e6))
+                for number in range(restarts):
+                    old = await trainer.fails()
+                    told.measures("restart_seen_after_ms", round(await trainer.replaced(old) * 1000))
+                    if number + 1 < restarts:
+                        await asyncio.sleep((back_at - time.monotonic()) / (2 * restarts))
+                if scale.away > 2 * _LEASE_LOST:
+                    told.tries("a member of a gang fails when nobody leads")
+                    await asyncio.sleep(_LEASE_LOST)
+                    alone = await _ends(stage.cri(0), uids[0])
+                    await gang.all_running(since=alone, count=1, timeout=looking.SECONDS)
+                await asyncio.sleep(max(0.0, back_at - time.monotonic()))
+                children = [*(each.child for each in product.agents.values()), product.controllers[1].child]
+                alive = all(child.returncode is None for child in children)
+                told.keeps(Kind.PROCESS, "an agent or the controller ended", holds=alive)
+            finally:
+                server.resume()
+            before = await looking.metrics(product.agents[0].metrics_address)
+            began = time.monotonic()
+            newest = await trainer.told(old, number=restarts)
+            told.measures("newest_condition_after_ms", round((time.monotonic() - began) * 1000))
+            told.measures("newest_condition", newest.condition("InPlaceRestart")["message"])
+            await stage.keeps_round(gang, told, number=1, since=fault, what="the round without a server")
+            later = await trainer.see()
+            same = _restart(later) == _restart(newest)
+            told.keeps(Kind.CONDITION, f"an older condition came after the newest: {later.conditions}", holds=same)
+            after = await looking.metrics(product.agents[0].metrics_address)
+            told.measures(
+                "condition_patches_afterwards",
+                int(after["kubemend_condition_patches_total"] - before["kubemend_condition_patches_total"]),
+            )
+            finished = log.events("restart.finished")
+            told.keeps(
+                Kind.RESTART,
+                f"{len(finished)} restarts of {restarts} were finished",
+                holds=sum("deserted" in str(each) for each in finished) == restarts,
+            )
+            told.keeps(Kind.RESTART, "the pod is not the one that it was", holds=await trainer.is_in_place())
+            told.keeps(Kind.UNASKED, "the pod beside it was restarted", holds=await bystander.is_untouched())
+            told.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
+
+
+async def _ends(cri: CriClient, uid: str) -> int:
+    """Have a member's worker exit with 1; return the moment before it. The API server is not asked."""
+    views = await cri.list_containers(pod_uid=PodUid(uid), name=CONTAINER)
+    (running,) = [view for view in views if view.state is ContainerState.RUNNING]
+    pid = (await cri.container_info(running.id)).pid
+    assert pid is not None, f"the worker of {uid} does not run"
+    moment = time.monotonic_ns()
+    os.kill(pid, signal.SIGUSR2)
+    return moment
+
+
+def _restart(seen: Seen) -> str:
+    """Return which restart the condition tells of, as in ``trainer restart 3 by swap``."""
+    return seen.condition("InPlaceRestart")["message"].partition(" in ")[0]

@@ -1,0 +1,91 @@
+"""The node's wall clock is set an hour ahead, and back; the controller's, too."""
+
+import datetime as dt
+import signal
+import time
+from typing import Final
+
+from bench.faults import looking
+from bench.faults.product import Product
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+from bench.faults.trainers import Trainer
+from hack.devnode.gangs import Gang
+from hack.devnode.wallclock import WallClock
+
+PROMISE: Final = (
+    "A wall clock that jumps by an hour, ahead or back, loses no verdict, restarts nothing by itself, locks no budget, "
+    "and cuts no agent off from its hub."
+)
+
+_HOUR: Final = 3600.0
+_OFF_THE_BUS: Final = 79
+_JUMPS: Final = (
+    ("the clock is set an hour ahead", _HOUR),
+    ("it is set back, to the right time", 0.0),
+    ("it is set back by another hour", -_HOUR),
+)
+"""What is done, and by how much the clock is ahead then. So many restarts and rounds come without a wait."""
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Set the clock of agent and controller, and of nobody else (``hack.devnode.wallclock``)."""
+    del scale  # nothing of it can be shorter
+    with WallClock.made(stage.directory / "clock") as clock:
+        async with (
+            stage.product() as product,
+            stage.trainer("timeless") as trainer,
+            stage.trainer("beside") as bystander,
+            stage.trainer("observed", annotations={}) as observed,
+            stage.gang("timely", nodes=(0,)) as gang,
+        ):
+            await product.start_controller(surroundings=clock.environment)
+            agent = await product.start_agent(0, surroundings=clock.environment)
+            log = product.log(0)
+            await observed.fails(_OFF_THE_BUS)
+            await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
+            for number, (what, ahead) in enumerate(_JUMPS, start=1):
+                told.tries(what)
+                clock.set(ahead=ahead)
+                await _goes_on(stage, told, trainer=trainer, gang=gang, number=number)
+                await _meet_anew(product, clock)
+                shown = log.events("hub.connected")[-1]["timestamp"]
+                by = dt.datetime.fromisoformat(shown).timestamp() - time.time()
+                told.measures("agents_clock_is_ahead_by_s", round(by))
+                told.keeps(Kind.UNTOLD, f"the agent's clock is ahead by {by:.0f} s", holds=abs(by - ahead) < _HOUR / 2)
+            await looking.until(lambda: looking.works(agent.metrics_address), what="agent and hub")
+            after = await looking.metrics(agent.metrics_address)
+            told.keeps(
+                Kind.VERDICT,
+                "the GPU that is off the bus is not Unhealthy any more",
+                holds=after.get(f"kubemend_device_verdict{{{observed.uuid},Unhealthy}}") == 1.0,
+            )
+            seen = await observed.see()
+            told.keeps(
+                Kind.CONDITION, "DeviceFailure is gone", holds=seen.condition("DeviceFailure")["status"] == "True"
+            )
+            acted = [each for each in log.events("restart.acted") if "timeless" in str(each)]
+            told.measures("restarts", len(acted))
+            told.keeps(Kind.UNASKED, f"{len(acted)} restarts for {len(_JUMPS)} faults", holds=len(acted) == len(_JUMPS))
+            told.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
+            told.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
+
+
+async def _goes_on(stage: Stage, told: Told, *, trainer: Trainer, gang: Gang, number: int) -> None:
+    """Have a pod and a gang restarted. Raises TimeoutError."""
+    began = time.monotonic()
+    old = await trainer.fails()
+    await trainer.verified(old)
+    told.measures("restart_ms", round((time.monotonic() - began) * 1000))
+    fault = await gang.end(0, exit_code=1)
+    await stage.keeps_round(gang, told, number=number, since=fault, what=f"round {number}")
+    told.keeps(Kind.RESTART, f"restart {number} was not in place", holds=await trainer.is_in_place())
+
+
+async def _meet_anew(product: Product, clock: WallClock) -> None:
+    """Have agent and hub look at certificate and token again. Raises TimeoutError."""
+    await product.end_controller(1, signal.SIGTERM)
+    await product.start_controller(surroundings=clock.environment)
+    address = product.agents[0].metrics_address
+    await looking.until(lambda: looking.works(address), what="agent and hub after the clock was set")

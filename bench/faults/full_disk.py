@@ -1,0 +1,88 @@
+"""The disk with the agent's state directory is full."""
+
+import contextlib
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.faults import looking
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+from hack.devnode.observer import Seen
+
+PROMISE: Final = (
+    "With a full disk faults are still seen and reported, restarts are held with `JournalUnavailable`, and they are "
+    "made up for when there is room again."
+)
+
+_OFF_THE_BUS: Final = 79
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Fill it, have faults come, make room, and follow the agent by another one."""
+    del scale  # nothing of it can be shorter
+    with _small_disk(stage.directory / "disk") as disk:
+        state = f"--state-dir={disk}"
+        async with (
+            stage.product() as product,
+            stage.trainer("journalled") as trainer,
+            stage.trainer("observed", annotations={}) as observed,
+        ):
+            agent = await product.start_agent(0, state, alone=True)
+            filler = _fill(disk)
+            told.tries("the disk is filled to the last byte, then two GPUs fail")
+            old = await trainer.fails()
+            await trainer.until(_is_held, what="the word that the restart is held")
+            told.keeps(Kind.UNASKED, "it was restarted without a journal", holds=await trainer.is_untouched())
+            await observed.fails(_OFF_THE_BUS)
+            await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
+            told.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
+            told.tries("room is made")
+            filler.unlink()
+            await trainer.verified(old)
+            told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
+            await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")
+            told.tries("the agent is followed by another one")
+            await product.end_agent(0, signal.SIGTERM)
+            told.keeps(Kind.DATA, "the journal is corrupt", holds=_is_sound(disk / "state.db"))
+            agent = await product.start_agent(0, state, alone=True)
+            after = await looking.metrics(agent.metrics_address)
+            told.keeps(
+                Kind.VERDICT,
+                "the verdict of a full disk's time is forgotten",
+                holds=after.get(f"kubemend_device_verdict{{{observed.uuid},Unhealthy}}") == 1.0,
+            )
+            told.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
+
+
+def _is_held(seen: Seen) -> bool:
+    return bool(seen.condition("InPlaceRestart").get("reason") == "JournalUnavailable")
+
+
+@contextlib.contextmanager
+def _small_disk(where: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    where.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def _fill(disk: Path) -> Path:
+    """Leave no room on it; removing the file that is returned makes room again."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    return filler
+
+
+def _is_sound(journal: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(journal)) as connection:
+        return bool(connection.execute("PRAGMA integrity_check").fetchone() == ("ok",))

@@ -1,0 +1,145 @@
+"""A hostile client floods the hub, while gangs on other nodes have rounds."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import statistics
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from bench.faults import looking
+from bench.faults.hostile import Booty
+from bench.faults.product import Product
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+from hack.devnode import controllers
+from hack.devnode.gangs import Gang
+from hack.devnode.kubelet import process
+
+PROMISE: Final = (
+    "A hostile client of the hub, be it with another node's token or with none, is refused and counted; other agents "
+    "stay connected or connect again, and their rounds take at most three times as long as ever."
+)
+
+_ROUNDS: Final = 3
+"""So many come without a wait; a short trial makes do with one of each kind."""
+
+_ELSEWHERE: Final = ("nice", "-n", "10")
+"""A hostile client has a machine of its own: here it is on the hub's cores, and must not take them from the gang."""
+
+_AT_MOST: Final = 3.0
+_COUNTED: Final = (
+    "NoToken", "BadToken", "WrongNode", "Malformed", "Oversized", "TooOften", "Replayed", "ForeignPod", "Crowded",
+)  # fmt: skip
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Have the second node's token stolen; its agent does not run. The gangs are on the first node."""
+    async with stage.product() as product:
+        await product.start(nodes=1)
+        controller = product.controllers[1]
+        async with (
+            stage.gang("usual", nodes=(0,)) as usual,
+            stage.gang("flooded", nodes=(0,)) as flooded,
+            stage.gang("theirs", nodes=(1,)) as theirs,
+        ):
+            unharmed = await theirs.identities(), len(theirs.lives())
+            count = _ROUNDS if scale.whole else 1
+            before = await _rounds(stage, told, usual, count=count, what="a round as ever")
+            booty = await _booty(stage, product, own=unharmed[0][0][0], gang=flooded, scale=scale)
+            told.tries(f"a flood, with {scale.connections} connections at a time among it")
+            async with _flooding(booty, told):
+                await _all_refused(controller.metrics_address)
+                during = await _rounds(stage, told, flooded, count=count, what="a round in the flood")
+                told.tries("an agent is killed and started again in the flood")
+                await product.end_agent(0, signal.SIGKILL)
+                await product.start_agent(0)
+            told.measures("round_ms", {"as_ever": before, "in_the_flood": during})
+            slower = statistics.median(during) / statistics.median(before)
+            told.measures("times_as_long", round(slower, 2))
+            if scale.judges_time:
+                told.keeps(Kind.OTHERS, f"rounds took {slower:.1f} times as long", holds=slower <= _AT_MOST)
+            counted = await looking.metrics(controller.metrics_address)
+            told.measures("refused", _refused(counted))
+            told.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
+            told.keeps(Kind.PROCESS, "a defect of ours", holds=counted["kubemend_gang_defects_total"] == 0)
+            told.keeps(Kind.PROCESS, "the hub failed at a message", holds=not _refused(counted).get("Internal"))
+            now = await theirs.identities(), len(theirs.lives())
+            told.keeps(Kind.UNASKED, "pods of the stolen node were restarted", holds=now == unharmed)
+
+
+async def _rounds(stage: Stage, told: Told, gang: Gang, *, count: int, what: str) -> list[int]:
+    """Have so many rounds; return how long each took, in milliseconds. Raises TimeoutError."""
+    took = []
+    for number in range(1, count + 1):
+        fault = await gang.end(number % gang.size, exit_code=1)
+        new = await gang.all_running(since=fault, timeout=looking.SECONDS)
+        took.append(round((max(life.runs_since for life in new) - fault) / 1e6))
+        await stage.keeps_round(gang, told, number=number, since=fault, what=what)
+    return took
+
+
+async def _booty(stage: Stage, product: Product, *, own: str, gang: Gang, scale: Scale) -> Booty:
+    flags = dict(flag.removeprefix("--").split("=", 1) for flag in await product.hub.agent_flags(stage.nodes[1]))
+    return Booty(
+        port=int(product.hub.hub_addresses[0].rpartition(":")[2]),
+        bundle=await asyncio.to_thread(_text, flags["hub-ca"]),
+        name=controllers.HUB_NAME,
+        token=await asyncio.to_thread(_text, flags["hub-token"]),
+        node=stage.nodes[1].name,
+        own=own,
+        foreign=(await gang.identities())[0][0],
+        gang=str(gang.template.key),
+        connections=scale.connections,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _flooding(booty: Booty, told: Told) -> AsyncIterator[None]:
+    """Run the hostile client for the length of the block."""
+    child = await asyncio.create_subprocess_exec(
+        *_ELSEWHERE, sys.executable, "-m", "bench.faults.hostile", env=process.source_environment(),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert child.stdin is not None
+        child.stdin.write(booty.line().encode())
+        await child.stdin.drain()
+        yield
+        out, _ = await asyncio.wait_for(child.communicate(b""), looking.SECONDS)
+        told.measures("attacks", json.loads(out))
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def _all_refused(address: str) -> None:
+    """Wait until every kind of attack has been refused. Raises TimeoutError: an attack was not, or not counted."""
+
+    async def look() -> bool | None:
+        refused = _refused(await looking.metrics(address))
+        missing.clear()
+        missing.extend(reason for reason in _COUNTED if not refused.get(reason))
+        return None if missing else True
+
+    missing: list[str] = []
+    try:
+        await looking.until(look, what="every kind of refusal")
+    except TimeoutError as error:
+        raise TimeoutError(f"never counted: {missing}") from error
+
+
+def _refused(metrics: dict[str, float]) -> dict[str, int]:
+    """Return what the hub has refused, by reason."""
+    prefix = "kubemend_hub_refused_total{"
+    found = {name.removeprefix(prefix)[:-1]: int(value) for name, value in metrics.items() if name.startswith(prefix)}
+    return {reason: count for reason, count in found.items() if count}
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text()

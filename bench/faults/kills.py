@@ -1,0 +1,116 @@
+"""Agents and controllers are killed, or upgraded, at every step of a restart and in every state of a round."""
+
+import asyncio
+import itertools
+import signal
+from typing import Final
+
+from agent.model.workloads import ContainerState
+from bench.faults import looking
+from bench.faults.product import PATIENT, Product
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+from hack.devnode.criproxy import CriProxy, Gate
+from hack.devnode.gangs import Gang
+
+PROMISE: Final = (
+    "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: it is "
+    "finished by whoever comes after, and no verdict is forgotten."
+)
+
+_CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
+_HOWS: Final = (signal.SIGKILL, signal.SIGTERM)
+_STATES: Final = ("Stopping", "Releasing")
+_VICTIMS: Final = ("agent", "controller")
+_OFF_THE_BUS: Final = 79
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Kill, and start again what was killed."""
+    restarts = [*itertools.product(_CALLS, _HOWS)] if scale.whole else [("CreateContainer", signal.SIGKILL)]
+    every = [*itertools.product(_STATES, _VICTIMS, _HOWS)]
+    rounds = (
+        every if scale.whole else [("Stopping", "agent", signal.SIGKILL), ("Releasing", "controller", signal.SIGTERM)]
+    )
+    proxy = CriProxy(upstream=stage.nodes[0].layout.containerd_socket, socket=stage.directory / "cri.sock")
+    async with (
+        proxy,
+        stage.product() as product,
+        stage.trainer("observed", annotations={}) as observed,
+        stage.trainer("beside", node=1) as bystander,
+    ):
+        await product.start_controller(*PATIENT)
+        await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+        await product.start_agent(1)
+        await observed.fails(_OFF_THE_BUS)
+        await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
+        for number, (call, how) in enumerate(restarts):
+            told.tries(f"the agent gets {how.name} at {call} of a restart")
+            await _in_restart(stage, told, product=product, proxy=proxy, name=f"cut-off-{number}", call=call, how=how)
+        for number, (state, victim, how) in enumerate(rounds):
+            told.tries(f"the {victim} gets {how.name} while a round is {state}")
+            async with stage.gang(f"cut-off-{number}") as gang:
+                since = await _brought_to(state, product, gang)
+                await _struck(product, victim, how, proxy=proxy)
+                for index in product.agents:
+                    product.resume_agent(index)
+                await stage.keeps_round(gang, told, number=1, since=since, what=f"{state}, {victim}, {how.name}")
+        after = await looking.metrics(product.agents[0].metrics_address)
+        told.keeps(
+            Kind.VERDICT,
+            "the GPU that is off the bus is not Unhealthy any more",
+            holds=after.get(f"kubemend_device_verdict{{{observed.uuid},Unhealthy}}") == 1.0,
+        )
+        told.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
+        told.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
+
+
+async def _in_restart(
+    stage: Stage, told: Told, *, product: Product, proxy: CriProxy, name: str, call: str, how: signal.Signals
+) -> None:
+    """Strike the agent while a call of a restart is held."""
+    async with stage.trainer(name) as trainer:
+        gate = Gate(lambda seen: seen.method == call)
+        proxy.hooks[:] = [gate]
+        old = await trainer.fails()
+        await asyncio.wait_for(gate.reached.wait(), looking.SECONDS)
+        ending = asyncio.create_task(product.end_agent(0, how), name="end-agent")
+        await asyncio.sleep(0)  # the signal goes out first
+        gate.open()
+        await ending
+        await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+        await trainer.replaced(old)
+        told.keeps(Kind.RESTART, f"{call}, {how.name}: not in place", holds=await trainer.is_in_place())
+
+
+async def _brought_to(state: str, product: Product, gang: Gang) -> int:
+    """Have a round of the gang come into a state and stay there; return when its fault was. Raises TimeoutError."""
+    log = product.controllers_log()
+    product.pause_agent(1)
+    fault = await gang.end(0, exit_code=1)
+    await looking.until(lambda: _held(gang, 0), what="the held successor")
+    if state == "Releasing":
+        product.pause_agent(0)
+        product.resume_agent(1)
+
+        async def look() -> bool | None:
+            return True if log.events("round.phase", phase=state) else None
+
+        await looking.until(look, what=f"a round that is {state}")
+    return fault
+
+
+async def _struck(product: Product, victim: str, how: signal.Signals, *, proxy: CriProxy) -> None:
+    """End the victim, and start another one in its place."""
+    if victim == "controller":
+        await product.end_controller(1, how)
+        await product.start_controller(*PATIENT)
+        return
+    await product.end_agent(0, how)
+    await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+
+
+async def _held(gang: Gang, index: int) -> bool | None:
+    running = [view for view in await gang.containers(index) if view.state is ContainerState.RUNNING]
+    return (len(running) == 1 and running[0].attempt > 0 and await gang.stands_still(index)) or None

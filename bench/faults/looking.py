@@ -1,0 +1,90 @@
+"""Look at the product's processes from outside: /readyz, /metrics, their logs; and wait until something is so."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+SECONDS: Final = 90.0
+"""The deadline of everything that is waited for. It is no promise: a busy machine needs it."""
+
+_LOOK_AGAIN: Final = 0.03
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
+
+_T = TypeVar("_T")
+
+
+async def until(look: Callable[[], Awaitable[_T | None]], *, what: str, timeout: float = SECONDS) -> _T:
+    """Look until there is something, and return it. Raises TimeoutError, which says what did not come."""
+    try:
+        async with asyncio.timeout(timeout):
+            while (found := await look()) is None:  # noqa: ASYNC110 - processes are looked at from outside
+                await asyncio.sleep(_LOOK_AGAIN)
+            return found
+    except TimeoutError as error:
+        raise TimeoutError(f"{what} did not come within {timeout:g} s") from error
+
+
+async def parts(address: str) -> dict[str, str]:
+    """Return the state of each part of an agent; empty when nobody listens there (yet)."""
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=False, timeout=_TIMEOUT) as session,
+            session.get(f"http://{address}/readyz") as answer,
+        ):
+            told = await answer.json()
+    except (aiohttp.ClientError, TimeoutError):
+        return {}
+    return {name: str(each["state"]) for name, each in told["parts"].items()}
+
+
+async def works(address: str, *, hub: bool = True) -> bool | None:
+    """Return True when every part of an agent works, its line to the hub too where one is meant to be; else None."""
+    states = await parts(address)
+    needed = states if hub else {name: state for name, state in states.items() if name != "hub"}
+    return True if needed and set(needed.values()) <= {"ready", "idle"} else None
+
+
+async def metrics(address: str) -> dict[str, float]:
+    """Return the sums of all series of a process, by metric, and each series by ``metric{value,value}``."""
+    async with (
+        aiohttp.ClientSession(trust_env=False, timeout=_TIMEOUT) as session,
+        session.get(f"http://{address}/metrics") as answer,
+    ):
+        text = await answer.text()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+            if sample.labels:
+                found[f"{sample.name}{{{','.join(sample.labels.values())}}}"] = sample.value
+    return found
+
+
+class Log:
+    """What a process logs from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._from = path.stat().st_size if path.exists() else 0
+
+    def events(self, name: str, **matching: str) -> list[dict[str, Any]]:
+        """Return the events of that name whose fields are such, oldest first."""
+        return [
+            line
+            for line in self._lines()
+            if line.get("event") == name and all(line.get(key) == value for key, value in matching.items())
+        ]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._from)
+            for line in file:
+                if line.startswith(b"{") and line.endswith(b"}\n"):
+                    yield json.loads(line)

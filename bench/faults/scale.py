@@ -1,0 +1,23 @@
+"""How much of each fault is tried."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``away`` is in seconds, the others are counts.
+
+    ``whole``: every combination is tried, not a few. ``judges_time``: what takes too long counts as lost; a machine
+    that does other things meanwhile cannot tell.
+    """
+
+    away: float = 300.0
+    changes: int = 10_000
+    connections: int = 2_000
+    log_lines: int = 20_000
+    whole: bool = True
+    judges_time: bool = True
+
+
+SHORT: Final = Scale(away=8.0, changes=400, connections=100, log_lines=2_000, whole=False, judges_time=False)

@@ -1,0 +1,97 @@
+"""Two nodes on which all faults are tried, one after another."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from agent.cri.client import CriClient
+from bench.faults import looking
+from bench.faults.product import Product
+from bench.faults.telling import Kind, Told
+from bench.faults.trainers import Trainer
+from common.kube import client as kube
+from hack.devnode.cluster import Cluster
+from hack.devnode.gang_objects import Shape
+from hack.devnode.gangs import Gang
+from hack.devnode.layout import NodeLayout
+from hack.devnode.node import DevNode, Options
+from hack.devnode.observer import Observer
+from hack.devnode.rounds import Rounds
+
+_GPUS = 4
+
+
+class Stage:
+    """The nodes, and who looks at them. ``directory`` is for what one fault needs."""
+
+    def __init__(
+        self, cluster: Cluster, *, api: kube.KubeClient, eyes: Sequence[tuple[Observer, CriClient]], directory: Path
+    ) -> None:
+        self.cluster = cluster
+        self.api = api
+        self.directory = directory
+        self._eyes = eyes
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, directory: Path) -> AsyncIterator[Self]:
+        """Run the nodes for the length of the block, and remove everything."""
+        cluster = Cluster(NodeLayout.named(f"faults-{os.getpid()}"), nodes=2, options=Options(gpus=_GPUS))
+        async with cluster, contextlib.AsyncExitStack() as stack:
+            api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
+            eyes = [
+                (
+                    await stack.enter_async_context(Observer.of(node.layout)),
+                    await stack.enter_async_context(CriClient(str(node.layout.containerd_socket))),
+                )
+                for node in cluster.nodes
+            ]
+            yield cls(cluster, api=api, eyes=eyes, directory=directory)
+        cluster.forget()
+
+    @property
+    def nodes(self) -> Sequence[DevNode]:
+        """The nodes; the first has the API server."""
+        return self.cluster.nodes
+
+    def cri(self, node: int) -> CriClient:
+        """A node's runtime."""
+        return self._eyes[node][1]
+
+    @contextlib.asynccontextmanager
+    async def product(self) -> AsyncIterator[Product]:
+        """The product, none of it started and with nothing remembered."""
+        async with Product.on(self.cluster, state=self.directory) as product:
+            yield product
+
+    def trainer(self, name: str, *, node: int = 0, **fields: Any) -> "contextlib.AbstractAsyncContextManager[Trainer]":
+        """A pod that trains on a node's GPU, for the length of the block."""
+        observer, cri = self._eyes[node]
+        return Trainer.on(self.nodes[node], name, observer=observer, cri=cri, **fields)
+
+    def gang(
+        self, name: str, *, nodes: Sequence[int] = (0, 1), members: int = 2
+    ) -> "contextlib.AbstractAsyncContextManager[Gang]":
+        """A gang, its members on these nodes in turns, for the length of the block."""
+        return Gang.on([self.nodes[index] for index in nodes], name, shape=Shape(members=members, gpus=0))
+
+    def rounds(self, gang: Gang) -> Rounds:
+        """The gang's rounds."""
+        return Rounds(self.api, gang.template.key)
+
+    async def keeps_round(self, gang: Gang, told: Told, *, number: int, since: int, what: str) -> None:
+        """Wait for the end of the gang's round, and check that it is done, together, in place, and only once.
+
+        Raises TimeoutError.
+        """
+        restarts = self.rounds(gang)
+        restart = await restarts.finished(number, timeout=looking.SECONDS)
+        phase, members = restart["status"]["phase"], restart["status"]["members"]
+        await gang.all_running(since=since, timeout=looking.SECONDS)
+        await gang.shown_running(timeout=looking.SECONDS)
+        told.keeps(Kind.ROUND, f"{what}: {phase}, {members}", holds=phase == "Done")
+        told.keeps(Kind.ROUND, f"{what}: a second round came", holds=len(await restarts.all()) == number)
+        held = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
+        told.keeps(Kind.ROUND, f"{what}: {held}", holds=[each["status"] for each in held] == ["True"])

@@ -1,0 +1,86 @@
+"""The faults, each with what docs/operations.md promises about it ("What it withstands"), and how they are tried."""
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from bench.faults import (
+    api_away,
+    clock_jumps,
+    full_disk,
+    hostile_hub,
+    kills,
+    little_memory,
+    pod_storm,
+    runtime_restarts,
+    version_skew,
+)
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Loss, NotTriedError, Told
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. ``tried`` tries it and tells what was lost. A ``slow`` one is left out of a short run."""
+
+    name: str
+    promise: str
+    tried: Callable[[Stage, Scale, Told], Awaitable[None]]
+    slow: bool = False
+
+
+FAULTS: Final = (
+    Fault("api-server-away", api_away.PROMISE, api_away.tried),
+    Fault("runtime-restarted", runtime_restarts.PROMISE, runtime_restarts.tried),
+    Fault("clock-jumps", clock_jumps.PROMISE, clock_jumps.tried),
+    Fault("disk-full", full_disk.PROMISE, full_disk.tried),
+    Fault("pod-storm", pod_storm.PROMISE, pod_storm.tried),
+    Fault("hostile-hub-client", hostile_hub.PROMISE, hostile_hub.tried),
+    Fault("little-memory", little_memory.PROMISE, little_memory.tried),
+    Fault("killed-and-upgraded", kills.PROMISE, kills.tried, slow=True),
+    Fault("version-skew", version_skew.PROMISE, version_skew.tried),
+)
+
+
+def chosen(names: Collection[str], *, short: bool) -> tuple[Fault, ...]:
+    """Return the faults of these names; where none is named all, or in a short run all that are not slow."""
+    if names:
+        return tuple(fault for fault in FAULTS if fault.name in names)
+    return tuple(fault for fault in FAULTS if not (short and fault.slow))
+
+
+async def run(stage: Stage, faults: Sequence[Fault], *, scale: Scale, directory: Path) -> dict[str, Any]:
+    """Try the faults one after another; return what is printed."""
+    told = []
+    for fault in faults:
+        stage.directory = directory / fault.name
+        stage.directory.mkdir(parents=True)
+        told.append((await _told(stage, fault, scale)).figures(fault=fault.name, promised=fault.promise))
+    return {
+        "node": stage.nodes[0].kinds,
+        "faults": told,
+        "faults_tried": sum("not_tried" not in each for each in told),
+        "lost": sum(len(each["lost"]) for each in told),
+    }
+
+
+async def _told(stage: Stage, fault: Fault, scale: Scale) -> Told:
+    told, began = Told(), time.monotonic()
+    try:
+        await fault.tried(stage, scale, told)
+    except NotTriedError as error:
+        told.not_tried = str(error)
+    except Exception as error:  # whatever ends a trial is a loss, and the other faults are tried all the same
+        log.exception("fault.not_withstood", fault=fault.name)
+        told.lost.append(Loss(Kind.UNTOLD, f"{type(error).__name__}: {error}"))
+    told.seconds = time.monotonic() - began
+    if not told.checks and not told.not_tried:
+        told.lost.append(Loss(Kind.UNTOLD, "nothing was checked"))
+    return told

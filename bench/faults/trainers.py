@@ -1,0 +1,139 @@
+"""A pod that trains on a GPU and is hit by faults, as it is seen by the runtime and by the API server."""
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from agent.cri.client import CriClient
+from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid
+from bench.faults import looking
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer, Seen
+from hack.fakenvml import control
+
+_TRAINER = "trainer"
+
+
+class Trainer:
+    """One pod. What it was at first is in ``first``."""
+
+    def __init__(self, dev: node.DevNode, observer: Observer, *, cri: CriClient, first: Seen, gpu: int) -> None:
+        self.first = first
+        self.gpu = gpu
+        self._dev = dev
+        self._observer = observer
+        self._cri = cri
+        self._name = ""
+        self._told = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(
+        cls, dev: node.DevNode, name: str, *, observer: Observer, cri: CriClient, **fields: Any
+    ) -> AsyncIterator[Self]:
+        """Run it for the length of the block; yields it training. ``fields`` are those of ``trainer.manifest``."""
+        socket = str(dev.kubelet.pod_resources_socket)
+
+        async def gpu_is_free() -> bool | None:
+            return None if await observer.devices(name, socket=socket) else True
+
+        await observer.create(trainer.manifest(name, node=dev.name, gpus=1, **fields))
+        try:
+            first = await observer.until(name, _trains, timeout=looking.SECONDS, what=f"{name} training")
+            (uuid,) = await observer.devices(name, socket=socket)
+            made = cls(dev, observer, cri=cri, first=first, gpu=dev.gpu_uuids.index(uuid))
+            made._name = name
+            yield made
+        finally:
+            await observer.delete(name)
+            await looking.until(gpu_is_free, what=f"{name} gone, and its GPU free")  # the next one is to have it
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self._name
+
+    @property
+    def uuid(self) -> str:
+        """Its GPU."""
+        return self._dev.gpu_uuids[self.gpu]
+
+    async def see(self) -> Seen:
+        """Return how it looks now, by API and runtime."""
+        return await self._observer.see(self._name)
+
+    async def until(self, holds: Any, *, what: str) -> Seen:
+        """Look until it holds. Raises TimeoutError."""
+        return await self._observer.until(self._name, holds, timeout=looking.SECONDS, what=what)
+
+    async def containers(self) -> tuple[ContainerView, ...]:
+        """Return its trainers that run, by the runtime's word alone."""
+        views = await self._cri.list_containers(pod_uid=PodUid(self.first.uid), name=_TRAINER)
+        return tuple(view for view in views if view.state is ContainerState.RUNNING)
+
+    async def fails(self, code: int = 31) -> ContainerId:
+        """Write an Xid that names the process that runs now; return its container. The API server is not asked."""
+        (running,) = await self.containers()
+        pid = await self._observer.pid(running.id)
+        self._dev.kernel_log.write_xid(code, pci=control.kernel_address(self.gpu), pid=pid, name="sh")
+        return running.id
+
+    async def replaced(self, old: ContainerId) -> float:
+        """Wait until another container runs in the place of ``old``; return the seconds waited. Raises TimeoutError."""
+        began = time.monotonic()
+
+        async def look() -> bool | None:
+            running = await self.containers()
+            return True if len(running) == 1 and running[0].id != old else None
+
+        await looking.until(look, what=f"a successor in {self._name}")
+        return time.monotonic() - began
+
+    async def told(self, old: ContainerId, *, number: int = 1, verified: bool = False) -> Seen:
+        """Wait until the API tells of the restart after ``old``, which has this number or a higher one, and one that it
+        has not told of before. ``verified``: and until it tells that this is verified. Raises TimeoutError.
+        """
+        wanted = max(number, self._told + 1)
+
+        def tells(seen: Seen) -> bool:
+            condition = seen.condition("InPlaceRestart")
+            message = condition.get("message", "")
+            proved = message.endswith("; verified") or not verified
+            return condition.get("status") == "True" and _number(message) >= wanted and proved and shows(seen)
+
+        def shows(seen: Seen) -> bool:
+            shown = seen.container_ids.get(_TRAINER, old)
+            return shown != old and seen.running.get(_TRAINER) == (shown,)
+
+        seen = await self.until(tells, what=f"the word that {self._name} was restarted")
+        self._told = _number(seen.condition("InPlaceRestart")["message"])
+        return seen
+
+    async def verified(self, old: ContainerId) -> Seen:
+        """Wait until the API tells that the restart after ``old`` is verified. Raises TimeoutError."""
+        return await self.told(old, verified=True)
+
+    async def is_in_place(self) -> bool:
+        """Whether it is the pod that it was at first: UID, IP, sandbox, and one trainer that runs."""
+        now = await self.see()
+        same = (now.uid, now.ip, now.sandbox, now.phase) == (
+            self.first.uid, self.first.ip, self.first.sandbox, "Running",
+        )  # fmt: skip
+        return same and len(now.running.get(_TRAINER, ())) == 1
+
+    async def is_untouched(self) -> bool:
+        """Whether every container is the one that it was at first."""
+        now = await self.see()
+        return now.running == self.first.running and now.restart_counts == self.first.restart_counts
+
+
+def _trains(seen: Seen) -> bool:
+    return seen.phase == "Running" and seen.step > 0 and len(seen.running.get(_TRAINER, ())) == 1
+
+
+def _number(message: str) -> int:
+    """Return the number of the restart that a condition tells of."""
+    found = re.search(r" restart (\d+) by ", message)
+    return int(found[1]) if found is not None else 0

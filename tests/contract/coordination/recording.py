@@ -1,0 +1,164 @@
+"""What agents and hubs of each release say, as bytes: recorded once, never changed, taken by every later release.
+
+``python -m tests.contract.coordination.recording RELEASE`` records what today's say; do that when something was added.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from common.pb.coordination.v1 import coordination_pb2 as pb
+
+_DIRECTORY: Final = Path(__file__).with_name("recorded")
+
+_POD: Final = pb.Pod(namespace="team", name="train-0", uid="uid-0")
+_CONTAINER: Final = pb.Container(
+    name="trainer", id="0123456789ab", attempt=3, state=pb.Container.EXITED, exit_code=137, held=True
+)
+_MEMBER: Final = pb.Member(pod=_POD, gang="team/JobSet/train", containers=[_CONTAINER])
+_RESULT: Final = pb.StepResult(
+    round="team/r1",
+    pod=_POD,
+    phase=pb.StepResult.STOPPED,
+    reason="Killed",
+    detail="killed at once",
+    seconds={"stop": 0.5},
+    slipped_seconds=0.25,
+    containers=[_CONTAINER],
+)
+_HELLO: Final = pb.Hello(
+    protocol=1,
+    node="node-1",
+    instance="i-1",
+    agent_version="0.1.0",
+    epoch=7,
+    members=[_MEMBER],
+    results=[_RESULT],
+    can_hold=True,
+)
+_FAULT: Final = pb.Fault(
+    id="fault-1",
+    pod=_POD,
+    gang="team/JobSet/train",
+    container="trainer",
+    kind=pb.Fault.EXIT,
+    code="Exit1",
+    message="it ended",
+    exit_code=1,
+    action_class="RestartApp",
+    device="GPU-0",
+    age_seconds=0.5,
+)
+_SAMPLE: Final = pb.DeviceSample(pod_uid="uid-0", device="GPU-0", utilization=0.5, clock=1.0, power=0.25)
+_STOP: Final = pb.Stop(
+    round="team/r1",
+    gang="team/JobSet/train",
+    attempt=2,
+    cause_code="Exit1",
+    cause_message="it ended",
+    strategy="rerun",
+    hold_seconds=30.0,
+    grace_seconds=1.5,
+    orders=[pb.Order(pod=_POD, action=pb.Order.HOLD, containers=["trainer"])],
+)
+_ANSWER: Final = pb.FaultAnswer(
+    fault_id="fault-1", answer=pb.FaultAnswer.ROUND, round="team/r1", reason="MemberFailed", detail="one failed"
+)
+
+_TODAY: Final[Mapping[str, Message]] = {
+    "hello": pb.AgentMessage(hello=_HELLO),
+    "member": pb.AgentMessage(change=pb.MemberChange(member=_MEMBER)),
+    "gone": pb.AgentMessage(change=pb.MemberChange(gone=_POD)),
+    "fault": pb.AgentMessage(fault=_FAULT),
+    "result": pb.AgentMessage(result=_RESULT),
+    "samples": pb.AgentMessage(samples=pb.Samples(devices=[_SAMPLE])),
+    "welcome": pb.HubMessage(epoch=8, welcome=pb.Welcome(leader="hub-0", protocol=1)),
+    "answer": pb.HubMessage(epoch=8, answer=_ANSWER),
+    "stop": pb.HubMessage(epoch=8, stop=_STOP),
+    "release": pb.HubMessage(epoch=8, release=pb.Release(round="team/r1", pod_uids=["uid-0"])),
+    "abort": pb.HubMessage(epoch=8, abort=pb.Abort(round="team/r1", pod_uids=["uid-0"], reason="Cancelled")),
+    "sync": pb.HubMessage(epoch=8, sync=pb.Sync()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One message of a release: its bytes, and what they say in the words of that release."""
+
+    release: str
+    name: str
+    data: bytes
+    says: Mapping[str, Any]
+    of_hub: bool
+
+    @property
+    def parsed(self) -> Message:
+        """What today's code makes of the bytes."""
+        kind = pb.HubMessage if self.of_hub else pb.AgentMessage
+        return kind.FromString(self.data)
+
+    def __str__(self) -> str:
+        return f"{self.release}-{self.name}"
+
+
+def recordings() -> tuple[Recording, ...]:
+    """Return all of all releases."""
+    return tuple(
+        Recording(path.stem, name, bytes.fromhex(each["bytes"]), each["says"], of_hub=each["from"] == "hub")
+        for path in sorted(_DIRECTORY.glob("*.json"))
+        for name, each in json.loads(path.read_text()).items()
+    )
+
+
+def words(message: Message) -> dict[str, Any]:
+    """Return what a message says."""
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def said(message: Message) -> Iterator[str]:
+    """Yield the full name of each field that a message uses, down to the leaves."""
+    for field, value in message.ListFields():
+        yield field.full_name
+        if _within(field) is not None:
+            for each in value if field.is_repeated else (value,):
+                yield from said(each)
+
+
+def fields(kind: Descriptor) -> Iterator[str]:
+    """Yield the full name of each field that a kind of message can use."""
+    for field in kind.fields:
+        yield field.full_name
+        if (within := _within(field)) is not None:
+            yield from fields(within)
+
+
+def _within(field: FieldDescriptor) -> Descriptor | None:
+    """Return the kind of message that a field holds; None for values and maps of them."""
+    within = field.message_type
+    return within if within is not None and not within.GetOptions().map_entry else None
+
+
+def _record(release: str) -> None:
+    told = {
+        name: {
+            "from": "hub" if isinstance(message, pb.HubMessage) else "agent",
+            "bytes": message.SerializeToString(deterministic=True).hex(),
+            "says": words(message),
+        }
+        for name, message in _TODAY.items()
+    }
+    path = _DIRECTORY / f"{release}.json"
+    if path.exists():
+        raise SystemExit(f"{path} is there: what a release has said is never changed")
+    path.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    _record(sys.argv[1])

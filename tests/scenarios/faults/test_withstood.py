@@ -1,0 +1,28 @@
+"""Nothing is lost when what surrounds the product fails: the short form of ``python -m bench.faults``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bench.faults import suite
+
+pytestmark = [pytest.mark.devnode, pytest.mark.timeout(960)]
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in suite.chosen((), short=True)])
+def test_it_is_withstood(printed: Mapping[str, Any], name: str) -> None:
+    (told,) = [each for each in printed["faults"] if each["fault"] == name]
+    assert told["lost"] == [], printed["stderr"]
+    if "not_tried" in told:
+        pytest.skip(told["not_tried"])
+    assert told["tried"]
+    assert told["checks"] > 0
+
+
+def test_the_programs_last_words_agree(printed: Mapping[str, Any]) -> None:
+    lost = sum(len(each["lost"]) for each in printed["faults"])
+    tried = [each for each in printed["faults"] if "not_tried" not in each]
+    assert (printed["faults_tried"], printed["lost"]) == (len(tried), lost)
+    assert len(printed["faults"]) == len(suite.chosen((), short=True))
+    assert printed["status"] == (1 if lost else 0)

@@ -1,0 +1,108 @@
+"""The fault suite and docs/operations.md promise the same, and a suite that has checked nothing has proved nothing."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bench.faults import suite
+from bench.faults.scale import SHORT, Scale
+from bench.faults.stage import Stage
+from bench.faults.suite import Fault
+from bench.faults.telling import Kind, NotTriedError, Told
+
+TEXT = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+SECTION = TEXT.split("\n## What it withstands\n")[1].split("\n## ")[0]
+
+
+def promises() -> list[str]:
+    """Return the promises of the section: the sentences in bold type, however their lines are broken."""
+    return [" ".join(each.split()) for each in re.findall(r"\*\*(.+?)\*\*", SECTION, re.DOTALL)]
+
+
+def test_what_is_promised_is_tried_and_what_is_tried_is_promised() -> None:
+    assert promises() == [fault.promise for fault in suite.FAULTS]
+
+
+def test_no_fault_has_the_name_of_another() -> None:
+    assert len({fault.name for fault in suite.FAULTS}) == len(suite.FAULTS)
+
+
+def test_a_short_run_leaves_out_what_is_slow_unless_it_is_named() -> None:
+    slow = {fault.name for fault in suite.FAULTS if fault.slow}
+    assert slow
+    assert {fault.name for fault in suite.chosen((), short=True)} == {fault.name for fault in suite.FAULTS} - slow
+    assert suite.chosen((), short=False) == suite.FAULTS
+    assert {fault.name for fault in suite.chosen(slow, short=True)} == slow
+
+
+class OneNode:
+    """As much of a stage as the suite itself needs."""
+
+    def __init__(self) -> None:
+        self.nodes = [self]
+        self.kinds = {"api": "none"}
+        self.directory = Path()
+
+
+async def told(tmp_path: Path, tried: Any) -> dict[str, Any]:
+    faults = [Fault("one", "It holds.", tried), Fault("two", "It holds.", fine)]
+    stage = cast("Stage", OneNode())
+    return await suite.run(stage, faults, scale=SHORT, directory=tmp_path)
+
+
+async def fine(stage: Stage, scale: Scale, told: Told) -> None:
+    told.keeps(Kind.ROUND, "a round", holds=True)
+
+
+async def nothing(stage: Stage, scale: Scale, told: Told) -> None:
+    told.tries("nothing")
+
+
+async def breaks(stage: Stage, scale: Scale, told: Told) -> None:
+    told.keeps(Kind.ROUND, "a round", holds=True)
+    raise TimeoutError("it did not come")
+
+
+async def loses(stage: Stage, scale: Scale, told: Told) -> None:
+    told.keeps(Kind.VERDICT, "the verdict of GPU-0", holds=False)
+
+
+async def cannot(stage: Stage, scale: Scale, told: Told) -> None:
+    raise NotTriedError("no memory cgroup can be made")
+
+
+async def test_what_cannot_be_tried_here_is_said_and_not_counted(tmp_path: Path) -> None:
+    printed = await told(tmp_path, cannot)
+    assert (printed["faults_tried"], printed["lost"]) == (1, 0)
+    assert printed["faults"][0]["not_tried"] == "no memory cgroup can be made"
+
+
+async def test_nothing_is_lost_where_everything_holds(tmp_path: Path) -> None:
+    printed = await told(tmp_path, fine)
+    assert (printed["faults_tried"], printed["lost"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("tried", "loss"),
+    [
+        (nothing, "untold: nothing was checked"),
+        (breaks, "untold: TimeoutError: it did not come"),
+        (loses, "verdict: the verdict of GPU-0"),
+    ],
+)
+async def test_what_does_not_hold_is_lost_and_the_next_fault_is_tried_all_the_same(
+    tmp_path: Path, tried: Any, loss: str
+) -> None:
+    printed = await told(tmp_path, tried)
+    assert (printed["faults_tried"], printed["lost"]) == (2, 1)
+    assert printed["faults"][0]["lost"] == [loss]
+    assert printed["faults"][0]["promised"] == "It holds."
+
+
+def test_a_figure_that_is_told_again_becomes_a_list() -> None:
+    made = Told()
+    for value in (1, 2, 3):
+        made.measures("ms", value)
+    assert made.measured == {"ms": [1, 2, 3]}

@@ -1,0 +1,77 @@
+"""What the fault suite breaks things with: a clock that jumps, and a relay that speaks as other releases do."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.faults.looking import Log
+from bench.faults.relay import Accent
+from common.pb.coordination.v1 import coordination_pb2 as pb
+from hack.devnode.wallclock import WallClock
+
+HOUR = 3600.0
+TELL = "import time; input(); print(time.time(), time.monotonic(), flush=True); input(); print(time.time(), flush=True)"
+
+
+def test_a_clock_of_its_own_jumps_while_the_process_runs_and_no_other_clock_does(tmp_path: Path) -> None:
+    with WallClock.made(tmp_path) as clock:
+        child = subprocess.Popen(
+            [sys.executable, "-c", TELL],
+            env={**os.environ, **clock.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            clock.set(ahead=HOUR)
+            before = time.time(), time.monotonic()
+            child.stdin.write("\n")
+            child.stdin.flush()
+            told = [float(each) for each in child.stdout.readline().split()]
+            after = time.time(), time.monotonic()
+            assert before[0] + HOUR <= told[0] <= after[0] + HOUR
+            assert before[1] <= told[1] <= after[1]
+            clock.set(ahead=-HOUR)
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert float(child.stdout.readline()) < before[0]
+
+
+def heard(accent: Accent, message: pb.HubMessage) -> list[pb.HubMessage]:
+    return [pb.HubMessage.FromString(each) for each in accent.of(message)]
+
+
+@pytest.mark.parametrize("protocol", [None, 1, 2])
+def test_a_welcome_names_the_protocol_of_the_accent(protocol: int | None) -> None:
+    (welcome,) = heard(Accent(protocol=protocol), pb.HubMessage(epoch=7, welcome=pb.Welcome(leader="a", protocol=1)))
+    assert welcome == pb.HubMessage(epoch=7, welcome=pb.Welcome(leader="a", protocol=protocol or 0))
+
+
+def test_the_next_release_says_what_nobody_knows_yet_and_nothing_known_is_lost_by_it() -> None:
+    said = pb.HubMessage(epoch=7, release=pb.Release(round="team/r1", pod_uids=["uid-0"]))
+    known, unknown = heard(Accent(protocol=2, news=True), pb.HubMessage.FromString(said.SerializeToString()))
+    assert known.SerializeToString() != said.SerializeToString()
+    known.DiscardUnknownFields()
+    assert known == said
+    assert (unknown.epoch, unknown.WhichOneof("body")) == (7, None)
+    assert unknown != pb.HubMessage(epoch=7)
+
+
+def test_a_log_is_read_from_where_it_was_and_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "agent.log"
+    path.write_text(json.dumps({"event": "restart.acted", "restart": "before"}) + "\n")
+    log = Log(path)
+    with path.open("a") as file:
+        file.write("Traceback\n")
+        file.write(json.dumps({"event": "restart.acted", "restart": "r1"}) + "\n")
+        file.write(json.dumps({"event": "restart.finished", "restart": "r1"}) + "\n")
+        file.write('{"event": "restart.ac')
+    assert [each["restart"] for each in log.events("restart.acted")] == ["r1"]
+    assert log.events("restart.acted", restart="r2") == []
