@@ -171,6 +171,8 @@ class Freezer:
             if not self._is_mine(mark.owner):
                 continue
             held = mark.state == _HELD
+            if held and mark.text in keep and not group.frozen:
+                continue  # who marked it was killed before he froze it: it runs, and whoever looks at that freezes it
             found.setdefault(mark.text, {})[container_id] = held
             self._groups[container_id] = group
             if held and mark.text not in keep:

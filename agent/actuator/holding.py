@@ -1,7 +1,8 @@
 """What one member of a round holds: whatever starts in its pod under some names, until it is let go."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -34,6 +35,20 @@ class Freezer(Protocol):
     def kill(self, container_id: ContainerId) -> None: ...
 
 
+@dataclass(slots=True)
+class Fate:
+    """What has become of what is held; ``heir`` is that of whoever has taken it over."""
+
+    let_go: bool = False
+    killed: bool = False
+    heir: "Fate | None" = None
+
+    @property
+    def last(self) -> "Fate":
+        """Return what counts now."""
+        return self if self.heir is None else self.heir.last
+
+
 class Holding:
     """Holds one pod's containers of these names. ``mark`` is written on them.
 
@@ -45,13 +60,13 @@ class Holding:
         self.names = frozenset(names)
         self.mark = mark
         self.spared: frozenset[ContainerId] = frozenset()
+        self.fate = Fate()
         self.slipped = 0.0
         self.foreign = 0
         self.failed = ""
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
-        self._let_go = self._killed = False
         self._armed: dict[ContainerId, Held] = {}
         self._borrowed: set[ContainerId] = set()
         self._held: dict[ContainerId, asyncio.Task[None]] = {}
@@ -73,7 +88,7 @@ class Holding:
 
     def stands_still(self, container_id: ContainerId) -> bool:
         """Whether a container has been frozen, and not let go: no signal but SIGKILL reaches it."""
-        return container_id in self._held and not self._let_go
+        return container_id in self._held and not self.fate.let_go
 
     def takes(self, name: str) -> bool:
         """Whether a container of that name is to be held."""
@@ -113,17 +128,26 @@ class Holding:
         """Let everything run, and hold no more; return what runs now. May be called again: nothing is let go twice."""
         if not self._on:
             return frozenset()
-        self._on, self._let_go = False, True
+        self._on, self.fate.let_go = False, True
         runs = frozenset(container_id for container_id in self._held if self._freezer.thaw(container_id))
         self._release()
         return runs
 
-    def hand_on(self) -> frozenset[ContainerId]:
-        """Hold no more, but leave frozen what is: somebody else takes it over."""
+    def hand_on(self, to: "Holding | None" = None) -> frozenset[ContainerId]:
+        """Hold no more, but leave frozen what is: somebody else takes it over, ``to`` also what is about to be."""
         held = self.held
+        if to is not None and self._on:
+            waiting = self._armed.keys() - self._held.keys() - self._borrowed
+            to.inherit(self._held, armed={container_id: self._armed.pop(container_id) for container_id in waiting})
+            self.fate.heir = to.fate
         self._on = False
         self._release()
         return held
+
+    def inherit(self, held: Mapping[ContainerId, "asyncio.Task[None]"], *, armed: Mapping[ContainerId, Held]) -> None:
+        """Take over what another one freezes (``hand_on``), and what it is ready for."""
+        self._held.update(held)
+        self._armed.update(armed)
 
     def adopt(self, containers: Iterable[ContainerId]) -> None:
         """Take over what somebody else has frozen."""
@@ -134,7 +158,7 @@ class Holding:
         """End everything that is held, and hold no more."""
         if not self._on:
             return
-        self._killed = True
+        self.fate.killed = True
         for container_id in self.hand_on():
             self._freezer.kill(container_id)
 
@@ -149,9 +173,10 @@ class Holding:
         finally:
             self._disarm(container_id)
         self.slipped = max(self.slipped, ran)
-        if self._let_go:
+        fate = self.fate.last
+        if fate.let_go:
             self._freezer.thaw(container_id)  # meanwhile
-        elif self._killed:
+        elif fate.killed:
             self._freezer.kill(container_id)
 
     def _disarm(self, container_id: ContainerId) -> None:

@@ -60,11 +60,12 @@ class Roots:
     def _look(self, mounts: TextIO, wake: int) -> bool:
         """Call those whose root is there; False when nobody waits any more, and this thread has ended."""
         mounts.seek(0)
-        found = dict(_roots(mounts.read()))
+        mountinfo = mounts.read()
         with self._lock:
             _drain(wake)
-            for container_id in found.keys() & self._awaited.keys():
-                self._awaited.pop(container_id)(self.runtime / "root" / found[container_id].lstrip("/"))
+            found = {each: root for each in self._awaited if (root := _root(each, mountinfo)) is not None}
+            for container_id, root in found.items():
+                self._awaited.pop(container_id)(self.runtime / "root" / root.lstrip("/"))
             if self._awaited:
                 return True
             self._close(wake)
@@ -80,18 +81,27 @@ class Roots:
         os.close(wake)
 
 
-def _roots(mountinfo: str) -> Iterator[tuple[ContainerId, str]]:
-    """Yield containers and where their roots are mounted, from the text of ``/proc/<pid>/mountinfo``.
+def _root(container_id: ContainerId, mountinfo: str) -> str | None:
+    """Return where a container's root is mounted, from the text of ``/proc/<pid>/mountinfo``; None: it is not (yet).
 
-    Overlays only: they are filesystems of their own. To mark what a bind mount shows would stop the whole node.
+    Overlays only: they are filesystems of their own. To mark what a bind mount shows would stop the whole node. The
+    text has thousands of lines on a busy node, and is looked at for each container that is started: only lines with
+    the container's name are taken apart.
     """
-    for line in mountinfo.splitlines():
+    end = f"/{container_id}/rootfs"
+    for line in _lines_with(f"{end} ", mountinfo):
         place, _, kind = line.partition(" - ")
-        if kind.startswith("overlay "):
-            mount_point = place.split()[4]
-            above, _, name = mount_point.rpartition("/")
-            if name == "rootfs":
-                yield ContainerId(above.rpartition("/")[2]), mount_point
+        if kind.startswith("overlay ") and (mount_point := place.split()[4]).endswith(end):
+            return mount_point
+    return None
+
+
+def _lines_with(words: str, text: str) -> Iterator[str]:
+    at = text.find(words)
+    while at >= 0:
+        end = text.find("\n", at)
+        yield text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
+        at = text.find(words, at + 1)
 
 
 def _drain(wake: int) -> None:

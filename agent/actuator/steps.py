@@ -173,7 +173,7 @@ class Run(Calls[_Intent]):
     ) -> list[tuple[steps.Step, cri_errors.CriError]]:
         """Take steps side by side; return those that failed, and how."""
         begun = asyncio.get_running_loop().time()
-        results = await asyncio.gather(*(self._try(step, changes) for step in todo))
+        results = await aio.side_by_side(*(self._try(step, changes) for step in todo))
         self.spent(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)

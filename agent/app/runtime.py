@@ -34,6 +34,7 @@ from agent.history.store import HistoryError, Store
 from agent.reporters.pod_conditions import PodConditionReporter
 from agent.settings import Settings
 from agent.sources.containers import ContainerWatch
+from agent.sources.foreknowledge import Foreknowledge
 from agent.sources.heartbeats import HeartbeatSource
 from agent.sources.nvml.driver import Driver
 from agent.sources.owners import OwnerLookup
@@ -128,6 +129,8 @@ class RuntimePart:
             restarts = await self._begin(cri, watch, tasks=tasks, socket_path=choice.path)
             if self._hub is not None:
                 assert self.rounds is not None
+                known = Foreknowledge(runtime=cri, events=watch, pods=self._pods)
+                aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
                 hub = self._hub.run(rounds=self.rounds, containers=watch, runtime=cri, can_hold=self._can_hold)
                 aio.spawn_eternal(tasks, hub, name="hub")
             heartbeats = HeartbeatSource(

@@ -58,6 +58,11 @@ class Connection:
         self._leaving = False
         self._left = asyncio.Event()
 
+    @property
+    def is_welcomed(self) -> bool:
+        """Whether there is a replica that leads, and hears us."""
+        return self._welcomed_at is not None
+
     async def run(self) -> None:
         """Connect for ever."""
         backoff = aio.Backoff(first=self._limits.first_wait, limit=self._limits.longest_wait)

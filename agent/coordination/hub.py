@@ -85,6 +85,10 @@ class Hub:
         """Tell of a fault and return what becomes of it. Never raises; see ``Desk``."""
         return await self._desk.take(target, cause, kind=kind)
 
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        """Tell that a container's device is lost for good (``agent.engine.lost_devices.Tell``); see ``Desk``."""
+        return await self._desk.device_lost(target, cause)
+
     async def leave(self, *, timeout: float) -> None:
         """Say what is left to say, such as how rounds have gone, and end the stream."""
         if self._connection is not None:
@@ -106,7 +110,9 @@ class Hub:
                 tasks.create_task(work, name=f"round {order.round} of {pod}")
 
             def failed(failure: Failure) -> None:
-                tasks.create_task(self._desk.tell(failure), name=f"fault of {failure.container.ref}")
+                guarded = rounds.guarding(failure.container) if self._is_heard else None
+                work = self._desk.tell(failure, guarded=guarded)
+                tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
             def changed(uid: PodUid) -> None:
                 outbox.changed(uid)
@@ -136,6 +142,10 @@ class Hub:
             await members.until_known()
             aio.spawn_eternal(tasks, self._sampler(outbox).run(), name="gang-samples")
             aio.spawn_eternal(tasks, self._connection.run(), name="hub-connection")
+
+    @property
+    def _is_heard(self) -> bool:
+        return self._connection is not None and self._connection.is_welcomed
 
     def _introduction(self, fence: Fence, rounds: ports.Rounds, *, can_hold: bool) -> Introduction:
         return Introduction(

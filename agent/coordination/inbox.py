@@ -8,6 +8,7 @@ from agent.coordination import ports, wire
 from agent.coordination.faults import OpenFaults
 from agent.coordination.fence import Fence
 from agent.coordination.metrics import IN, HubMetrics
+from agent.coordination.troubles import Rank, Trouble, TroubleError
 from agent.model.rounds import Order
 from agent.model.workloads import PodRef, PodUid
 from common.pb.coordination.v1 import coordination_pb2 as pb
@@ -42,7 +43,7 @@ class Inbox:
     async def take(self, message: pb.HubMessage | None) -> str | None:
         """Obey a message; return the leader's name when it is a Welcome. None are bytes that are no message.
 
-        Raises StaleLeaderError when a leader welcomes us that is none any more.
+        Raises StaleLeaderError when a leader welcomes us that is none any more, TroubleError when it is too old for us.
         """
         body = message.WhichOneof("body") if message is not None else None
         self._metrics.messages.labels(IN, body or "unknown").inc()
@@ -55,7 +56,7 @@ class Inbox:
             if body == "welcome":
                 raise StaleLeaderError(f"its epoch is {message.epoch}, and {self._fence.obeyed} was obeyed already")
         elif body == "welcome":
-            return message.welcome.leader
+            return _leader(message.welcome)
         else:
             self._obey(message, body)
         return None
@@ -104,6 +105,15 @@ class Inbox:
     def _ignored(self, reason: str, **about: object) -> None:
         self._metrics.ignored.labels(reason).inc()
         log.debug("hub.ignored", reason=reason, **about)
+
+
+def _leader(welcome: pb.Welcome) -> str:
+    """Return the leader's name. Raises TroubleError when it speaks a protocol that we do not understand any more."""
+    protocol = welcome.protocol or 1  # hubs of protocol 1 may not name it
+    if protocol < wire.OLDEST:
+        what = f"the hub {welcome.leader} speaks protocol {protocol}, this agent {wire.OLDEST} to {wire.PROTOCOL}"
+        raise TroubleError(Trouble(what, "upgrade the controller", Rank.REFUSED))
+    return welcome.leader
 
 
 def _uids(said: pb.Release | pb.Abort) -> frozenset[PodUid]:

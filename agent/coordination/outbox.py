@@ -16,6 +16,9 @@ from common.pb.coordination.v1 import coordination_pb2 as pb
 
 MOST: Final = 1024
 """Pods, and results, that may wait to be told. With more a Hello, which tells all, is the shorter way."""
+SETTLING: Final = 0.5
+"""Seconds for which a pod's change waits for those that come with it: in a round a member changes ten times, and the
+controller is told of its steps anyway."""
 
 Loads = Mapping[tuple[PodUid, GpuUuid], Load]
 
@@ -41,12 +44,20 @@ class Introduction:
 
 
 class Outbox:
-    """What waits. Only open faults do while there is no stream: the Hello of the next one tells all else."""
+    """What waits. Only open faults do while there is no stream: the Hello of the next one tells all else.
 
-    def __init__(self, *, introduction: Introduction, members: Members, faults: OpenFaults) -> None:
+    A change of a pod waits for ``settling`` seconds, nothing else does.
+    """
+
+    def __init__(
+        self, *, introduction: Introduction, members: Members, faults: OpenFaults, settling: float = SETTLING
+    ) -> None:
         self._introduction = introduction
         self._members = members
         self._faults = faults
+        self._settling = settling
+        self._settles: asyncio.TimerHandle | None = None
+        self._unsettled: dict[PodUid, None] = {}
         self._told: dict[PodUid, Member] = {}
         self._changed: dict[PodUid, None] = {}
         self._results: dict[tuple[str, PodUid], Standing] = {}
@@ -75,16 +86,24 @@ class Outbox:
         self.wake()
 
     def changed(self, uid: PodUid) -> None:
-        """Tell how a pod looks now, if it looks different."""
+        """Tell how a pod looks, if it looks different, when that has settled."""
         if self._open:
-            self._changed[uid] = None
-            self._bounded()
+            self._unsettled[uid] = None
+            if self._settles is None:
+                self._settles = asyncio.get_running_loop().call_later(self._settling, self.settle)
+
+    def settle(self) -> None:
+        """Tell of all changes now."""
+        self._changed |= self._unsettled
+        self._stay_settled()
+        self._bounded()
 
     def result(self, standing: Standing) -> None:
         """Tell where a member stands in its round; its containers will look different, too."""
         if self._open:
             self._results[standing.round, standing.pod.uid] = standing
             self.changed(standing.pod.uid)
+            self._bounded()
 
     def samples(self, loads: Loads) -> None:
         """Tell how devices do, unless later samples come first."""
@@ -95,6 +114,7 @@ class Outbox:
     def leave(self) -> None:
         """Have ``next`` return None as soon as nothing is left."""
         self._leaving = True
+        self.settle()
         self.wake()
 
     def wake(self) -> None:
@@ -164,7 +184,14 @@ class Outbox:
             self._hello_due = True
         self.wake()
 
+    def _stay_settled(self) -> None:
+        self._unsettled = {}
+        if self._settles is not None:
+            self._settles.cancel()
+            self._settles = None
+
     def _forget(self) -> None:
+        self._stay_settled()
         self._changed.clear()
         self._results.clear()
         self._samples = None

@@ -14,6 +14,7 @@ from agent.coordination import wire
 from agent.coordination.inbox import StaleLeaderError
 from agent.coordination.metrics import OUT, HubMetrics
 from agent.coordination.outbox import Outbox
+from agent.coordination.troubles import TroubleError
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 _METHOD: Final = f"/{pb.DESCRIPTOR.services_by_name['Coordination'].full_name}/Connect"
@@ -75,6 +76,6 @@ async def _hear(stream: Call, take: Take, *, welcome_within: float) -> Exception
             while isinstance(heard := await stream.read(), Heard):
                 if await take(heard.message):
                     patience.reschedule(None)
-    except (grpc.aio.AioRpcError, TimeoutError, StaleLeaderError) as error:
+    except (grpc.aio.AioRpcError, TimeoutError, StaleLeaderError, TroubleError) as error:
         return error
     return None

@@ -16,6 +16,8 @@ from agent.model.workloads import ContainerState, PodRef, PodUid
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 PROTOCOL: Final = 1
+OLDEST: Final = 1
+"""The oldest protocol of a hub that this agent understands. A newer hub knows whether it understands this agent."""
 LONGEST_TEXT: Final = 1024
 """Characters of a text for people; more is cut off."""
 LONGEST_WORD: Final = 128

@@ -2,9 +2,9 @@
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.cri import errors
 from agent.model.workloads import (
@@ -25,6 +25,8 @@ POD_NAME_LABEL = "io.kubernetes.pod.name"
 POD_NAMESPACE_LABEL = "io.kubernetes.pod.namespace"
 POD_UID_LABEL = "io.kubernetes.pod.uid"
 CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
+
+_Listed = TypeVar("_Listed", api_pb2.Container, api_pb2.PodSandbox)
 
 _INFO_KEY = "info"  # of the verbose map: one JSON object, in containerd and in CRI-O
 
@@ -123,6 +125,27 @@ def container_view(container: api_pb2.Container | api_pb2.ContainerStatus, *, sa
         created_at=container.created_at,
         restart_id=container.annotations.get(clone.RESTART_ID_ANNOTATION),
     )
+
+
+def container_views(listed: Iterable[api_pb2.Container]) -> tuple[ContainerView, ...]:
+    """Return kubelet's containers of a listing, oldest first."""
+    views = (container_view(item, sandbox_id=item.pod_sandbox_id) for item in listed)
+    return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+
+
+def sandbox_views(listed: Iterable[api_pb2.PodSandbox]) -> tuple[SandboxView, ...]:
+    """Return kubelet's sandboxes of a listing, oldest first."""
+    views = (sandbox_view(item) for item in listed)
+    return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+
+
+def by_pod(listed: Iterable[_Listed], *, pods: Collection[PodUid]) -> Mapping[PodUid, Sequence[_Listed]]:
+    """Return what a listing shows of these pods; of the others nothing is read but the name."""
+    found: dict[PodUid, list[_Listed]] = {uid: [] for uid in pods}
+    for item in listed:
+        if (mine := found.get(PodUid(item.labels.get(POD_UID_LABEL, "")))) is not None:
+            mine.append(item)
+    return found
 
 
 def sandbox_view(sandbox: api_pb2.PodSandbox) -> SandboxView | None:

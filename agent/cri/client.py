@@ -6,20 +6,24 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
 
 from agent.cri import answers, errors
 from agent.cri.answers import Capabilities, ContainerInfo, ExecResult, RuntimeVersion
+from agent.cri.listings import Listings
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId, SandboxView
 from common import grpcio
 from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _ENDS_KNOWN = 4096  # containers; where there is no event stream the news of an end comes seconds later
+_SANDBOXES_KNOWN = 256
+_RUNNING_KNOWN = 256
 
-_STATE_VALUES = {state: api_pb2.ContainerStateValue(state=value) for value, state in answers.STATES.items()}
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class CriClient:
         self._channel = grpcio.unix_channel(socket)
         self._stub = api_pb2_grpc.RuntimeServiceStub(self._channel)
         self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
+        self._running: collections.OrderedDict[ContainerId, ContainerInfo] = collections.OrderedDict()
+        self._sandbox_configs: collections.OrderedDict[SandboxId, Mapping[str, Any]] = collections.OrderedDict()
+        self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,42 +101,56 @@ class CriClient:
         name: str | None = None,
         state: ContainerState | None = None,
     ) -> tuple[ContainerView, ...]:
-        """List kubelet's containers that match all that is given, oldest first."""
-        wanted = api_pb2.ContainerFilter(
-            pod_sandbox_id=sandbox_id or "",
-            state=_STATE_VALUES[state] if state is not None else None,
-            label_selector=_selector({answers.POD_UID_LABEL: pod_uid, answers.CONTAINER_NAME_LABEL: name}),
-        )
-        with self._errors("ListContainers"):
-            answer = await self._stub.ListContainers(
-                api_pb2.ListContainersRequest(filter=wanted), timeout=self._deadlines.read
-            )
-        views = (answers.container_view(item, sandbox_id=item.pod_sandbox_id) for item in answer.containers)
-        return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+        """List kubelet's containers that match all that is given, oldest first.
+
+        Who asks about a pod while others do shares their call.
+        """
+        if pod_uid is not None and sandbox_id is None and state is None:
+            found = await self._listings.containers_of(pod_uid)
+            return tuple(view for view in found if name is None or view.ref.name == name)
+        return await self._listings.containers(pod_uid=pod_uid, sandbox_id=sandbox_id, name=name, state=state)
 
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]:
         """List kubelet's pod sandboxes, of one pod or of all, oldest first."""
-        wanted = api_pb2.PodSandboxFilter(label_selector=_selector({answers.POD_UID_LABEL: pod_uid}))
-        with self._errors("ListPodSandbox"):
-            answer = await self._stub.ListPodSandbox(
-                api_pb2.ListPodSandboxRequest(filter=wanted), timeout=self._deadlines.read
-            )
-        views = (answers.sandbox_view(item) for item in answer.items)
-        return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+        return await (self._listings.sandboxes_of(pod_uid) if pod_uid is not None else self._listings.sandboxes())
 
     async def container_info(self, container_id: ContainerId) -> ContainerInfo:
         """Ask everything about one container. Raises NotFound, or InvalidAnswer when it is not kubelet's."""
         return answers.container_info(await self._status(container_id), endpoint=self.endpoint)
 
+    async def info_of(self, view: ContainerView) -> ContainerInfo:
+        """Return everything about a container that has just been listed. Raises as ``container_info`` does.
+
+        What is told of it does not change while it runs, and so is asked for once until it is forgotten.
+        """
+        if view.state is ContainerState.RUNNING and (known := self._running.get(view.id)) is not None:
+            return known
+        info = await self.container_info(view.id)
+        if info.state is ContainerState.RUNNING:
+            _remember(self._running, view.id, info, most=_RUNNING_KNOWN)
+        return info
+
+    def forget(self, container_id: ContainerId) -> None:
+        """Forget what is known of a container that runs no more."""
+        self._running.pop(container_id, None)
+
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
-        """Return the sandbox's config as the runtime's JSON has it, or None when it hides it. Raises NotFound."""
+        """Return the sandbox's config as the runtime's JSON has it, or None when it hides it. Raises NotFound.
+
+        It is what the sandbox was made with, and so is asked for once.
+        """
+        if (known := self._sandbox_configs.get(sandbox_id)) is not None:
+            return known
         with self._errors("PodSandboxStatus"):
             answer = await self._stub.PodSandboxStatus(
                 api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True),
                 timeout=self._deadlines.read,
             )
         config = answers.verbose_info(answer.info, endpoint=self.endpoint).get("config")
-        return config if isinstance(config, dict) else None
+        if not isinstance(config, dict):
+            return None
+        _remember(self._sandbox_configs, sandbox_id, config, most=_SANDBOXES_KNOWN)
+        return config
 
     async def create_container(
         self, *, sandbox_id: SandboxId, config: api_pb2.ContainerConfig, sandbox_config: api_pb2.PodSandboxConfig
@@ -196,9 +217,7 @@ class CriClient:
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
 
     def _note_end(self, container_id: ContainerId) -> None:
-        self._ended[container_id] = None
-        while len(self._ended) > _ENDS_KNOWN:
-            self._ended.popitem(last=False)
+        _remember(self._ended, container_id, None, most=_ENDS_KNOWN)
 
     async def _status(self, container_id: ContainerId) -> api_pb2.ContainerStatusResponse:
         request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
@@ -244,5 +263,8 @@ def _gone_is_done() -> Iterator[None]:
             raise
 
 
-def _selector(labels: Mapping[str, str | None]) -> dict[str, str]:
-    return {key: value for key, value in labels.items() if value is not None}
+def _remember(known: "collections.OrderedDict[_Key, _Value]", key: _Key, value: _Value, *, most: int) -> None:
+    """Remember the latest, and no more than so many."""
+    known[key] = value
+    while len(known) > most:
+        known.popitem(last=False)

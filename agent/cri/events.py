@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -149,6 +150,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._known: dict[ContainerId, ContainerView] | None = None
+        self._in_order: tuple[ContainerView, ...] | None = None  # None: something has changed
         self._stream_since = 0
         # Ids are never used again: whatever the stream still says of these is late.
         self._gone: set[ContainerId] = set()
@@ -156,7 +158,9 @@ class Ledger:
 
     def containers(self) -> tuple[ContainerView, ...]:
         """Return all that is known, oldest first."""
-        return tuple(sorted((self._known or {}).values(), key=lambda view: view.created_at))
+        if self._in_order is None:
+            self._in_order = tuple(sorted((self._known or {}).values(), key=operator.attrgetter("created_at")))
+        return self._in_order
 
     def stream_opened(self, *, at: int) -> None:
         """Note that a stream was opened at ``at`` (Unix nanoseconds), before the listing that comes next."""
@@ -172,6 +176,7 @@ class Ledger:
         steps = self.untold(listing, at=at)
         before = self._known or {}
         self._known = {view.id: _settled(before.get(view.id), view) for view in listing}
+        self._in_order = None
         self._gone_before, self._gone = self._gone, {step.container_id for step in _deletions(steps)}
         return steps
 
@@ -185,6 +190,7 @@ class Ledger:
         described = seen.container if seen.container is not None else before
         if described is None:
             return ()  # not kubelet's, or gone before it could be described
+        self._in_order = None
         if seen.kind is EventKind.DELETED:
             self._gone.add(seen.container_id)
             self._known.pop(seen.container_id, None)

@@ -1,7 +1,6 @@
 """One restart on its way through the engine, whatever its strategy: how to carry it out, and what must come of it."""
 
 import abc
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +13,7 @@ from agent.engine import ports, targets
 from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, ContainerView, PodView
 from agent.restart import intents, steps
 from agent.restart.intents import Strategy
+from common import aio
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class SwapAct(Act):
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
         outcome = outcomes.together(
-            await asyncio.gather(
+            await aio.side_by_side(
                 *(
                     swapper.carry_out(
                         swap.intent,
@@ -152,7 +152,7 @@ class SwapAct(Act):
     async def resolve(self, outcome: Outcome) -> Outcome:
         swapper = self.outside.actuators.swap
         again = outcomes.together(
-            await asyncio.gather(
+            await aio.side_by_side(
                 *(
                     swapper.carry_out(swap.intent, material=None, followed=self.followed, holding=self.holding)
                     for swap in self.swaps
@@ -164,7 +164,7 @@ class SwapAct(Act):
     async def released(self) -> None:
         assert self.holding is not None
         swapper = self.outside.actuators.swap
-        await asyncio.gather(
+        await aio.side_by_side(
             *(swapper.released(swap.intent, material=swap.material, holding=self.holding) for swap in self.swaps)
         )
 

@@ -24,11 +24,12 @@ from agent.restart.verification import Check, CheckState
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds: ``kubelet`` to show a swap's survivors in its status, ``pod`` to have a whole pod up again,
-    ``devices`` to answer a question."""
+    ``devices`` and the ``api`` server to answer a question."""
 
     kubelet: float = 15.0
     pod: float = 60.0
     devices: float = 2.0
+    api: float = 5.0
 
 
 class Aftermath:
@@ -65,9 +66,19 @@ class Aftermath:
                 outcome = await act.resolve(outcome)
         outcome = await act.resolve(outcome)
         awaited = act.awaited(outcome)
-        pod = self._outside.pods.pods().get(uid)
-        agrees = verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+        agrees = await self._kubelet_agrees(act, outcome, awaited=awaited)
         return outcome, (agrees, await self._one_running(act, outcome, awaited=awaited))
+
+    async def _kubelet_agrees(self, act: Act, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+        """What an API server that hangs has told last disproves nothing: it is asked before kubelet's consent fails."""
+
+        def check(pod: PodView | None) -> Check:
+            return verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+
+        told = check(self._outside.pods.pods().get(act.target.pod.uid))
+        if told.state is not CheckState.FAILED:
+            return told
+        return check(await self._outside.pods.ask(act.target.pod, timeout=self._patience.api))
 
     async def _one_running(self, act: Act, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:

@@ -75,6 +75,15 @@ class Catcher:
                 await asyncio.gather(*(self._holding.hold(container_id) for container_id in taken))
                 return
 
+    async def catch_up(self, ended: ContainerView) -> None:
+        """Hold what somebody else has made in the place of a container, of which no event has told here."""
+        for view in self._outside.events.containers():
+            if view.ref == ended.ref and view.created_at > ended.created_at and view.restart_id is None:
+                if view.state is ContainerState.CREATED:
+                    await self._holding.expect(view.id)
+                elif _runs(view):
+                    self._catch(view)
+
     async def end(self, container_id: ContainerId) -> bool:
         """End a container that runs beside the newest one of its name: a restart before has not come to its end.
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -144,7 +144,7 @@ class Member:
         if self._word is not None:
             self._word = Word.SUPERSEDED if word is Word.SUPERSEDED else self._word
             return
-        log.info("round.word", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
+        log.debug("round.word", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
         self._word = word
         if not self._is_disputed:
             self._let_go()
@@ -168,20 +168,25 @@ class Member:
             seconds=MappingProxyType(dict(self._seconds)),
             slipped=self.holding.slipped,
         )
-        log.info(
-            "round.standing",
-            round=self.order.round,
-            pod=str(self.pod),
-            phase=phase.value,
-            reason=reason,
-            detail=detail,
-            milliseconds={name: round(seconds * 1000, 1) for name, seconds in self._seconds.items()},
-            slipped_milliseconds=round(self.holding.slipped * 1000, 1),
-            foreign=self.holding.foreign,
-        )
+        if phase is not Phase.STOPPED:  # what was measured until then is told at the end, of which there is one each
+            self._say()
         self._metrics.round_members.labels(phase.value).inc()
         self._noted(self.record())
         self.told(self.standing)
+
+    def _say(self) -> None:
+        standing = self.standing
+        log.info(
+            "round.standing",
+            round=standing.round,
+            pod=str(self.pod),
+            phase=standing.phase.value,
+            reason=standing.reason,
+            detail=standing.detail,
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in standing.seconds.items()},
+            slipped_milliseconds=round(standing.slipped * 1000, 1),
+            foreign=self.holding.foreign,
+        )
 
     def refuse(self, decision: admission.Decision) -> None:
         """Say that nothing is done to it, and why; hold nothing."""
@@ -210,9 +215,9 @@ class Member:
                 if self._timer is not None:
                     self._timer.cancel()
 
-    def take_over(self, frozen: Collection[ContainerId]) -> None:
+    def take_over(self, frozen: frozenset[ContainerId]) -> None:
         """Take over what was frozen for it before. Two of them may be of one name: then one goes, before any runs."""
-        self.holding.adopt(frozen)
+        self.holding.adopt(frozen - self.holding.held)
         self._catcher.strangers.update(frozen)
 
     @property

@@ -48,21 +48,25 @@ class Orders:
 
     def refusal(self, order: Order, pod: PodView) -> admission.Decision | None:
         """Return why the pod must not even be held; None when it may."""
-        bounds = self._bounds
         if order.strategy not in ("", *(strategy.value for strategy in intents.Strategy)):
             return refuse(admission.Reason.BAD_ANNOTATION, f"this agent knows no strategy {order.strategy!r}")
-        if bounds.obstacle:
-            return refuse(admission.Reason.CANNOT_HOLD, bounds.obstacle)
-        if bounds.dry_run:
-            return refuse(admission.Reason.DRY_RUN, "this agent only says what it would do")
-        refusal = admission.why_not_held(
-            pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid
-        )
+        refusal = self.why_not_held(pod)
         if refusal is None and pod.phase == "Succeeded":
             return refuse(admission.Reason.COMPLETED, "the pod has succeeded")
         if refusal is None and pod.phase == "Failed":
             return refuse(admission.Reason.POD_NOT_RUNNING, "the pod has failed")
         return refusal
+
+    def why_not_held(self, pod: PodView) -> admission.Decision | None:
+        """Return why nothing of a pod may be kept from running; None when it may."""
+        bounds = self._bounds
+        if bounds.obstacle:
+            return refuse(admission.Reason.CANNOT_HOLD, bounds.obstacle)
+        if bounds.dry_run:
+            return refuse(admission.Reason.DRY_RUN, "this agent only says what it would do")
+        return admission.why_not_held(
+            pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid
+        )
 
     async def selection(self, order: Order, pod: PodView) -> members.Selection:
         """Return the containers that the order is about. Raises CriError."""

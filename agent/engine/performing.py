@@ -33,11 +33,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A restart that was acted on."""
+    """A restart that was acted on. ``in_round``: its round has told already that it runs."""
 
     act: Act
     cause: admission.Cause
     outcome: Outcome
+    in_round: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class Performer:
                 outcome = await self._to_the_end(act)
             if part is not None:
                 outcome = await part.hold(act, outcome)
-            await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=devices, visit=visit)
+            done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
+            await self._conclude(done, devices=devices, visit=visit)
 
     async def take_up(self, act: Act, *, cause: admission.Cause, part: Part) -> None:
         """See an act through that an earlier agent has begun for a round. It is in the journal already."""
@@ -127,7 +129,7 @@ class Performer:
             with self._act_noted():
                 outcome = await self._to_the_end(act)
             outcome = await part.hold(act, outcome)
-            await self._conclude(_Done(act=act, cause=cause, outcome=outcome), devices=None, visit=visit)
+            await self._conclude(_Done(act, cause, outcome, in_round=True), devices=None, visit=visit)
 
     @contextlib.contextmanager
     def hurried(self, pod: PodUid) -> Iterator[None]:
@@ -169,10 +171,12 @@ class Performer:
     async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: Visit) -> None:
         """Report at once, verify, wait for kubelet's consent, report again, and close the intents.
 
-        An unfinished intent stays open in the journal: the agent's next start takes it up.
+        Of a round's members, which are many, the first report is left out. An unfinished intent stays open in the
+        journal: the agent's next start takes it up.
         """
         self._count(done)
-        self._report(done, checks=(), settled=not done.outcome.result.restarted)
+        if not (done.in_round and done.outcome.result.restarted):
+            self._report(done, checks=(), settled=not done.outcome.result.restarted)
         if done.outcome.result is Result.STUCK:
             self._suspect(done, visit=visit)
         if done.outcome.result.restarted:
@@ -181,6 +185,8 @@ class Performer:
             verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
             if verified is None:
                 log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
+                if done.in_round:
+                    self._report(done, checks=(), settled=False)
                 await self._close(done)
                 return
             outcome, free = verified.outcome, verified.free

@@ -13,6 +13,7 @@ from agent.actuator.reset import ResetActuator
 from agent.actuator.rules import RulesActuator
 from agent.actuator.swap import SwapActuator
 from agent.actuator.sweep import Broom
+from agent.cri.answers import ContainerInfo
 from agent.cri.events import ContainerEvent
 from agent.model import rounds
 from agent.model.announcements import Announcement
@@ -37,6 +38,9 @@ class Runtime(tools.Runtime, Protocol):
     """The container runtime (``agent.cri.client.CriClient``). Every call raises CriError."""
 
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
+    async def info_of(self, view: ContainerView) -> ContainerInfo:
+        """Return everything about a container that has just been listed."""
+
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
 
 
@@ -63,6 +67,9 @@ class Pods(Protocol):
     async def wait_for(
         self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
     ) -> PodView | None: ...
+    async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
+        """Ask the API server itself; None when it could not be asked, or has no such pod any more."""
+        ...
 
 
 class Devices(Protocol):
@@ -142,6 +149,12 @@ class Gangs(Protocol):
     async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: rounds.FaultKind) -> rounds.Taken:
         """Tell of a fault that has hit a container; return what becomes of it, ALONE where nobody says so in time."""
 
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> rounds.Taken:
+        """Tell that a container's device is lost for good; return what becomes of it, however long that takes.
+
+        ALONE at once for whom no gang has to be asked.
+        """
+
 
 class _NoGangs:
     async def take(
@@ -151,6 +164,9 @@ class _NoGangs:
         *,
         kind: rounds.FaultKind,  # noqa: ARG002
     ) -> rounds.Taken:
+        return rounds.Taken.ALONE
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> rounds.Taken:  # noqa: ARG002
         return rounds.Taken.ALONE
 
 

@@ -326,7 +326,9 @@ class Restarts:
         cause = request.cause()
         request.followed.tell(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
-        log.info(
+        carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is told: one line each
+        say = log.debug if carried_out else log.info
+        say(
             "restart.decided",
             container=str(request.target),
             pod_uid=request.target.pod.uid,

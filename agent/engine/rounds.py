@@ -7,9 +7,10 @@ agent: the next one reads the records, goes on holding, and lets go everything f
 """
 
 import asyncio
+import contextlib
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 
 import structlog
@@ -18,6 +19,7 @@ from agent.actuator.holding import Holding
 from agent.cri.errors import CriError
 from agent.engine import ports, preparing
 from agent.engine.catching import until_dead
+from agent.engine.guards import Guards
 from agent.engine.members import BEFORE_RELEASE, Clocks, Member, Word
 from agent.engine.metrics import Metrics
 from agent.engine.orders import Bounds, Knowledge, Orders, refuse
@@ -25,7 +27,7 @@ from agent.engine.restarts import Restarts
 from agent.engine.round_records import Key, Records
 from agent.history.store import HistoryError, Store
 from agent.model.rounds import Order, OrderKind, Phase, Record, Standing
-from agent.model.workloads import ContainerId, PodRef, PodUid, PodView
+from agent.model.workloads import ContainerId, ContainerView, PodRef, PodUid, PodView
 from agent.restart import admission
 from agent.restart.members import Selection
 from common import aio
@@ -63,6 +65,7 @@ class Rounds:
         self._orders = Orders(
             outside=outside, knowledge=knowledge, bounds=bounds if bounds is not None else Bounds(), now=clocks.now
         )
+        self._guards = Guards(outside=outside, freezer=freezer)
         self._members: dict[Key, Member] = {}
         self._records = Records(store, now=clocks.now)
         self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
@@ -101,6 +104,18 @@ class Rounds:
         """Let run what is held, and begin nothing, also of an order that comes late. No pods: all that are here."""
         self._aborted += [(round_name, uid) for uid in pods if (round_name, uid) not in self._members]
         self._end(round_name, pods, word=Word.ABORTED, reason=reason)
+
+    @contextlib.asynccontextmanager
+    async def guarding(self, failed: ContainerView) -> AsyncIterator[asyncio.Event]:
+        """Keep from running what kubelet starts in the place of a member's container that has ended, for the length of
+        the block, or until a round has taken it over: then what is yielded is set. Nothing is held that must not be.
+        """
+        pod = self._outside.pods.pods().get(failed.ref.pod.uid)
+        if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
+            yield asyncio.Event()
+            return
+        async with self._guards.over(failed) as taken_over:
+            yield taken_over
 
     def standings(self) -> tuple[Standing, ...]:
         """Return where every member stands that this node still knows of."""
@@ -168,12 +183,12 @@ class Rounds:
     def _new(self, order: Order, *, pod: PodRef, told: Told, earlier: Record | None = None) -> Member:
         """Return a new member, which takes over what the pod's last one holds."""
         holding = Holding(self._freezer, mark=pod.uid, names=earlier.names if earlier is not None else ())
-        taken: list[ContainerId] = []
         for key, other in list(self._members.items()):
             if other.pod.uid == pod.uid:
                 other.end(Word.SUPERSEDED)
-                taken += other.holding.hand_on()
+                other.holding.hand_on(holding)
                 del self._members[key]
+        self._guards.succeed(pod.uid, by=holding)
         self._records.forget(pod.uid, but=self._members.keys())
         member = Member(
             order,
@@ -186,7 +201,7 @@ class Rounds:
             metrics=self._metrics,
             earlier=earlier,
         )
-        member.take_over(taken)
+        member.take_over(holding.held)
         self._members[order.round, order.pod] = member
         return member
 
@@ -278,7 +293,7 @@ class Rounds:
 
     def _take_up(self, record: Record, *, frozen: Collection[ContainerId]) -> None:
         member = self._new(record.order, pod=record.pod, told=_nobody, earlier=record)
-        member.take_over(frozen)
+        member.take_over(frozenset(frozen))
         self._records.keep(record)
         self._taken_up.append(member)
         log.warning("round.taken_up", round=record.order.round, pod=str(record.pod), frozen=sorted(frozen))

@@ -1,5 +1,6 @@
 """Gather what the runtime and the API server show about what may be restarted."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,13 +42,14 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> Target | None:
 
     Kubelet takes the newest container of a name for the current one (pkg/kubelet/container/helpers.go); so do we.
     """
-    siblings = await runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name)
+    siblings, sandboxes = await asyncio.gather(
+        runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name), runtime.list_sandboxes(pod_uid=ref.pod.uid)
+    )
     if not siblings:
         return None
     newest = max(siblings, key=_age)
-    sandboxes = await runtime.list_sandboxes(pod_uid=ref.pod.uid)
     ready = any(sandbox.id == newest.sandbox_id and sandbox.ready for sandbox in sandboxes)
-    info = await runtime.container_info(newest.id)
+    info = await runtime.info_of(newest)
     return Target(info=info, siblings=siblings, view=newest, sandbox_ready=ready)
 
 

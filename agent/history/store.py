@@ -60,6 +60,9 @@ class Store:
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
         try:
             connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
+        except HistoryError:
+            thread.shutdown(wait=False)
+            raise
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise HistoryError(
@@ -232,7 +235,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, _SCHEMA_VERSION):
         connection.close()
-        raise sqlite3.DatabaseError(f"it has format {version}, this agent reads {_SCHEMA_VERSION}")
+        raise HistoryError(
+            f"cannot use the state file {path}: it has format {version}, this agent reads {_SCHEMA_VERSION}; run the "
+            "newer agent that wrote it, or remove the file: restarts begun and verdicts are forgotten then"
+        )
     connection.executescript(_SCHEMA)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     return connection

@@ -83,6 +83,7 @@ class PodConditionReporter:
         self._max_pods = max_pods
         self._slots = asyncio.Semaphore(parallel)
         self._pods: dict[PodUid, _Pod] = {}
+        self._unsaid: set[PodUid] = set()
         self._queue: asyncio.Queue[_Pod] = asyncio.Queue()
         self._all_said = asyncio.Event()
         self._all_said.set()
@@ -105,16 +106,16 @@ class PodConditionReporter:
         if entry.unsaid and not entry.active:
             loop = asyncio.get_running_loop()
             loop.call_at(max(loop.time(), entry.written_at + self._repair_after), self._wake, entry)
-        self._count()
+        self._count(entry)
 
     def forget(self, uid: PodUid) -> None:
         """Drop everything about a pod that is gone."""
-        self._pods.pop(uid, None)
-        self._count()
+        if (entry := self._pods.pop(uid, None)) is not None:
+            self._count(entry)
 
     def pending(self) -> int:
         """Return how many pods have conditions that are not in the API yet."""
-        return sum(entry.unsaid for entry in self._pods.values())
+        return len(self._unsaid)
 
     async def flush(self, *, timeout: float) -> bool:
         """Wait until all is in the API, at most ``timeout`` seconds; return whether it is. Needs ``run`` running."""
@@ -147,16 +148,22 @@ class PodConditionReporter:
         if victim.unsaid:
             log.warning("conditions.dropped", pod=str(victim.ref), limit=self._max_pods)
             self._on_outcome(Outcome.DROPPED)
-        del self._pods[victim.ref.uid]
+        self.forget(victim.ref.uid)
 
     def _wake(self, entry: _Pod) -> None:
-        self._count()
+        self._count(entry)
         if entry.unsaid and not entry.active:
             entry.active = True
             self._queue.put_nowait(entry)
 
-    def _count(self) -> None:
-        if self.pending():
+    def _count(self, entry: _Pod) -> None:
+        """Note whether something about a pod is unsaid: call it whenever that may have changed."""
+        uid = entry.ref.uid
+        if (kept := self._pods.get(uid)) is not None and kept.unsaid:
+            self._unsaid.add(uid)
+        else:
+            self._unsaid.discard(uid)
+        if self._unsaid:
             self._all_said.clear()
         else:
             self._all_said.set()
@@ -173,10 +180,10 @@ class PodConditionReporter:
             if outcome is Outcome.POD_GONE:
                 self.forget(entry.ref.uid)
             backoff.reset()
-            self._count()
+            self._count(entry)
             await asyncio.sleep(self._spacing)  # what is said meanwhile goes out together
         entry.active = False
-        self._count()
+        self._count(entry)
 
     async def _attempt(self, entry: _Pod) -> Outcome:
         try:
@@ -194,5 +201,5 @@ class PodConditionReporter:
             return Outcome.FAILED
         if wrote:
             entry.written_at = asyncio.get_running_loop().time()
-            log.info("conditions.written", pod=str(entry.ref), types=sorted(entry.status.desired))
+            log.debug("conditions.written", pod=str(entry.ref), types=sorted(entry.status.desired))
         return Outcome.WRITTEN

@@ -89,6 +89,7 @@ class HeartbeatSource:
         self._remembered: frozenset[ContainerId] = frozenset()
         self._saved: frozenset[ContainerId] = frozenset()
         self._refused: dict[PodUid, str] = {}
+        self._asked: frozenset[PodUid] = frozenset()
         self._wake = asyncio.Event()
         self._to_save = asyncio.Event()
 
@@ -118,9 +119,11 @@ class HeartbeatSource:
         return _WHY_NOT[(await watch.look()).pulse]
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
+        """Look again when a pod's containers change that asks for a heartbeat; most do not."""
         while True:
-            await changes.get()
-            self._wake.set()
+            change = await changes.get()
+            if change.pod.uid in self._asked or change.container_id in self._watches:
+                self._wake.set()
 
     def _adjust(self, tasks: asyncio.TaskGroup) -> None:
         """Watch who is to be watched now, and nobody else."""
@@ -153,6 +156,7 @@ class HeartbeatSource:
         pods = self._pods.pods()
         self._refused = {uid: why for uid, why in self._refused.items() if uid in pods}
         wishes = {uid: wishes for uid, pod in pods.items() if (wishes := self._wishes(pod)) is not None}
+        self._asked = frozenset(wishes)
         for view in self._events.containers():
             asked = wishes.get(view.ref.pod.uid)
             if asked is None or asked.heartbeat is None or view.state is not ContainerState.RUNNING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from agent.model.workloads import PodUid, PodView
+from agent.model.workloads import PodRef, PodUid, PodView
 from agent.sources import pod_objects
 from common import aio
 from common.kube import client, errors, paths, watching
@@ -102,6 +102,19 @@ class PodWatch:
             return None
         finally:
             unsubscribe()
+
+    async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
+        """Ask the API server itself about one of the pods: the watch of a server that hangs is silent for long.
+
+        None when it does not answer within so many seconds, or has no such pod any more.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                view = _view(await self._api.get(paths.pod(pod.namespace, pod.name)))
+        except (errors.KubeError, TimeoutError) as error:
+            log.info("pods.not_asked", pod=str(pod), error=str(error) or f"no answer within {timeout:g} s")
+            return None
+        return view if view is not None and view.ref.uid == pod.uid else None
 
     async def run(self) -> None:
         """Keep the view current for ever; list again after every outage."""

@@ -185,6 +185,10 @@ class RoundNode:
         (group,) = (path for path in CGROUPS.rglob(f"*{container_id}*") if (path / "cgroup.freeze").exists())
         return "frozen 1" in (group / "cgroup.events").read_text().splitlines()
 
+    async def comes_to_stand(self, container_id: ContainerId) -> None:
+        """Wait until the kernel keeps a container from running."""
+        await eventually.true(lambda: self.stands_still(container_id))
+
     @contextlib.asynccontextmanager
     async def watching(self, pod: PodView) -> "AsyncIterator[asyncio.Queue[ContainerEvent]]":
         """Follow a pod's containers as somebody else does."""

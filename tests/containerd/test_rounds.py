@@ -269,3 +269,37 @@ async def test_a_held_member_that_is_deleted_ends_at_once(node: RoundNode) -> No
         assert len(node.runs(pod)) == 1
         await node.views.gone(pod.ref.uid)
         await told.until(Phase.GONE)
+
+
+async def test_kubelets_own_successor_of_a_failed_member_executes_nothing_before_the_gang_is_decided_on(
+    node: RoundNode,
+) -> None:
+    pod = await node.pod("member")
+    (old,) = await node.running_in(pod)
+    async with node.agent() as agent:
+        await agent.runtime.stop_container(old.id, grace=0)
+        async with agent.rounds.guarding(old):
+            theirs = await node.kubelet_starts(pod, attempt=1)
+            await node.comes_to_stand(theirs)
+            await none_has_run(node, pod)
+        await node.has_run(pod, times=2)
+
+
+async def test_kubelets_own_successor_of_a_failed_member_is_replaced_by_the_round_and_never_runs(
+    node: RoundNode,
+) -> None:
+    pod = await node.pod("member")
+    (old,) = await node.running_in(pod)
+    async with node.agent() as agent:
+        await agent.runtime.stop_container(old.id, grace=0)
+        async with agent.rounds.guarding(old):
+            theirs = await node.kubelet_starts(pod, attempt=1)
+            await node.comes_to_stand(theirs)
+            told = agent.order(order(pod))
+            assert (await told.until(Phase.STOPPED)).slipped == 0.0
+        (successor,) = await node.running_in(pod)
+        assert successor.id != theirs
+        await none_has_run(node, pod)
+        agent.rounds.release("default/gang-1", [])
+        await told.until(Phase.RUNNING)
+        await node.has_run(pod, times=2)

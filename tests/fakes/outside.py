@@ -28,13 +28,17 @@ GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
 
 
 class Pods:
-    """What the API server told last; ``put`` is a watch event."""
+    """What the API server told last; ``put`` is a watch event. ``answers`` False: it hangs."""
 
     def __init__(self, *pods: PodView) -> None:
         self._pods = {pod.ref.uid: pod for pod in pods}
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[PodChange], None]] = []
         self.synced = True
+        self.answers = True
+
+    async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
+        return self._pods.get(pod.uid) if self.answers else None
 
     def pods(self) -> Mapping[PodUid, PodView]:
         return self._pods

@@ -73,6 +73,15 @@ async def test_it_is_let_go_though_nothing_can_be_written_on_it(group: Path, mon
     assert (group / "cgroup.freeze").read_text() == "0"
 
 
+@pytest.mark.parametrize("keep", [(), ("uid-1",)])
+async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: tuple[str, ...]) -> None:
+    """The agent was killed in between. To be told that it stands still would be to let it run."""
+    (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
+    (group / "cgroup.freeze").write_text("0")
+    found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=keep)
+    assert found == ({} if keep else {"uid-1": {CONTAINER: True}})
+
+
 async def test_one_that_the_runtime_does_not_know_any_more_needs_no_hold(tmp_path: Path) -> None:
     """It has ended, and kubelet has removed it: the member has not failed for that."""
     gone = Infos(NotFound("no such container", where="/run/c.sock", mend=""))

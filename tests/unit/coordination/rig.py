@@ -22,7 +22,7 @@ from agent.history.store import Store
 from agent.model.devices import GpuUuid
 from agent.model.loads import Load
 from agent.model.rounds import Order, Standing
-from agent.model.workloads import ContainerId, PodUid
+from agent.model.workloads import ContainerId, ContainerView, PodUid
 from common import aio
 from common.parts import PartState, PartStatus
 from tests.fakes import outside
@@ -59,6 +59,9 @@ class Rounds:
     pods_busy: set[PodUid] = field(default_factory=set)
     expected: set[ContainerId] = field(default_factory=set)
     taken_up: Told | None = None
+    guards: list[ContainerView] = field(default_factory=list)
+    guards_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    guards_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def carry_out(self, order: Order, *, told: Told) -> None:
         self.orders.put_nowait((order, told))
@@ -83,6 +86,14 @@ class Rounds:
 
     def busy(self, pod: PodUid) -> bool:
         return pod in self.pods_busy
+
+    @contextlib.asynccontextmanager
+    async def guarding(self, failed: ContainerView) -> AsyncIterator[asyncio.Event]:
+        self.guards.append(failed)
+        try:
+            yield self.guards_taken
+        finally:
+            self.guards_over.set()
 
     async def ordered(self) -> tuple[Order, Told]:
         """Return the next order."""

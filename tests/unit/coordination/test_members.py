@@ -1,10 +1,13 @@
 """Members that fail by themselves are told to the hub, once, whoever noticed it and when."""
 
+import asyncio
+
 import pytest
 
 from agent.model.workloads import ContainerId, ContainerState
 from common.parts import PartState
 from common.pb.coordination.v1 import coordination_pb2 as pb
+from tests.fakes.hub import SECONDS
 from tests.unit.coordination import builders
 from tests.unit.coordination.rig import Rig
 
@@ -134,3 +137,71 @@ async def test_a_fault_on_devices_that_nobody_can_name_is_told_at_once(rig: Rig)
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=1)
         assert (await stream.next("fault")).action_class == "None"  # nothing is held against any device
+
+
+@pytest.mark.parametrize("said", [pb.FaultAnswer.ALONE, pb.FaultAnswer.NOTHING])
+async def test_what_kubelet_starts_for_it_is_held_back_until_the_hub_has_answered(
+    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType"
+) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        await rig.reports.until(PartState.READY)
+        rig.events.exit(C, code=1)
+        told = await stream.next("fault")
+        assert [each.id for each in rig.rounds.guards] == [C]
+        assert not rig.rounds.guards_over.is_set()
+        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=said))
+        async with asyncio.timeout(SECONDS):
+            await rig.rounds.guards_over.wait()
+
+
+async def test_it_is_held_back_until_the_order_of_the_round_that_has_taken_it(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        await rig.reports.until(PartState.READY)
+        rig.events.exit(C, code=1)
+        told = await stream.next("fault")
+        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")  # the answer has been heard
+        assert not rig.rounds.guards_over.is_set()
+        rig.rounds.guards_taken.set()
+        async with asyncio.timeout(SECONDS):
+            await rig.rounds.guards_over.wait()
+
+
+async def test_it_is_not_held_back_for_longer_than_the_patience(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)):
+        stream, _ = await hub.welcomed()
+        await rig.reports.until(PartState.READY)
+        rig.events.exit(C, code=1)
+        told = await stream.next("fault")
+        async with asyncio.timeout(SECONDS):
+            await rig.rounds.guards_over.wait()
+        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        assert rig.count("kubemend_hub_fault_answers_total", kind="Exit", answer="Round") == 1, (
+            "it is told all the same"
+        )
+
+
+async def test_where_no_hub_hears_of_it_kubelet_is_not_held_up(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    hub = rig.replica()
+    async with hub:
+        pass  # its port is known now, and nobody serves there
+    async with rig.running(rig.agent(hub)):
+        await rig.reports.until(PartState.DEGRADED)
+        rig.events.exit(C, code=1)
+        async with hub:
+            stream, _ = await hub.welcomed()
+            assert (await stream.next("fault")).id == "exit:c"
+    assert rig.rounds.guards == []

@@ -115,6 +115,7 @@ class World:
 
     def say(self, *, arrives: bool) -> bool:
         """Say one thing; return whether there was any."""
+        self.outbox.settle()
         message = self.outbox._pick()
         if message is not None and arrives:
             self.hub.hear(message)
