@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from common.gangs import GangKey
@@ -46,8 +47,8 @@ class RoundBook:
         """Return the newest fault for which no round was begun, for good."""
         return self._refusals.get(key_of(jobset))
 
-    def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
-        """A round begins; its object may come later."""
+    def begun(self, ref: RoundRef, cause: Cause, *, now: float, owner_uid: str = "") -> None:
+        """A round begins; its object may come later. ``owner_uid`` is the JobSet's."""
         seen = RoundView(
             name=ref.name,
             attempt=ref.attempt,
@@ -55,13 +56,14 @@ class RoundBook:
             started_at=now,
             reason=story.code_of(cause),
             message=story.message_of(cause),
+            owner_uid=owner_uid,
         )
         self._put(ref, seen)
 
-    def ended(self, round_: Round) -> None:
+    def ended(self, round_: Round, *, owner_uid: str = "") -> None:
         """A round is over; its object tells so later."""
-        told = status.render(round_)
-        self._put(round_.ref, view(round_.ref.name, round_.ref.attempt, told, started_at=round_.started_at))
+        seen = view(round_.ref.name, round_.ref.attempt, status.render(round_), started_at=round_.started_at)
+        self._put(round_.ref, replace(seen, owner_uid=owner_uid))
 
     def refused(self, gang: GangKey, refusal: Refusal) -> None:
         """For a fault no round is begun, for good."""
@@ -151,11 +153,11 @@ class OurJobSets:
 
     def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
         """A round begins; its object may come later."""
-        self.book.begun(ref, cause, now=now)
+        self.book.begun(ref, cause, now=now, owner_uid=self._uid_of(ref.gang))
 
     def ended(self, round_: Round) -> None:
         """A round is over; its object tells so later."""
-        self.book.ended(round_)
+        self.book.ended(round_, owner_uid=self._uid_of(round_.ref.gang))
 
     def refused(self, gang: GangKey, refusal: Refusal) -> None:
         """For a fault no round is begun, for good."""
@@ -173,6 +175,10 @@ class OurJobSets:
 
     def _of(self, gang: GangKey) -> JobSet | None:
         return self._jobsets.find(gang.namespace, gang.name) if gang.kind == model.KIND else None
+
+    def _uid_of(self, gang: GangKey) -> str:
+        jobset = self._of(gang)
+        return jobset.uid if jobset is not None else ""
 
     def _changed(self, namespace: str, name: str) -> None:
         gang = GangKey(namespace, model.KIND, name)
@@ -209,7 +215,8 @@ def view(name: str, attempt: int, told: Mapping[str, Any], *, started_at: float)
 
 def _of(restart: Restart) -> RoundView:
     started_at = _moment(restart.status.get("startTime"), default=restart.created_at)
-    return view(restart.name, restart.attempt, restart.status, started_at=started_at)
+    seen = view(restart.name, restart.attempt, restart.status, started_at=started_at)
+    return replace(seen, owner_uid=restart.owner_uid)
 
 
 def _why_not(told: Mapping[str, Any]) -> tuple[str, str]:

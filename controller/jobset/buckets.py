@@ -17,10 +17,14 @@ class Buckets:
     previous: tuple[ChildJob, ...] = ()
 
     @property
+    def of_this_run(self) -> tuple[ChildJob, ...]:
+        """All but the ``previous``."""
+        return (*self.active, *self.successful, *self.failed)
+
+    @property
     def names(self) -> frozenset[str]:
         """The names that are taken: a Job's successor is not created before that Job is gone."""
-        together = (*self.active, *self.successful, *self.failed, *self.previous)
-        return frozenset(job.name for job in together)
+        return frozenset(job.name for job in (*self.of_this_run, *self.previous))
 
 
 def sort(status: Status, jobs: Iterable[ChildJob]) -> Buckets:
@@ -43,9 +47,10 @@ def _is_previous(job: ChildJob, status: Status, restarts: dict[str, tuple[int, .
     """A Job whose label cannot be read is of this run, unless a restart is on its way: then it goes with the others.
 
     Upstream's reconcile fails for ever on such a label. One restart mends it here, and nothing is killed for a label.
+    Once it is being deleted it stays gone, though a suspension has ended that restart meanwhile.
     """
     if job.attempt is None:
-        if conditions.is_true(status, conditions.RESTARTING):
+        if job.deleting or conditions.is_true(status, conditions.RESTARTING):
             return True
     elif job.attempt < status.restarts:
         return True

@@ -24,6 +24,8 @@ _FLAGS: Final = frozenset({"hostNetwork", "hostPID", "hostIPC", "readOnly", "std
 _PERIODS: Final = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _NUMBERS: Final = frozenset({"hostPort", *_PERIODS})
 _QUANTITIES: Final = frozenset({"requests", "limits"})
+_DEFAULT: Final = ("protocol", "TCP")
+"""A port's: upstream's definition of JobSets fills it in when they are read, ours leaves it to the Job."""
 
 
 class Change(enum.Enum):
@@ -128,6 +130,8 @@ def _says_nothing(name: str, value: Any) -> bool:
         return name in _FLAGS
     if value == 0 and isinstance(value, int):
         return name in _NUMBERS
+    if (name, value) == _DEFAULT:
+        return True
     return value is None or value in ("", {}, [])
 
 

@@ -30,7 +30,7 @@ def counted(jobset: JobSet, buckets: Buckets) -> tuple[ReplicatedJobStatus, ...]
             job_restarts=before[name].job_restarts if name in before else (),
             job_restarts_counted=before[name].job_restarts_counted if name in before else (),
         )
-        for name in sorted(each.name for each in jobset.spec.replicated_jobs)
+        for name in sorted({each.name for each in jobset.spec.replicated_jobs})
     )
 
 

@@ -2,6 +2,7 @@
 
 Source: ``pkg/controllers/jobset_controller.go``. The order matters: a failure is looked at before a success, both
 before anything is created, and what a restart leaves to be deleted goes in the next look, once the status says so.
+Other than there, what a suspension stops goes before what is created.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ def decide(world: World) -> Plan:
         return _finished(world, draft)
     if problems := validation.problems(jobset):
         validity.refuse(problems, draft=draft)
-        return draft.plan()
+        return _invalid(world, draft)
     validity.accept(draft)
     return _unfinished(world, draft)
 
@@ -61,6 +62,16 @@ def _finished(world: World, draft: Draft) -> Plan:
     return draft.plan(_deletions(running), (DeleteJobSet(),))
 
 
+def _invalid(world: World, draft: Draft) -> Plan:
+    """Only what has to stop does: Kueue preempts by suspending, and waits until no Job is counted as active."""
+    jobset = world.jobset
+    if not jobset.spec.suspend:
+        return draft.plan()
+    jobs = buckets.sort(draft.status, world.jobs)
+    _count(jobset, jobs, draft)
+    return draft.plan(_stops(jobs, draft))
+
+
 def _unfinished(world: World, draft: Draft) -> Plan:
     jobset = world.jobset
     apart = renewal.told_apart(jobset, buckets.sort(draft.status, world.jobs))
@@ -70,7 +81,7 @@ def _unfinished(world: World, draft: Draft) -> Plan:
     if not jobset.spec.suspend and counting.all_ready(jobset, counts):
         draft.say(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
     if jobs.failed:
-        failure.answer(jobset, jobs.failed, draft=draft)
+        failure.answer(jobset, jobs, draft=draft)
         in_place.supersede(world, draft=draft)
         return draft.plan(deletions)
     if success.is_met(jobset.spec, jobs.successful):
@@ -78,11 +89,11 @@ def _unfinished(world: World, draft: Draft) -> Plan:
         return draft.plan(deletions)
     creations = _creations(jobset, jobs, counts, draft)
     if jobset.spec.suspend:
-        changed: tuple[tuple[Write, ...], ...] = (suspension.suspend(jobs, draft=draft),)
-    else:
-        changed = suspension.resume(jobset, jobs, counts, draft=draft)
+        return draft.plan(_stops(jobs, draft), _needs(world), *creations)
+    changed = suspension.resume(jobset, jobs, counts, draft=draft)
+    if not jobs.previous:  # else the round would be turned down: it is asked for when all are there again
         changed += renewal.resets(jobset, apart.to_reset)
-        in_place.end_if_spent(world, draft=draft)
+    in_place.end_if_spent(world, draft=draft)
     return draft.plan(deletions, _needs(world), *creations, *changed)
 
 
@@ -92,6 +103,15 @@ def _count(jobset: JobSet, jobs: Buckets, draft: Draft) -> tuple[ReplicatedJobSt
     if counts != tuple(sorted(draft.status.replicated_jobs, key=lambda each: each.name)):
         draft.change(replicated_jobs=counts)
     return counts
+
+
+def _stops(jobs: Buckets, draft: Draft) -> tuple[Write, ...]:
+    """Return what stops all that runs of a suspended JobSet.
+
+    Unlike upstream's it comes before what is created, side by side: a quota that lets no Job be created, or a Job that
+    cannot be deleted, must not keep the others running.
+    """
+    return (*_deletions(jobs.previous), *suspension.suspend(jobs, draft=draft))
 
 
 def _deletions(jobs: Sequence[ChildJob]) -> tuple[Write, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller.jobset import conditions, patterns
+from controller.jobset.buckets import Buckets
 from controller.jobset.draft import Draft
 from controller.jobset.model import (
     Action,
@@ -29,8 +30,9 @@ _OF_A_JOB: Final = frozenset({Action.RESTART_JOB, Action.RESTART_JOB_AND_IGNORE}
 _IGNORING: Final = frozenset({Action.RESTART_JOBSET_AND_IGNORE, Action.RESTART_JOB_AND_IGNORE})
 
 
-def answer(jobset: JobSet, failed: Sequence[ChildJob], *, draft: Draft) -> None:
-    """Do what the policy says about these failed Jobs of this run (one at least): one action a pass."""
+def answer(jobset: JobSet, jobs: Buckets, *, draft: Draft) -> None:
+    """Do what the policy says about the failed Jobs of this run (one at least): one action a pass."""
+    failed = jobs.failed
     policy = jobset.spec.failure
     if policy is None:
         fail(draft, reason=FAILED_JOBS, message=_named(_FAILED_JOBS_MESSAGE, first(failed)))
@@ -44,7 +46,7 @@ def answer(jobset: JobSet, failed: Sequence[ChildJob], *, draft: Draft) -> None:
     elif action not in _IGNORING and counted_restarts(draft.status) >= policy.max_restarts:
         fail(draft, reason=REACHED_MAX_RESTARTS, message=_named(REACHED_MAX_RESTARTS_MESSAGE, job))
     else:
-        _restart(jobset, job, action=action, rule=rule, message=message, draft=draft)
+        _restart(jobset, job, jobs=jobs, action=action, rule=rule, message=message, draft=draft)
 
 
 def match(policy: FailurePolicy, failed: Sequence[ChildJob]) -> tuple[FailureRule | None, ChildJob]:
@@ -89,39 +91,49 @@ def _meets(job: ChildJob, rule: FailureRule) -> bool:
 
 
 def _restart(
-    jobset: JobSet, job: ChildJob, *, action: Action, rule: FailureRule | None, message: str, draft: Draft
+    jobset: JobSet,
+    job: ChildJob,
+    *,
+    jobs: Buckets,
+    action: Action,
+    rule: FailureRule | None,
+    message: str,
+    draft: Draft,
 ) -> None:
     if action in _OF_A_JOB and (one := _whose(jobset, job)) is not None:
         _restart_job(one, job, counts=action not in _IGNORING, draft=draft)
     else:
-        _restart_all(draft, counts=action not in _IGNORING, rule=rule, message=message)
+        _restart_all(jobs, counts=action not in _IGNORING, rule=rule, message=message, draft=draft)
     draft.tell(EventType.WARNING, reason=_reason(action), message=message)
 
 
 def _whose(jobset: JobSet, job: ChildJob) -> ReplicatedJob | None:
-    """Return the replicated Job in which a Job has its place; None where its labels do not tell.
+    """Return the replicated Job in which a Job has its place; None where its labels do not tell, or not its attempt.
 
-    It cannot be restarted alone then, so all are: what upstream does is to return an error, for ever.
+    It cannot be restarted alone then, so all are: what upstream does is to return an error, for ever. Of one without
+    its attempt it never finds that it has been restarted, and so does it again and again.
     """
+    if job.job_attempt is None:
+        return None
     found = (each for each in jobset.spec.replicated_jobs if each.name == job.replicated_job)
     return next((each for each in found if job.index is not None and job.index < each.replicas), None)
 
 
-def _restart_all(draft: Draft, *, counts: bool, rule: FailureRule | None, message: str) -> None:
+def _restart_all(jobs: Buckets, *, counts: bool, rule: FailureRule | None, message: str, draft: Draft) -> None:
+    """Begin a run that no Job belongs to: a status that was lost, or restored, tells of fewer than there were."""
     status = draft.status
-    draft.change(restarts=status.restarts + 1, restarts_counted=status.restarts_counted + counts)
+    newest = max((job.attempt or 0 for job in jobs.of_this_run), default=0)
+    restarts = max(status.restarts, newest) + 1
+    draft.change(restarts=restarts, restarts_counted=status.restarts_counted + counts)
     reason = _DEFAULT_POLICY if rule is None else f"FailurePolicy_{rule.name}"
     draft.say(conditions.RESTARTING, is_so=True, reason=reason, message=message, event=EventType.WARNING)
     draft.count("restarted")
 
 
 def _restart_job(replicated_job: ReplicatedJob, job: ChildJob, *, counts: bool, draft: Draft) -> None:
-    assert job.index is not None, job.name
     draft.change(
         replicated_jobs=tuple(
-            each
-            if each.name != replicated_job.name
-            else _one_more(each, replicated_job, index=job.index, counts=counts)
+            each if each.name != replicated_job.name else _one_more(each, replicated_job, job=job, counts=counts)
             for each in draft.status.replicated_jobs
         )
     )
@@ -129,19 +141,21 @@ def _restart_job(replicated_job: ReplicatedJob, job: ChildJob, *, counts: bool, 
 
 
 def _one_more(
-    status: ReplicatedJobStatus, replicated_job: ReplicatedJob, *, index: int, counts: bool
+    status: ReplicatedJobStatus, replicated_job: ReplicatedJob, *, job: ChildJob, counts: bool
 ) -> ReplicatedJobStatus:
-    restarts = _added(status.job_restarts, replicated_job.replicas, index)
+    assert job.index is not None, job.name
+    restarts = _padded(status.job_restarts, replicated_job)
+    restarts[job.index] = max(restarts[job.index], job.job_attempt or 0) + 1
+    status = replace(status, job_restarts=tuple(restarts))
     if not counts:
-        return replace(status, job_restarts=restarts)
-    counted = _added(status.job_restarts_counted, replicated_job.replicas, index)
-    return replace(status, job_restarts=restarts, job_restarts_counted=counted)
+        return status
+    counted = _padded(status.job_restarts_counted, replicated_job)
+    counted[job.index] += 1
+    return replace(status, job_restarts_counted=tuple(counted))
 
 
-def _added(numbers: Sequence[int], replicas: int, index: int) -> tuple[int, ...]:
-    padded = [*numbers, *[0] * (replicas - len(numbers))]
-    padded[index] += 1
-    return tuple(padded)
+def _padded(numbers: Sequence[int], replicated_job: ReplicatedJob) -> list[int]:
+    return [*numbers, *[0] * (replicated_job.replicas - len(numbers))]
 
 
 def _remark_invalid(policy: FailurePolicy, draft: Draft) -> None:

@@ -28,6 +28,8 @@ _FAILED: Final = "RestartFailed"
 _CANCELLED: Final = "RestartCancelled"
 _GONE: Final = "restart in place cancelled: its Restart object is gone"
 _LONGEST_MESSAGE: Final = 512
+_CUT_SECONDS: Final = 1.0
+_CLOCKS_APART_SECONDS: Final = 2.0
 _SOON: Final = 10.0  # seconds; below them a restart's length is told in milliseconds
 
 
@@ -97,7 +99,9 @@ def end_if_spent(world: World, *, draft: Draft) -> None:
     refusal = world.refusal
     if _limit(world.jobset) is None or refusal is None or refusal.reason != REACHED_MAX_RESTARTS:
         return
-    if refusal.at > _last_start(world):
+    if conditions.is_true(draft.status, conditions.SUSPENDED):
+        return  # its turn has not come yet; whatever failed did so before the suspension
+    if refusal.at > _last_start(world, draft.status):
         failure.fail(draft, reason=REACHED_MAX_RESTARTS, message=failure.REACHED_MAX_RESTARTS_MESSAGE)
 
 
@@ -108,7 +112,14 @@ def _limit(jobset: JobSet) -> int | None:
 
 def _own(world: World) -> list[RoundView]:
     """Rounds of a deleted JobSet of the same name may still be there."""
-    return [each for each in world.rounds if each.started_at >= world.jobset.created_at]
+    return [each for each in world.rounds if _is_of(world.jobset, each)]
+
+
+def _is_of(jobset: JobSet, one: RoundView) -> bool:
+    """Where the owner is not known the time tells: that of the round by our clock, the JobSet's by the API server's."""
+    if one.owner_uid:
+        return one.owner_uid == jobset.uid
+    return one.started_at >= jobset.created_at - _CLOCKS_APART_SECONDS
 
 
 def _cursor(status: Status) -> int:
@@ -132,14 +143,19 @@ def _closed(world: World) -> Closed | None:
     return Closed.RECREATING if jobs.previous else None
 
 
-def _last_start(world: World) -> float:
+def _last_start(world: World, status: Status) -> float:
     """Return when something was last started anew, as far as it is told: by a round, a restart or a resumption.
 
-    The two conditions tell it while it happens and, by then False, once it has.
+    The two conditions tell it while it happens and, by then False, once it has. Times in a status are cut to whole
+    seconds, and nothing fails within the second in which it was resumed: what did so failed before.
     """
-    told = (world.jobset.status.condition(kind) for kind in (conditions.RESTARTING, conditions.SUSPENDED))
-    since = [each.since for each in told if each is not None]
-    return max([world.jobset.created_at, *since, *(each.started_at for each in _own(world))])
+    starts = [world.jobset.created_at, *(each.started_at for each in _own(world))]
+    # As it was: when this very look finds all ready, what is refused has failed since they started.
+    if (restarting := world.jobset.status.condition(conditions.RESTARTING)) is not None:
+        starts.append(restarting.since)
+    if (suspended := status.condition(conditions.SUSPENDED)) is not None:
+        starts.append(suspended.since + _CUT_SECONDS)
+    return max(starts)
 
 
 def _move_on(attempt: int, *, draft: Draft) -> None:

@@ -271,10 +271,11 @@ class ChildJob:
     """One Job that a JobSet owns, as the API tells of it, reduced to what decisions need.
 
     ``replicated_job``, ``index``, ``attempt`` and ``job_attempt`` are its labels' (empty and None where they miss or
-    are no numbers). ``failed_indexes`` is status.failedIndexes (``backoffLimitPerIndex``), ``made_of`` our annotation
-    that tells what it was made of (``controller.jobset.changes``). ``template`` is what a resume merges into (its pod
-    template's labels, annotations, nodeSelector, tolerations, schedulingGates), kept for a suspended Job alone, since
-    thousands are held.
+    are no numbers). ``gated``: its pods come with our scheduling gate, also once its JobSet no longer asks for it
+    (``controller.jobset.placement``). ``failed_indexes`` is status.failedIndexes (``backoffLimitPerIndex``),
+    ``made_of`` our annotation that tells what it was made of (``controller.jobset.changes``). ``template`` is what a
+    resume merges into (its pod template's labels, annotations, nodeSelector, tolerations, schedulingGates), kept for a
+    suspended Job alone, since thousands are held.
     """
 
     name: str
@@ -286,6 +287,7 @@ class ChildJob:
     suspended: bool = False
     started: bool = False
     deleting: bool = False
+    gated: bool = False
     parallelism: int = 1
     completions: int | None = None
     active: int = 0
@@ -304,6 +306,7 @@ class RoundView:
     """A round of the JobSet's gang, by its Restart object. Times are Unix seconds; ``ended_at`` None while it is on.
 
     ``counted``: a fault caused it (somebody's request does not eat restarts). ``restarted`` is whether all ran again.
+    ``owner_uid`` is the UID of the JobSet that owns it, empty where it is not known.
     """
 
     name: str
@@ -315,6 +318,7 @@ class RoundView:
     reason: str = ""
     message: str = ""
     seconds: float = 0.0
+    owner_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

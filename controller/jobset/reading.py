@@ -11,6 +11,7 @@ from controller.jobset import conditions as conditions_module
 from controller.jobset import fields, naming, specs
 from controller.jobset.fields import NotUnderstoodError
 from controller.jobset.model import ChildJob, Condition, JobEnd, JobSet, Json, ReplicatedJobStatus, Status
+from controller.jobset.placement import marks
 
 __all__ = ["NotUnderstoodError", "indexes", "job", "jobset"]
 
@@ -62,6 +63,7 @@ def job(obj: Json) -> ChildJob:
         suspended=suspended,
         started=told.get("startTime") is not None,
         deleting=meta.get("deletionTimestamp") is not None,
+        gated=_is_gated(spec),
         parallelism=1 if parallelism is None else parallelism,
         completions=fields.number(spec.get("completions"), "spec.completions"),
         active=fields.number(told.get("active"), "status.active") or 0,
@@ -166,7 +168,13 @@ def _label_number(value: object) -> int | None:
     if not isinstance(value, str) or not _LABEL_NUMBER.fullmatch(value):
         return None
     found = int(value)
-    return found if found <= fields.INT32_MAX else None
+    return found if found < fields.INT32_MAX else None  # the next run's must fit, too
+
+
+def _is_gated(spec: Json) -> bool:
+    template = fields.mapping(spec.get("template"), "spec.template")
+    pod = fields.mapping(template.get("spec"), "spec.template.spec")
+    return marks.GATE_ENTRY in fields.objects(pod.get("schedulingGates"), "spec.template.spec.schedulingGates")
 
 
 def _resumed_template(spec: Json) -> Json:

@@ -4,6 +4,8 @@ They are those of upstream's webhook and schema (``pkg/webhooks/jobset_webhook.g
 JobSet means the same where neither is installed.
 """
 
+from collections.abc import Sequence
+
 from controller.jobset import fields, templates
 from controller.jobset.model import (
     Action,
@@ -102,10 +104,15 @@ def _rule(given: Json, index: int) -> FailureRule:
     return FailureRule(
         name=fields.text(given.get("name"), f"{where}.name") or f"failurePolicyRule{index}",
         action=fields.choice(given.get("action"), f"{where}.action", of=Action),
-        reasons=fields.texts(given.get("onJobFailureReasons"), f"{where}.onJobFailureReasons"),
+        reasons=_each_once(fields.texts(given.get("onJobFailureReasons"), f"{where}.onJobFailureReasons")),
         patterns=fields.texts(given.get("onJobFailureMessagePatterns"), f"{where}.onJobFailureMessagePatterns"),
-        targets=fields.texts(given.get("targetReplicatedJobs"), f"{where}.targetReplicatedJobs"),
+        targets=_each_once(fields.texts(given.get("targetReplicatedJobs"), f"{where}.targetReplicatedJobs")),
     )
+
+
+def _each_once(given: Sequence[str]) -> tuple[str, ...]:
+    """Each failed Job is compared with all of them."""
+    return tuple(dict.fromkeys(given))
 
 
 def _coordinator(value: object) -> Coordinator | None:

@@ -1,4 +1,4 @@
-"""A JobSet that cannot be run as it is written: nothing is created or deleted for it until it is mended. Pure.
+"""A JobSet that cannot be run as it is written: until it is mended it can only be suspended. Pure.
 
 Upstream's webhook turns it away. Ours is a policy that may not be installed, or not have seen it, so it is asked again.
 """

@@ -16,8 +16,7 @@ from common import aio, joint_part
 from common.kube import client, errors, mirror, paths
 from common.parts import PartState, PartStatus
 from controller.jobset import naming
-from controller.jobset.model import JobSet
-from controller.jobset.placement import choosing, marks, reading, wishes
+from controller.jobset.placement import choosing, marks, reading
 from controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker, Waiting
 
 log = structlog.get_logger(__name__)
@@ -38,11 +37,6 @@ class Wanted:
 
     seeker: Seeker
     jobset: str
-
-
-def wants_domains(jobset: JobSet) -> bool:
-    """Whether pods of a JobSet have our gate: exclusive placement without nodes that were labelled beforehand."""
-    return any(wishes.wants_domain(jobset, each) for each in jobset.spec.replicated_jobs)
 
 
 class Gates:

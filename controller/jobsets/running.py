@@ -11,7 +11,6 @@ from common.parts import PartStatus
 from controller.jobset.model import ChildJob, JobSet
 from controller.jobset.placement import choosing
 from controller.jobset.plan import Event, EventType, World
-from controller.jobsets import gates
 from controller.jobsets.events import About, Events
 from controller.jobsets.gates import Gates, Wanted
 from controller.jobsets.metrics import JobSetMetrics
@@ -135,7 +134,7 @@ class JobSets:
             self._gates.need(uid, needed=False)
         elif self._running:
             self._queue.add(uid)
-            wants = isinstance(jobset, JobSet) and not jobset.deleting and gates.wants_domains(jobset)
+            wants = isinstance(jobset, JobSet) and not jobset.deleting and self._views.has_gated(uid)
             self._gates.need(uid, needed=wants)
 
     def _told(self, jobset: JobSet | NotUnderstood) -> None:

@@ -65,6 +65,7 @@ class Views:
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._others: set[str] = set()
         self._jobs: dict[str, dict[str, Owned]] = {}  # by the JobSet's UID
+        self._gated: dict[str, set[str]] = {}  # UIDs of Jobs whose pods come with our gate, by the JobSet's
         self._job_uids: dict[tuple[str, str, str], str] = {}  # by the JobSet's UID, the Job's namespace and its name
         self._by_name: dict[tuple[str, str], str] = {}
         self._jobsets: Newest[Seen] = Newest(jobsets, version=seen.version, changed=self._jobset_changed)
@@ -110,6 +111,10 @@ class Views:
     def size(self, uid: str) -> int:
         """Return how many Jobs a JobSet owns."""
         return len(self._jobs.get(uid, _NO_JOBS))
+
+    def has_gated(self, uid: str) -> bool:
+        """Whether pods of a JobSet's Jobs come with our scheduling gate."""
+        return bool(self._gated.get(uid))
 
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
         """Return the Job of this name that the JobSet of that name owns."""
@@ -204,6 +209,7 @@ class Views:
         if isinstance(after, Others):
             self._others.add(uid)
             self._jobs.pop(uid, None)
+            self._gated.pop(uid, None)
             after = None
         else:
             self._others.discard(uid)
@@ -225,6 +231,7 @@ class Views:
         if before is not None and (after is None or after.owner != before.owner):
             of_owner = self._jobs.get(before.owner, {})
             of_owner.pop(uid, None)
+            self._note_gated(before.owner, uid, gated=False)
             if self._job_uids.get(before.place) == uid:
                 del self._job_uids[before.place]
             if not of_owner:
@@ -234,5 +241,14 @@ class Views:
             return
         self._jobs.setdefault(after.owner, {})[uid] = after
         self._job_uids[after.place] = uid
+        self._note_gated(after.owner, uid, gated=after.job.gated and after.job.end is None)
         if before is None or not seen.alike(before.job, after.job):
             self._changed(after.owner)
+
+    def _note_gated(self, owner: str, job: str, *, gated: bool) -> None:
+        if gated:
+            self._gated.setdefault(owner, set()).add(job)
+        elif (others := self._gated.get(owner)) is not None:
+            others.discard(job)
+            if not others:
+                del self._gated[owner]

@@ -64,7 +64,7 @@ class Restart:
     """One Restart object. ``created_at`` is Unix time by the API server's clock.
 
     ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of a round that is not at its end is the one that it
-    began with, and what has been written since.
+    began with, and what has been written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty.
     """
 
     namespace: str
@@ -79,6 +79,7 @@ class Restart:
     epoch: int = 0
     status: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     deleting: bool = False
+    owner_uid: str = ""
 
     @property
     def id(self) -> str:
@@ -187,6 +188,7 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         epoch=begun.epoch(annotations[names.EPOCH]) if round_told else 0,
         status=_status(told, begun.status(annotations[names.ROUND]) if round_told else {}),
         deleting="deletionTimestamp" in metadata,
+        owner_uid=_owner_uid(metadata),
     )
 
 
@@ -248,6 +250,11 @@ def _gang(labels: Mapping[str, str], spec: RestartSpec, namespace: str) -> GangK
     if spec.target is not None and spec.target.kind in ("Job", "JobSet"):
         return GangKey(namespace, spec.target.kind, spec.target.name)
     return spec.gang
+
+
+def _owner_uid(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(each["uid"]) for each in owners if each["kind"] == "JobSet"), "")
 
 
 def _owners(owner: Owner | None) -> list[Json] | None:

@@ -11,7 +11,7 @@ from controller.gangs import members
 from controller.jobset import changes, naming
 from controller.jobset.building import owning, volumes
 from controller.jobset.model import JobSet, Json, ReplicatedJob
-from controller.jobset.placement import marks
+from controller.jobset.placement import marks, wishes
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -31,7 +31,7 @@ class Mould:
         self._first = naming.first_index(every, replicated_job.name)
         self._first_of_group = naming.first_index(group, replicated_job.name)
         common = _common(jobset, replicated_job, attempt=attempt)
-        exclusive = _exclusive(jobset, replicated_job)
+        exclusive = wishes.annotations(jobset, replicated_job)
         meta, pod_meta = _meta(replicated_job.template), _meta(replicated_job.pod_template)
         self._labels = {**_strings(meta, "labels"), **common}
         self._annotations = {
@@ -44,10 +44,8 @@ class Mould:
         self._pod_labels = {**_strings(pod_meta, "labels"), **common}
         self._pod_annotations = {**_wish(jobset), **_strings(pod_meta, "annotations"), **common, **exclusive}
         self._spec, self._pod_spec = _specs(jobset, replicated_job)
-        # Like upstream, by the Job's annotations: they have the template's own as well.
-        exclusively = naming.EXCLUSIVE_TOPOLOGY in self._annotations
-        self._by_node_selector = exclusively and naming.NODE_SELECTOR in self._annotations
-        if exclusively and not self._by_node_selector:
+        self._by_node_selector = wishes.wants_labelled_nodes(jobset, replicated_job)
+        if wishes.wants_domain(jobset, replicated_job):
             self._pod_labels |= marks.LABELS
             self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), marks.GATE_ENTRY]
         self._owners = [owning.controller(jobset)]
@@ -120,16 +118,6 @@ def _common(jobset: JobSet, replicated_job: ReplicatedJob, *, attempt: int) -> d
     if (address := naming.coordinator(jobset)) is not None:
         marked[naming.COORDINATOR] = address
     return marked
-
-
-def _exclusive(jobset: JobSet, replicated_job: ReplicatedJob) -> dict[str, str]:
-    """Return the annotations of exclusive placement; the replicated Job's own go before the JobSet's."""
-    found: dict[str, str] = {}
-    for annotations in (jobset.annotations, _strings(_meta(replicated_job.template), "annotations")):
-        if naming.EXCLUSIVE_TOPOLOGY in annotations:
-            known = (naming.EXCLUSIVE_TOPOLOGY, naming.NODE_SELECTOR)
-            found |= {name: annotations[name] for name in known if name in annotations}
-    return found
 
 
 def _wish(jobset: JobSet) -> dict[str, str]:

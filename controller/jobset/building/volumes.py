@@ -42,11 +42,12 @@ def _claim(jobset: JobSet, template: Json, *, owned: bool) -> dict[str, Any]:
         written["annotations"] = dict(annotations)
     if owned:
         written["ownerReferences"] = [owning.controller(jobset)]
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": written, "spec": template["spec"]}
+    spec = template.get("spec") or {}  # the API server says what is missing
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": written, "spec": spec}
 
 
 def _mounted(pod_spec: Json) -> Iterator[str]:
     for kind in ("containers", "initContainers"):
         for container in pod_spec.get(kind) or ():
             for mount in container.get("volumeMounts") or ():
-                yield mount["name"]
+                yield str(mount.get("name"))

@@ -7,7 +7,7 @@ from typing import Final
 from common import gangs
 from controller.jobset import naming, quantities
 from controller.jobset.model import Json
-from controller.jobset.placement import marks
+from controller.jobset.placement import marks, wishes
 from controller.jobset.placement.model import Needs, Node, Pod, Requirement, Taint, Toleration
 
 _OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -26,15 +26,13 @@ def pod(obj: Json) -> Pod | None:
     job = labels.get(gangs.JOB_NAME)
     if not job or naming.JOB_KEY not in labels:
         return None
-    # Upstream's exclusive pods hold their domain as ours do; those with labelled nodes hold just these.
-    topology = "" if naming.NODE_SELECTOR in annotations else annotations.get(naming.EXCLUSIVE_TOPOLOGY, "")
     gates = tuple(each["name"] for each in spec.get("schedulingGates") or ())
     return Pod(
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta["uid"],
         job=naming.job_key(meta["namespace"], job),
-        topology=topology,
+        topology=wishes.topology(annotations),  # upstream's exclusive pods hold their domain as ours do
         node=spec.get("nodeName") or "",
         gates=gates,
         over=(obj.get("status") or {}).get("phase") in _OVER,

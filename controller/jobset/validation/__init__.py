@@ -14,10 +14,16 @@ __all__ = ["Problem", "problems"]
 
 
 def problems(jobset: JobSet) -> tuple[Problem, ...]:
-    """Return everything that is wrong with a JobSet; nothing for one that can be run."""
+    """Return everything that is wrong with a JobSet; nothing for one that can be run.
+
+    Of one that has too much of something only that is told: what there is too much of is not gone through.
+    """
+    spec = jobset.spec
+    if too_much := (*jobs.sizes(spec), *policies.sizes(spec), *claims.sizes(spec)):
+        return too_much
     return (
         *jobs.problems(jobset),
         *coordination.problems(jobset),
-        *policies.problems(jobset.spec),
+        *policies.problems(spec),
         *claims.problems(jobset),
     )

@@ -4,18 +4,22 @@ import collections
 from collections.abc import Iterable, Iterator
 
 from controller.jobset import naming
-from controller.jobset.model import JobSet, Json, ReplicatedJob
+from controller.jobset.model import JobSet, Json, ReplicatedJob, Spec
 from controller.jobset.validation import limits
 from controller.jobset.validation.problem import Problem
 
 _PATH = "spec.volumeClaimPolicies"
 
 
+def sizes(spec: Spec) -> Iterator[Problem]:
+    """Yield of what there is too much."""
+    if sum(len(each.templates) for each in spec.claim_policies) > limits.CLAIMS:
+        yield Problem(_PATH, "there are too many claims", f"keep to {limits.CLAIMS} templates")
+
+
 def problems(jobset: JobSet) -> Iterator[Problem]:
     """Yield what is wrong with the claim policies."""
     policies = jobset.spec.claim_policies
-    if sum(len(each.templates) for each in policies) > limits.CLAIMS:
-        yield Problem(_PATH, "there are too many claims", f"keep to {limits.CLAIMS} templates")
     called = collections.Counter(_name(template) for each in policies for template in each.templates)
     mounted = frozenset(_mounted(jobset.spec.replicated_jobs))
     for policy_index, policy in enumerate(policies):

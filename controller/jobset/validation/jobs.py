@@ -10,10 +10,18 @@ from controller.jobset.validation.problem import Problem
 _POD_SUFFIX = "-abcde"  # five random characters end a pod's name (pkg/controller/job, Indexed Jobs)
 
 
+def sizes(spec: Spec) -> Iterator[Problem]:
+    """Yield of what there is too much."""
+    path = "spec.replicatedJobs"
+    if len(spec.replicated_jobs) > limits.REPLICATED_JOBS:
+        yield Problem(path, "there are too many", f"keep to {limits.REPLICATED_JOBS} replicated Jobs")
+    if naming.replicas(spec.replicated_jobs) > limits.JOBS:
+        yield Problem(path, "they are too many Jobs together", f"keep to {limits.JOBS} Jobs")
+
+
 def problems(jobset: JobSet) -> Iterator[Problem]:
     """Yield what is wrong with the replicated Jobs."""
     spec = jobset.spec
-    yield from _sizes(spec)
     earlier: set[str] = set()
     for index, job in enumerate(spec.replicated_jobs):
         path = f"spec.replicatedJobs[{index}]"
@@ -25,14 +33,6 @@ def problems(jobset: JobSet) -> Iterator[Problem]:
         if spec.is_in_place:
             yield from _in_place(job, f"{path}.template.spec")
         earlier.add(job.name)
-
-
-def _sizes(spec: Spec) -> Iterator[Problem]:
-    path = "spec.replicatedJobs"
-    if len(spec.replicated_jobs) > limits.REPLICATED_JOBS:
-        yield Problem(path, "there are too many", f"keep to {limits.REPLICATED_JOBS} replicated Jobs")
-    if naming.replicas(spec.replicated_jobs) > limits.JOBS:
-        yield Problem(path, "they are too many Jobs together", f"keep to {limits.JOBS} Jobs")
 
 
 def _names(jobset: str, job: ReplicatedJob, path: str) -> Iterator[Problem]:

@@ -11,6 +11,8 @@ JOBS: Final = 20_000
 """Jobs of all replicated Jobs together."""
 RULES: Final = 100
 """Rules of the failure policy."""
+PATTERNS_LENGTH: Final = 8192
+"""Characters of all patterns of a failure policy together, one more for each: RE2 may take 0.2 ms for each of them."""
 CLAIMS: Final = 50
 """Templates of all volumeClaimPolicies together."""
 RESTARTED_JOBS: Final = 1024

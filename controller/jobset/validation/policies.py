@@ -11,6 +11,16 @@ _RESTARTS_JOBS = frozenset({Action.RESTART_JOB, Action.RESTART_JOB_AND_IGNORE})
 _RULES = "spec.failurePolicy.rules"
 
 
+def sizes(spec: Spec) -> Iterator[Problem]:
+    """Yield of what there is too much."""
+    rules = spec.failure.rules if spec.failure is not None else ()
+    if len(rules) > limits.RULES:
+        yield Problem(_RULES, "there are too many", f"keep to {limits.RULES} rules")
+    if sum(len(pattern) + 1 for rule in rules for pattern in rule.patterns) > limits.PATTERNS_LENGTH:
+        mend = f"keep all onJobFailureMessagePatterns to {limits.PATTERNS_LENGTH} characters together"
+        yield Problem(_RULES, "their patterns are too long", mend)
+
+
 def problems(spec: Spec) -> Iterator[Problem]:
     """Yield what is wrong with the policies."""
     names = frozenset(each.name for each in spec.replicated_jobs)
@@ -23,8 +33,6 @@ def problems(spec: Spec) -> Iterator[Problem]:
 
 
 def _failure(policy: FailurePolicy, spec: Spec, *, names: frozenset[str]) -> Iterator[Problem]:
-    if len(policy.rules) > limits.RULES:
-        yield Problem(_RULES, "there are too many", f"keep to {limits.RULES} rules")
     called = collections.Counter(rule.name for rule in policy.rules)
     for index, rule in enumerate(policy.rules):
         path = f"{_RULES}[{index}]"

@@ -251,6 +251,16 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         path="spec.successPolicy.targetReplicatedJobs[1]",
     ),
     Case(
+        "too long patterns",
+        failing(
+            *(_rule(onJobFailureMessagePatterns=["a" * 4095]) for _ in range(2)),
+            _rule(onJobFailureMessagePatterns=[""]),
+        ),
+        failing(*(_rule(onJobFailureMessagePatterns=["a" * 4095]) for _ in range(2))),
+        says="patterns are too long",
+        path=RULES,
+    ),
+    Case(
         "too many rules",
         failing(*(_rule() for _ in range(101))),
         failing(*(_rule() for _ in range(100))),

@@ -68,6 +68,11 @@ def test_an_unreadable_attempt_goes_with_the_others_once_a_restart_is_on_its_way
     assert bucket(worlds.failed("w-0", attempt=None), status) == "previous"
 
 
+def test_one_with_an_unreadable_attempt_that_is_being_deleted_is_of_a_former_run_for_good() -> None:
+    ended = Status(restarts=1, conditions=(worlds.condition(worlds.RESTARTING, status=False),))
+    assert bucket(worlds.failed("w-0", attempt=None, deleting=True), ended) == "previous"
+
+
 def test_each_bucket_is_in_the_order_of_names() -> None:
     jobs = tuple(worlds.ready(f"w-{index}") for index in (2, 0, 1))
     found = buckets.sort(Status(), jobs)

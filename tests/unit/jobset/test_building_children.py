@@ -114,6 +114,14 @@ def test_a_job_that_mounts_none_gets_none() -> None:
     assert volumes({"templates": [claim()]}, of=replicated()) is None
 
 
+def test_mounts_without_a_name_and_claims_without_a_spec_are_the_api_servers_to_refuse() -> None:
+    mounts = [{"mountPath": "/data"}, {"name": None}]
+    unnamed = replicated(pods={"containers": [{"name": "main", "image": "i", "volumeMounts": mounts}]})
+    assert volumes({"templates": [{"metadata": {"name": "data"}}]}, of=unnamed) is None
+    owner = jobset(volumeClaimPolicies=[{"templates": [{"metadata": {"name": "data"}}]}])
+    assert [each["spec"] for each in building.claims(owner)] == [{}]
+
+
 def test_its_own_volumes_stay() -> None:
     one = mounting("data")
     one["template"]["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]

@@ -116,6 +116,10 @@ SAME = {
         container(resources={"limits": {"cpu": "1000m", "memory": "1024Mi", "nvidia.com/gpu": 8}}),
         container(resources={"limits": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "8"}}),
     ),
+    "a port's protocol": (
+        container(ports=[{"containerPort": 80}]),
+        container(ports=[{"containerPort": 80, "protocol": "TCP"}]),
+    ),
     "an empty value": (container(env=[{"name": "A"}]), container(env=[{"name": "A", "value": ""}])),
     "a flag that is false": ({}, {"pods": {**BASE["pods"], "hostNetwork": False}}),
     "a number that is 0": (

@@ -267,6 +267,19 @@ def test_while_one_is_not_ready_or_of_the_former_run_it_still_restarts(other: Ch
     assert worlds.said(plan, RESTARTING) == (True, "R", "m")
 
 
+def test_a_failure_costs_one_restart_though_the_status_has_lost_how_many_there_were() -> None:
+    jobs = (worlds.ready("w-0", attempt=4), failed("w-1", attempt=3))
+    after = worlds.carried_out(worlds.world(worlds.jobset(failure=policy()), *jobs))
+    assert (after.jobset.status.restarts, after.jobset.status.restarts_counted) == (5, 1)
+    assert [(each.name, each.attempt) for each in after.jobs] == [("js-w-0", 5), ("js-w-1", 5)]
+
+
+def test_a_failure_while_the_status_tells_of_more_restarts_than_the_jobs_costs_one_too() -> None:
+    plan = answered(policy(), failed("w-0", attempt=None), status=Status(restarts=7, restarts_counted=1))
+    assert plan.status is not None
+    assert (plan.status.restarts, plan.status.restarts_counted) == (8, 2)
+
+
 # Restarting one Job
 
 
@@ -306,6 +319,14 @@ def test_restarts_of_single_jobs_add_up_per_index() -> None:
     assert (found.job_restarts, found.job_restarts_counted) == ((0, 2), (0, 2))
 
 
+def test_a_single_restart_counts_one_though_the_status_has_lost_how_many_there_were() -> None:
+    owner = worlds.jobset(failure=policy(rule(Action.RESTART_JOB)))
+    after = worlds.carried_out(worlds.world(owner, worlds.ready("w-0"), failed("w-1", job_attempt=3)))
+    (found,) = after.jobset.status.replicated_jobs
+    assert (found.job_restarts, found.job_restarts_counted) == ((0, 4), (0, 1))
+    assert [(each.name, each.job_attempt) for each in after.jobs] == [("js-w-0", 0), ("js-w-1", 4)]
+
+
 def test_a_single_restart_leaves_those_of_other_replicated_jobs_alone() -> None:
     owner = worlds.jobset(
         worlds.replicated("a"), worlds.replicated("b", replicas=1), failure=policy(rule(Action.RESTART_JOB))
@@ -319,6 +340,15 @@ def test_a_job_without_a_place_cannot_be_restarted_alone_so_all_are(index: int |
     plan = answered(policy(rule(Action.RESTART_JOB)), failed("w-0", index=index))
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (1, 1)
+
+
+def test_a_job_that_does_not_tell_how_often_it_was_restarted_is_not_restarted_again_and_again() -> None:
+    """Nothing would tell it from its successor, so the look after the restart would find that it has failed."""
+    status = Status(replicated_jobs=(ReplicatedJobStatus("w", job_restarts=(1, 0)),))
+    owner = worlds.jobset(failure=policy(rule(Action.RESTART_JOB_AND_IGNORE)), status=status)
+    after = worlds.carried_out(worlds.world(owner, failed("w-0", job_attempt=None), worlds.ready("w-1")))
+    assert (after.jobset.status.restarts, after.jobset.status.restarts_counted) == (1, 0)
+    assert [(each.name, each.attempt) for each in after.jobs] == [("js-w-0", 1), ("js-w-1", 1)]
 
 
 def test_invalid_patterns_are_remarked_when_a_failure_is_looked_at() -> None:

@@ -85,6 +85,18 @@ def test_a_round_that_is_on_is_not_kept_yet() -> None:
     assert kept(plan) == (1, 1, 0)
 
 
+def test_a_round_counts_by_its_owner_however_late_our_clock_is() -> None:
+    early = worlds.CREATED - 60
+    assert kept(decide.decide(running(round_(1, started_at=early, owner_uid="uid-js")))) == (1, 1, 0)
+    others = running(round_(1, owner_uid="uid-of-a-deleted-one"))
+    assert decide.decide(others) == Plan()
+
+
+def test_a_round_whose_owner_is_not_known_counts_by_its_time_and_clocks_may_be_somewhat_apart() -> None:
+    assert kept(decide.decide(running(round_(1, started_at=worlds.CREATED - 1)))) == (1, 1, 0)
+    assert decide.decide(running(round_(1, started_at=worlds.CREATED - 60))) == Plan()
+
+
 def test_attempts_only_grow() -> None:
     status = Status(current_in_place=5, previous_in_place=7, restarts_counted=1)
     assert kept(decide.decide(running(round_(4), round_(6), status=status))) == (2, 6, 7)
@@ -286,6 +298,18 @@ def test_a_refusal_from_before_the_last_start_means_nothing(
 
 def test_a_refusal_from_before_the_jobset_means_nothing() -> None:
     assert spent(replace(REFUSAL, at=worlds.CREATED - 1)) == Plan()
+
+
+def test_a_refusal_counts_though_the_same_look_is_the_first_that_finds_all_ready_after_a_restart() -> None:
+    """News of both come together; no later look would hear of the refusal again."""
+    status = Status(conditions=(worlds.condition(worlds.RESTARTING, since=REFUSAL.at - 30),))
+    jobs = (worlds.ready("w-0"), worlds.ready("w-1"))
+    plan = decide.decide(worlds.world(owner(status), *jobs, refusal=REFUSAL))
+    assert worlds.said(plan, "Failed") == (
+        True,
+        "ReachedMaxRestarts",
+        "jobset failed due to reaching max number of restarts",
+    )
 
 
 def test_a_refusal_for_another_reason_fails_nothing() -> None:

@@ -307,6 +307,34 @@ def test_templates_are_looked_at_where_they_are_worked_with(
     assert told.value.where.endswith(where)
 
 
+def nested(levels: int) -> Json:
+    found: Json = {}
+    for _ in range(levels):
+        found = {"inner": [found]}
+    return found
+
+
+@pytest.mark.parametrize("levels", [40, 400])
+def test_what_is_nested_too_deep_is_not_understood(levels: int) -> None:
+    """The API server takes ten thousand levels, and whatever goes through them would go too deep."""
+    obj = written.there(written.jobset(written.replicated(pod={"futureField": nested(levels)})))
+    with pytest.raises(NotUnderstoodError, match=r"^spec: is nested too deep; keep to 64 levels$"):
+        reading.jobset(obj)
+
+
+def test_what_is_nested_deeper_than_any_job_is_understood() -> None:
+    obj = written.there(written.jobset(written.replicated(pod={"futureField": nested(20)})))
+    assert reading.jobset(obj).spec.replicated_jobs[0].pod_template["spec"]["futureField"] == nested(20)
+
+
+def test_a_rule_knows_each_of_its_targets_and_reasons_once() -> None:
+    """There may be a hundred thousand of them, and each failed Job is compared with all."""
+    twice = {"targetReplicatedJobs": ["b", "a", "b"], "onJobFailureReasons": ["X", "X"]}
+    found = reading.jobset(written.there(written.failing({"action": "FailJobSet", **twice})))
+    assert found.spec.failure is not None
+    assert [(each.targets, each.reasons) for each in found.spec.failure.rules] == [(("b", "a"), ("X",))]
+
+
 def test_a_job_is_reduced_to_what_decisions_need() -> None:
     found = reading.job(JOB)
     assert (found.name, found.uid, found.replicated_job, found.resource_version) == (
@@ -331,10 +359,16 @@ def test_only_a_suspended_jobs_template_is_kept_and_of_it_what_a_resume_merges()
     assert reading.job(with_other(JOB, ("spec", "suspend"), False)).template is None
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1_0", "٣", "2147483648", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1_0", "٣", "2147483647", "2147483648", "9" * 5000])
 def test_a_label_that_is_no_number_is_none(text: str) -> None:
     found = reading.job(with_other(JOB, ("metadata", "labels", naming.RESTART_ATTEMPT), text))
     assert found.attempt is None
+
+
+def test_a_job_tells_whether_its_pods_come_with_our_gate() -> None:
+    assert not reading.job(JOB).gated
+    gates = [{"name": "example.com/wait"}, {"name": "kubemend.io/exclusive-placement"}]
+    assert reading.job(with_other(JOB, ("spec", "template", "spec", "schedulingGates"), gates)).gated
 
 
 def test_a_job_is_over_by_the_first_condition_that_says_so() -> None:

@@ -61,6 +61,26 @@ def test_new_annotations_restart_the_gang_in_place_once_and_are_noted() -> None:
     assert decide.decide(worlds.applied(before, plan)) == Plan()
 
 
+def test_a_restart_in_place_is_asked_for_once_nothing_else_is_made_anew_for_till_then_it_would_be_turned_down() -> None:
+    owner = worlds.jobset(worlds.replicated("a", 1), worlds.replicated("b", 1), failure=worlds.IN_PLACE)
+    before = worlds.settled(owner, worlds.ready("a-0"), worlds.ready("b-0"))
+    noted = worlds.template()
+    noted["spec"]["template"]["metadata"] = {"annotations": {"checksum/config": "2"}}
+    both = worlds.with_spec(
+        before,
+        replicated_jobs=(
+            worlds.replicated("a", 1, template=worlds.template(containers=NEW_IMAGE)),
+            worlds.replicated("b", 1, template=noted),
+        ),
+    )
+    deleting = decide.decide(both)
+    assert worlds.names(deleting, DeleteJob) == ["js-a-0"]
+    assert worlds.names(deleting, RequestRestart) == worlds.names(deleting, AnnotateJob) == []
+    gone = decide.decide(worlds.applied(both, deleting))
+    assert worlds.names(gone, AnnotateJob) == ["js-b-0"]
+    assert len(worlds.names(gone, RequestRestart)) == 1
+
+
 def test_without_rounds_new_annotations_have_the_jobs_made_anew() -> None:
     plan = decide.decide(changed(running(FailurePolicy()), pod_annotations={"checksum/config": "2"}))
     assert worlds.names(plan, RequestRestart) == []

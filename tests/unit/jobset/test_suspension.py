@@ -35,6 +35,17 @@ def test_suspending_suspends_the_jobs_that_run_and_leaves_those_that_ended() -> 
     assert worlds.names(plan, DeleteJob) == []
 
 
+def test_what_runs_is_suspended_before_anything_is_created_so_that_no_quota_keeps_it_running() -> None:
+    owner = worlds.jobset(worlds.replicated(replicas=3), suspend=True, status=Status(restarts=1))
+    jobs = (worlds.ready("w-0", attempt=1), worlds.ready("w-1"))
+    plan = decide.decide(worlds.world(owner, *jobs, has_service=False))
+    assert [[type(write) for write in group] for group in plan.writes] == [
+        [DeleteJob, SuspendJob],
+        [CreateService],
+        [CreateJob],
+    ]
+
+
 def test_suspending_is_said_in_upstreams_words() -> None:
     plan = decide.decide(worlds.world(SUSPENDED, worlds.ready("w-0"), worlds.ready("w-1")))
     assert worlds.said(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")

@@ -49,6 +49,13 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
+def test_what_there_is_too_much_of_is_not_gone_through() -> None:
+    """It would take minutes, in which nothing else is done; the sizes of the others are told all the same."""
+    jobs = tuple(written.replicated(f"W{index}") for index in range(20_000))
+    rules = tuple({"action": "FailJobSet", "name": "1"} for _ in range(20_000))
+    assert paths(written.failing(*rules, jobs=jobs)) == ["spec.replicatedJobs", "spec.failurePolicy.rules"]
+
+
 def test_a_name_that_is_filled_in_may_be_nobody_elses() -> None:
     """Only here: the policy has no place at which a rule stands."""
     assert paths(written.failing({"action": "FailJobSet"}, {"action": "FailJobSet", "name": "failurePolicyRule0"})) == [
@@ -73,6 +80,7 @@ def test_the_bounds_are_those_of_the_policy() -> None:
         f".sum() <= {limits.JOBS}",
         f"size(variables.rules) <= {limits.RULES}",
         f".sum() <= {limits.CLAIMS}",
+        f".sum() <= {limits.PATTERNS_LENGTH}",
         f"j.?replicas.orValue(1) <= {limits.RESTARTED_JOBS}",
         f"size(r.name) <= {limits.RULE_NAME_LENGTH}",
         f"matches('^{limits.DNS_1035.pattern}$')",

@@ -1,8 +1,8 @@
-"""A JobSet that cannot be run: it says so, and nothing else happens to it until it is mended."""
+"""A JobSet that cannot be run: it says so, and until it is mended it can only be suspended."""
 
 from controller.jobset import decide
-from controller.jobset.model import FailurePolicy, JobSet, Status, SuccessPolicy
-from controller.jobset.plan import CreateJob, Plan
+from controller.jobset.model import FailurePolicy, JobSet, ReplicatedJobStatus, Status, SuccessPolicy
+from controller.jobset.plan import CreateJob, DeleteJob, Plan, ResumeJob, SuspendJob
 from tests.unit.jobset import worlds
 
 VALID = "kubemend.io/Valid"
@@ -30,6 +30,31 @@ def test_nothing_is_created_deleted_or_failed() -> None:
     assert plan.status is not None
     assert plan.status.terminal_state == ""
     assert [each.type for each in plan.status.conditions] == [VALID]
+
+
+def test_it_is_suspended_all_the_same_and_counted_for_kueue_waits_until_none_is_active() -> None:
+    jobs = (worlds.ready("w-0", attempt=1), worlds.job("w-1", attempt=1, suspended=True), worlds.ready("w-2"))
+    plan = decide.decide(worlds.world(invalid(Status(restarts=1), suspend=True), *jobs, has_service=False))
+    assert plan.writes == ((DeleteJob("js-w-2", "uid-w-2"), SuspendJob("js-w-0", "uid-w-0")),)
+    assert worlds.said(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
+    assert worlds.counts(plan)["w"] == ReplicatedJobStatus("w", ready=1, active=1, suspended=1)
+
+
+def test_once_suspended_it_rests_and_is_not_resumed_before_it_is_mended() -> None:
+    asleep = worlds.carried_out(worlds.world(invalid(suspend=True), worlds.ready("w-0"), worlds.ready("w-1")))
+    assert asleep.jobset.status.replicated_jobs == (ReplicatedJobStatus("w", suspended=2),)
+    resumed = worlds.with_spec(asleep, suspend=False)
+    assert decide.decide(resumed) == Plan()
+    mended = decide.decide(worlds.with_spec(resumed, success=SuccessPolicy()))
+    assert worlds.names(mended, ResumeJob) == ["js-w-0", "js-w-1"]
+
+
+def test_what_failed_meanwhile_is_answered_once_it_is_mended() -> None:
+    before = worlds.carried_out(worlds.world(invalid(suspend=True), worlds.failed("w-0"), worlds.ready("w-1")))
+    assert before.jobset.status.terminal_state == ""
+    plan = decide.decide(worlds.with_spec(before, success=SuccessPolicy()))
+    assert plan.status is not None
+    assert plan.status.terminal_state == "Failed"
 
 
 def test_it_is_said_once() -> None:

@@ -35,6 +35,22 @@ async def test_a_job_without_a_domain_waits_says_so_and_goes_when_there_is_one(b
         await eventually.true(lambda: places.is_let_go(bench, "train-w-0", "train-w-1"))
 
 
+async def test_pods_of_jobs_that_were_made_exclusive_go_on_though_the_annotation_is_taken_off(
+    bench: Bench, leader: Leader
+) -> None:
+    async with leader.leading():
+        await bench.create(rig.jobset("train", annotations=places.EXCLUSIVE))
+        jobs = await bench.until_jobs(2)
+        taken_off = {"metadata": {"annotations": dict.fromkeys(places.EXCLUSIVE)}}
+        await bench.api.patch(f"{bench.all_jobsets}/train", taken_off, content_type=client.Patch.MERGE)
+        for job in jobs:
+            await places.pod_of(bench, job)
+        await bench.until_event("NoDomain")
+        for rack in "ab":
+            await places.node(bench, f"node-{rack}", rack=rack)
+        await eventually.true(lambda: places.is_let_go(bench, "train-w-0", "train-w-1"))
+
+
 async def test_of_many_jobs_that_wait_for_one_reason_people_are_told_once(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated(replicas=3), annotations=places.EXCLUSIVE))

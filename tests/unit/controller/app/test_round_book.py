@@ -113,6 +113,12 @@ def test_a_round_whose_object_is_gone_is_no_round(book: RoundBook) -> None:
     assert book.rounds(JOBSET) == ()
 
 
+def test_a_round_tells_whose_it_is_before_its_object_does_and_by_it(book: RoundBook) -> None:
+    book.begun(RoundRef("team", "js-2", GANG, 2), builders.fault(), now=builders.NOW, owner_uid="uid-js")
+    book.restart_changed(appeared(replace(restart(phase="Done", completionTime=END), owner_uid="uid-other")))
+    assert [(each.attempt, each.owner_uid) for each in book.rounds(JOBSET)] == [(1, "uid-other"), (2, "uid-js")]
+
+
 def test_rounds_come_by_their_numbers(book: RoundBook) -> None:
     for attempt in (10, 9, 2):
         book.restart_changed(appeared(restart(attempt, phase="Done")))
