@@ -29,7 +29,7 @@ demo: devnode  ## a GPU fault restarts the container that holds the GPU, and ano
 	python -m hack.demo
 
 test: lint devnode  ## everything that CI runs
-	python -m pytest -n 2 --dist loadscope
+	python -m pytest -n 4 --dist loadscope
 
 lint: venv  ## style, types, import contracts, generated files
 	ruff check .

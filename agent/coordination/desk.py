@@ -1,14 +1,16 @@
 """Where members' faults are taken to: the hub is told, and says what becomes of them."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
 
 from agent.coordination import exits, membership
-from agent.coordination.faults import Fault, OpenFaults
+from agent.coordination.faults import LONGEST, Fault, OpenFaults
 from agent.coordination.members import Failure
 from agent.coordination.metrics import HubMetrics
 from agent.model.actions import ActionClass
@@ -51,37 +53,56 @@ class Desk:
         gang = self._gang(target)
         if gang is None:
             return Taken.ALONE
-        fault = Fault(
-            id=uuid.uuid4().hex,
-            target=target,
-            gang=gang,
-            kind=kind,
-            code=cause.code,
-            message=cause.message,
-            happened_at=cause.happened_at,
-            action=cause.action if cause.devices_known else ActionClass.ASK_DRIVER,
-            device=cause.device or "",
-        )
+        return await self._answer(_fault(target, cause, gang=gang, kind=kind), patience=self._patience)
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        """Tell that a container's device is lost for good; for as long as faults are told, as no restart here helps.
+
+        ALONE at once where the container's end would not be told of either.
+        """
+        gang, pod = self._gang(target), self._pods().get(target.pod.uid)
+        if gang is None or pod is None:
+            return Taken.ALONE
+        if exits.why_not_watched(pod, target.name, opted_in_namespaces=self._namespaces) is not None:
+            return Taken.ALONE
+        return await self._answer(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
+
+    async def _answer(self, fault: Fault, *, patience: float) -> Taken:
+        """Tell of a fault until it is answered, or nobody waits any more."""
         answer = self._faults.tell(fault)
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(patience):
                 return await answer
         except TimeoutError:
-            self._metrics.answers.labels(kind.value, UNANSWERED).inc()
-            log.warning("hub.no_answer", container=str(target), cause=cause.code, seconds=self._patience)
+            self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
+            log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
             return Taken.ALONE
         finally:
             if not answer.done() or answer.cancelled():
                 self._faults.withdraw(fault.id)
 
-    async def tell(self, failure: Failure) -> None:
-        """Tell that a member has failed by itself. Whatever the answer, kubelet restarts it where nobody else does."""
-        target = failure.container.ref
-        gang = self._gang(target)
+    async def tell(self, failure: Failure, *, guarded: AbstractAsyncContextManager[asyncio.Event] | None) -> None:
+        """Tell that a member has failed by itself. Whatever the answer, kubelet restarts it where nobody else does.
+
+        ``guarded`` keeps what kubelet starts from running until a round's order has come, the answer is that there is
+        none, or the patience ends. None where no answer can be had soon.
+        """
+        gang = self._gang(failure.container.ref)
         if gang is None:
             return
+        if guarded is None:
+            await self._tell(failure, gang)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with guarded as ordered, asyncio.timeout(self._patience):
+                answer = await self._tell(failure, gang)
+                if await asyncio.shield(answer) is Taken.ROUND:
+                    await ordered.wait()
+
+    async def _tell(self, failure: Failure, gang: GangKey) -> "asyncio.Future[Taken]":
+        target = failure.container.ref
         why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
-        self._faults.tell(
+        return self._faults.tell(
             Fault(
                 id=f"exit:{failure.container.id}",
                 target=target,
@@ -100,3 +121,17 @@ class Desk:
         if self._dry_run or pod is None or not exits.may_tell(pod, opted_in_namespaces=self._namespaces):
             return None
         return membership.gang_of(pod)
+
+
+def _fault(target: ContainerRef, cause: admission.Cause, *, gang: GangKey, kind: FaultKind) -> Fault:
+    return Fault(
+        id=uuid.uuid4().hex,
+        target=target,
+        gang=gang,
+        kind=kind,
+        code=cause.code,
+        message=cause.message,
+        happened_at=cause.happened_at,
+        action=cause.action if cause.devices_known else ActionClass.ASK_DRIVER,
+        device=cause.device or "",
+    )

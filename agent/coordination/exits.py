@@ -52,20 +52,27 @@ def may_tell(pod: PodView, *, opted_in_namespaces: frozenset[str]) -> bool:
     return wishes.opted_in or pod.ref.namespace in opted_in_namespaces
 
 
-def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | None:
-    """Return why the gang need not know; None when this is a fault of the member."""
-    pod, name = ended.pod, ended.container.ref.name
+def why_not_watched(pod: PodView, name: str, *, opted_in_namespaces: frozenset[str]) -> NoFault | None:
+    """Return why nothing that befalls a container of a pod is a member's fault; None when it is one."""
     spec = pod.container(name)
     if spec is None or spec.role is not ContainerRole.MAIN:
         return NoFault.NOT_MAIN
-    if ended.exit_code == 0:
-        return NoFault.COMPLETED
     if pod.deleting:
         return NoFault.POD_DELETING
     if not may_tell(pod, opted_in_namespaces=opted_in_namespaces):
         return NoFault.NOT_OPTED_IN
     if (selected := options.parse(pod.annotations).containers) and name not in selected:
         return NoFault.NOT_SELECTED
+    return None
+
+
+def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | None:
+    """Return why the gang need not know; None when this is a fault of the member."""
+    name = ended.container.ref.name
+    if (why := why_not_watched(ended.pod, name, opted_in_namespaces=opted_in_namespaces)) is not None:
+        return why
+    if ended.exit_code == 0:
+        return NoFault.COMPLETED
     if ended.ours or _replaced_by_us(ended):
         return NoFault.OURS
     if _killed_with_its_pod(ended):

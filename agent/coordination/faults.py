@@ -125,7 +125,8 @@ class OpenFaults:
     def gone(self, pod: PodUid) -> None:
         """Forget what nobody waits for of a pod that is gone."""
         for each in [*self._open.values()]:
-            if each.fault.target.pod.uid == pod and each.fault.kind is FaultKind.EXIT:
+            is_waited_for = each.taken is None and each.fault.kind is not FaultKind.EXIT
+            if each.fault.target.pod.uid == pod and not is_waited_for:
                 del self._open[each.fault.id]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from agent.cri.events import EventKind
 from agent.engine import ports
 from agent.health.attribution import Attribution, How
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
 from agent.sources.processes import ProcFs
 
 Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
@@ -50,14 +50,25 @@ async def older_than(
     ask_again: float = 1.0,
 ) -> None:
     """Wait until no container that holds the device is older than ``moment`` (Unix seconds)."""
+    old = await older_holders(moment, holders=holders, events=events, ask_again=ask_again)
+    await _stopped({view.id for view in old}, events=events)
+
+
+async def older_holders(
+    moment: float,
+    *,
+    holders: Holders,
+    events: ports.Events,
+    ask_again: float = 1.0,
+) -> list[ContainerView]:
+    """Return the running containers that hold the device and are older than ``moment``, once it can be told who do."""
     while (refs := await holders()) is None:  # noqa: ASYNC110 - the pod-resources API has no watch
         await asyncio.sleep(ask_again)
-    old = {
-        view.id
+    return [
+        view
         for view in events.containers()
         if view.ref in refs and view.state in _ALIVE and view.created_at * _NANOSECOND < moment
-    }
-    await _stopped(old, events=events)
+    ]
 
 
 async def _nothing() -> None:

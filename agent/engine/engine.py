@@ -15,6 +15,7 @@ from agent.engine import ports
 from agent.engine.driver_questions import DriverQuestions
 from agent.engine.faults import AppFaults, Noted
 from agent.engine.ledger import HealthLedger
+from agent.engine.lost_devices import LostDevices
 from agent.engine.metrics import Metrics
 from agent.engine.publishing import Publisher
 from agent.engine.storms import Storms
@@ -39,6 +40,7 @@ class Engine:
         ledger: HealthLedger,
         publisher: Publisher,
         faults: AppFaults,
+        lost: LostDevices,
         devices: ports.Devices,
         processes: ProcFs,
         metrics: Metrics,
@@ -51,6 +53,7 @@ class Engine:
         self._ledger = ledger
         self._publisher = publisher
         self._faults = faults
+        self._lost = lost
         self._devices = devices
         self._processes = processes
         self._metrics = metrics
@@ -81,6 +84,7 @@ class Engine:
         async with asyncio.TaskGroup() as tasks:
             for device in self._ledger.devices():
                 tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
+                self._lost.found(device, tasks, earlier=True)
                 for noted in self._questions.unanswered(device):
                     tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
             while True:
@@ -102,6 +106,7 @@ class Engine:
         """Fold them all and say so; act when the verdicts are on disk."""
         noted = [self._note(finding) for finding in batch if self._is_worth_noting(finding)]
         await self._ledger.save()
+        self._lost.leave_those_back()
         for each in noted:
             self._act(each, tasks)
 
@@ -142,8 +147,10 @@ class Engine:
             tasks.create_task(self._mend(noted), name=f"mend {finding.title} on {noted.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
             tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {noted.device}")
-        elif finding.kind is FindingKind.APP_GONE:
+        elif finding.kind in (FindingKind.APP_GONE, FindingKind.DEVICE_BACK):
             self._storms.over(noted.device)
+        elif self._lost.is_one(finding):
+            self._lost.found(noted.device, tasks)
 
     def _note(self, finding: Finding) -> Noted:
         """Fold it, and look up what must be looked up before the process is gone."""

@@ -17,7 +17,7 @@ from agent.health.attribution import Attribution, How, ProcessLookup
 from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind
 from agent.model.rounds import FaultKind
-from agent.model.workloads import ContainerRef
+from agent.model.workloads import ContainerRef, ContainerView
 from agent.podresources import answers
 from agent.restart import admission
 from agent.sources.processes import ProcessFacts, ProcFs
@@ -153,6 +153,13 @@ class AppFaults:
         assert self._events is not None
         holders = functools.partial(self._holders_of, device)
         await endings.older_than(since, holders=holders, events=self._events)
+
+    async def hit(self, device: str, *, at: float) -> list[ContainerView]:
+        """Return who holds a device and ran when it failed (Unix seconds), once it can be told who holds it."""
+        await self._runtime_found.wait()
+        assert self._events is not None
+        holders, ask_again = functools.partial(self._holders_of, device), self._patience.ask_again
+        return await endings.older_holders(at, holders=holders, events=self._events, ask_again=ask_again)
 
     async def _told_better(self, noted: Noted) -> bool:
         """Whether another report of the same event names the process, which this one does not.

@@ -56,7 +56,8 @@ class Entry:
     takes back. With ``word_decides`` the driver's word in the line (Fatal, Non-fatal) goes before ``action``.
     ``subcodes`` go before both: the first that fits the registers in the line decides. ``repeats`` is what many of
     them ask for. ``over_after`` is for how many seconds a fault that says how something is, but whose source never
-    sees it end (a line in a log), must not have been seen again to be taken for over.
+    sees it end (a line in a log), must not have been seen again to be taken for over. ``ends_programs``: no program can
+    go on with the device after it, whether it exits or hangs.
     """
 
     key: FaultKey
@@ -73,6 +74,7 @@ class Entry:
     subcodes: tuple[SubCode, ...] = ()
     repeats: Repeats | None = None
     over_after: float | None = None
+    ends_programs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,11 @@ class Catalog:
         """Return for how many seconds a fault must not be seen again to be over; None: other evidence ends it."""
         entry = self.find(key)
         return entry.over_after if entry is not None else None
+
+    def ends_programs(self, key: FaultKey) -> bool:
+        """Return whether no program can go on with the device after a fault. Of unknown ones nobody knows that."""
+        entry = self.find(key)
+        return entry is not None and entry.ends_programs
 
 
 def _graver(one: ActionClass, other: ActionClass) -> ActionClass:

@@ -26,8 +26,10 @@ _TOP = _NEEDED | {"limits"}
 _TEXTS = ("name", "meaning", "does", "nvidia", "note")
 _LINKS = ("effect_of", "cancels")
 _RULES = frozenset({"subcodes", "repeats"})
-_FIELDS = frozenset({"kind", "codes", "class", "app_caused", "word_decides", "over_after", *_TEXTS, *_LINKS, *_RULES})
+_FLAGS = ("word_decides", "ends_programs")
+_FIELDS = frozenset({"kind", "codes", "class", "app_caused", "over_after", *_FLAGS, *_TEXTS, *_LINKS, *_RULES})
 _REQUIRED = ("name", "class", "app_caused", "meaning")
+_MOVES = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
 
 
 CatalogError = catalog_nodes.CatalogError
@@ -175,19 +177,27 @@ def _entry(fault: _Fault, *, key: FaultKey, old: Entry | None) -> Entry:
             changes[name] = frozenset(_links(given[name], kind=key.kind, line=fault.line))
     if "app_caused" in given:
         changes["app_caused"] = catalog_nodes.member(AppCaused, given["app_caused"], line=fault.line, name="app_caused")
-    if "word_decides" in given:
-        changes["word_decides"] = catalog_nodes.boolean(given["word_decides"], line=fault.line, name="word_decides")
     if "over_after" in given:
         changes["over_after"] = catalog_nodes.seconds(given["over_after"], line=fault.line, name="over_after")
     if "repeats" in given:
         changes["repeats"] = catalog_rules.repeats(given["repeats"])
     if "class" in given:
         changes["action"] = catalog_nodes.member(ActionClass, given["class"], line=fault.line, name="class")
-        changes |= {"does": changes.get("does", ""), "subcodes": ()}  # they were said of the old class
+        # What else was said of the old class does not hold for the new one.
+        changes |= {"does": changes.get("does", ""), "subcodes": (), "ends_programs": False}
+    for name in _FLAGS:
+        if name in given:
+            changes[name] = catalog_nodes.boolean(given[name], line=fault.line, name=name)
     if "subcodes" in given:
         known = old.subcodes if old is not None and "class" not in given else ()
         changes["subcodes"] = (*catalog_rules.subcodes(given["subcodes"]), *known)
-    return replace(old, **changes) if old is not None else Entry(key=key, **changes)
+    entry = replace(old, **changes) if old is not None else Entry(key=key, **changes)
+    if entry.ends_programs and entry.action not in _MOVES:
+        classes = ", ".join(action.value for action in _MOVES)
+        raise catalog_nodes.error(
+            fault.line, f"{key} ends programs, but new ones may follow on the device: make its class one of {classes}"
+        )
+    return entry
 
 
 def _links(text: str, *, kind: FindingKind, line: int) -> Iterator[FaultKey]:

@@ -22,6 +22,8 @@ _WIDTH = 100
 _FIRST_SXID = 10000
 """Xids are far below, SXids above: a bare number says which of the two it is."""
 
+_LOST = "none can go on; members of gangs are recreated elsewhere at once, even if they merely hang"
+
 _SUBCODE = re.compile(r"(?P<fault>.*\d)\.(?P<number>\d{1,2})\s*", re.ASCII)
 
 
@@ -116,6 +118,7 @@ def _known(entry: Entry, *, catalog: Catalog) -> Explanation:
         ("Sub-codes", _numbers(entry)),
         ("Repeated", str(entry.repeats) if entry.repeats is not None else ""),
         ("Over", f"when not seen for {repeats.span(entry.over_after)}" if entry.over_after is not None else ""),
+        ("Programs on it", _LOST if entry.ends_programs else ""),
         ("Effect of", _names(entry.effect_of)),
         ("Brings about", _names(catalog.effects(entry.key))),
         ("Takes back", _names(entry.cancels)),

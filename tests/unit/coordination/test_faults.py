@@ -8,6 +8,7 @@ from agent.coordination import faults
 from agent.coordination.faults import Fault, OpenFaults
 from agent.model.actions import ActionClass
 from agent.model.rounds import FaultKind, Taken
+from agent.model.workloads import ContainerRole, ContainerSpec, PodView
 from common.parts import PartState
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
@@ -149,6 +150,47 @@ async def test_a_cause_whose_device_is_not_known_asks_the_driver(rig: Rig) -> No
         assert (await stream.next("fault")).action_class == "AskDriver"
 
 
+async def test_a_lost_device_is_told_until_a_hub_comes_and_its_answer_is_waited_for(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    hub = rig.replica()
+    async with hub:
+        pass  # its port is known now, and nobody serves there
+    async with rig.running(rig.agent(hub, patience=0.05)) as agent:
+        await rig.reports.until(PartState.DEGRADED)
+        cause = builders.cause(code="Xid79", action=ActionClass.REBOOT_NODE)
+        telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))
+        async with hub:
+            stream, _ = await hub.welcomed()
+            told = await stream.next("fault")
+            await stream.say(answer=answer(told.id))
+            assert await telling is Taken.ROUND
+    assert (told.kind, told.code, told.device, told.action_class) == (pb.Fault.DEVICE, "Xid79", "GPU-0", "RebootNode")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        builders.member(0, annotations={}),
+        builders.member(0, labels={}),
+        builders.member(0, deleting=True),
+        builders.member(0, containers=(ContainerSpec("trainer", ContainerRole.SIDECAR),)),
+    ],
+    ids=["not opted in", "no gang", "being deleted", "a sidecar"],
+)
+async def test_a_lost_device_of_one_whom_no_gang_waits_for_is_not_told(rig: Rig, pod: PodView) -> None:
+    await rig.pods.put(pod)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        await hub.welcomed()
+        assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+    assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+async def test_a_dry_run_tells_of_no_lost_device(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    agent = rig.agent(rig.replica(port=1), dry_run=True)
+    assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+
+
 class TestOpenFaults:
     """The book of faults, by itself."""
 
@@ -221,3 +263,13 @@ class TestOpenFaults:
             said.append(told[0].id)
         assert len(said) == faults.MOST
         assert said[0] == "f2"
+
+    async def test_what_a_round_has_taken_is_over_when_the_pod_is_gone(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault(kind=FaultKind.DEVICE))
+        book.gone(builders.ref(0).uid)
+        assert book.next() is not None  # somebody waits for the answer
+        book.answered("f", Taken.ROUND)
+        book.gone(builders.ref(0).uid)
+        book.say_again()
+        assert book.next() is None

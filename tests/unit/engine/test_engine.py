@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.engine import ports
 from agent.engine.engine import Engine
 from agent.engine.faults import AppFaults, Patience
 from agent.engine.ledger import HealthLedger
+from agent.engine.lost_devices import LostDevices
 from agent.engine.metrics import Metrics
 from agent.engine.publishing import Publisher
 from agent.engine.restarts import Request
-from agent.health import evidence
+from agent.health import catalog_file, evidence
 from agent.history.store import Store
 from agent.model import conditions
 from agent.model.actions import ActionClass
@@ -105,6 +107,13 @@ def make(store: Store, metrics: Metrics) -> World:
         ledger=ledger,
         publisher=publisher,
         faults=faults,
+        lost=LostDevices(
+            ledger=ledger,
+            catalog=catalog_file.builtin(),
+            faults=faults,
+            devices=devices,
+            tell=ports.NO_GANGS.device_lost,
+        ),
         devices=devices,
         processes=processes,  # type: ignore[arg-type]
         metrics=metrics,

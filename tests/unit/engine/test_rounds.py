@@ -69,6 +69,9 @@ class Gangs:
         self.asked.append((target, kind))
         return self.answer
 
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        return await self.take(target, cause, kind=FaultKind.DEVICE)
+
 
 class World:
     """One pod on the runtime, and the parts of an agent, which can die and come back."""

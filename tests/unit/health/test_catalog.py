@@ -161,6 +161,23 @@ def test_overrides_change_only_what_they_name(catalog: Catalog) -> None:
     assert catalog.action(xid(94)) is ActionClass.RESTART_APP
 
 
+def test_only_the_loss_of_a_gpu_ends_all_programs_on_it(catalog: Catalog) -> None:
+    ending = {key for key in catalog.entries if catalog.ends_programs(key)}
+    assert ending == {xid(79), FaultKey(FindingKind.OFF_BUS), FaultKey(FindingKind.DEVICE_LOST)}
+    assert not catalog.ends_programs(xid(999))
+
+
+def test_an_operator_may_say_after_which_faults_no_program_goes_on(catalog: Catalog) -> None:
+    merged = catalog_file.merged(
+        catalog,
+        "schema: 1\nfaults:\n"
+        "  - {kind: Xid, codes: 79, class: Observe}\n"
+        "  - {kind: Xid, codes: 167, ends_programs: true}\n"
+        "  - {kind: DeviceLost, ends_programs: false}\n",
+    )
+    assert {key for key in merged.entries if merged.ends_programs(key)} == {xid(167), FaultKey(FindingKind.OFF_BUS)}
+
+
 def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
     catalog = catalog_file.parse(HEAD + FAULT.replace("codes: 1,", "codes: [7, 39-41],"))
 
@@ -204,6 +221,7 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: 1}"), "its own cause", id="own cause"),
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: Foo 1}"), "'Foo' is no kind", id="link to no kind"),
         pytest.param(HEAD + FAULT.replace("}", ", word_decides: maybe}"), "true or false", id="bad flag"),
+        pytest.param(HEAD + FAULT.replace("}", ", ends_programs: true}"), "Xid 1 ends programs, but", id="mild end"),
         pytest.param(
             HEAD + FAULT.replace("}", ", subcodes: yes}"), "'subcodes' is not a list", id="sub-codes not a list"
         ),

@@ -91,6 +91,11 @@ def test_an_explanation_says_meaning_remedy_causes_and_version(catalog: Catalog)
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_an_explanation_says_where_no_program_can_go_on(catalog: Catalog) -> None:
+    assert "Programs on it     none can go on" in explain.explain_code("79", catalog=catalog).text
+    assert "Programs on it" not in explain.explain_code("48", catalog=catalog).text
+
+
 def test_every_kind_without_codes_can_be_explained(catalog: Catalog) -> None:
     for kind in fault_names.CODELESS:
         assert explain.explain_code(kind.value, catalog=catalog).known, kind

@@ -1,0 +1,292 @@
+"""A GPU that no program can go on with: everybody on it is told of once, and nobody is restarted here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.engine.engine import Engine
+from agent.engine.faults import AppFaults, Patience
+from agent.engine.ledger import HealthLedger
+from agent.engine.lost_devices import LostDevices
+from agent.engine.metrics import Metrics
+from agent.engine.publishing import Publisher
+from agent.engine.restarts import Request
+from agent.health import catalog_file, evidence
+from agent.history.store import Store
+from agent.model.actions import ActionClass
+from agent.model.devices import DeviceLocator, Inventory
+from agent.model.findings import Finding, FindingKind, Source
+from agent.model.rounds import Taken
+from agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
+from agent.restart import admission
+from tests.fakes import outside
+from tests.unit.restart import builders
+
+TRAINER = builders.TARGET
+OTHER = ContainerRef(replace(builders.POD, name="other", uid=PodUid("uid-2")), "trainer")
+CATALOG = catalog_file.builtin()
+HERE = DeviceLocator(pci=outside.GPU.pci)
+NOW = 100.0
+
+
+def found(kind: FindingKind = FindingKind.XID, code: str = "79", **changes: Any) -> Finding:
+    defaults: dict[str, Any] = {
+        "source": Source.KERNEL_LOG,
+        "kind": kind,
+        "code": code,
+        "device": HERE,
+        "action": ActionClass.REBOOT_NODE,
+        "observed_at": NOW,
+    }
+    return Finding(**defaults | changes)
+
+
+BY_NVML = found(FindingKind.DEVICE_LOST, "", source=Source.NVML, device=DeviceLocator(uuid=outside.GPU.uuid))
+
+
+@dataclass
+class Gangs:
+    """Keeps what it is told; ``answers`` unset: nobody answers."""
+
+    told: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
+    answer: Taken = Taken.ROUND
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        async with self.heard:
+            self.told.append((target, cause))
+            self.heard.notify_all()
+        try:
+            await self.answers.wait()
+        except asyncio.CancelledError:
+            self.withdrawn.set()
+            raise
+        return self.answer
+
+    async def hears(self, number: int) -> list[tuple[ContainerRef, admission.Cause]]:
+        """Return all that was told, once it is so much."""
+        async with asyncio.timeout(60), self.heard:
+            await self.heard.wait_for(lambda: len(self.told) >= number)
+        return self.told
+
+
+@dataclass
+class Restarts:
+    """Takes requests down."""
+
+    requests: list[Request] = field(default_factory=list)
+
+    async def handle(self, request: Request) -> None:
+        self.requests.append(request)
+
+
+class World:
+    """One agent. ``close`` is its death."""
+
+    def __init__(self, store: Store) -> None:
+        metrics = Metrics(CollectorRegistry())
+        self.devices, self.holders, self.events = outside.Devices(), outside.Holders(), outside.Events()
+        self.gangs, self.restarts = Gangs(), Restarts()
+        self.gangs.answers.set()
+        pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
+        self.ledger = HealthLedger(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
+        self.faults = AppFaults(
+            ledger=self.ledger,
+            pods=pods,
+            devices=self.devices,
+            holders=self.holders,
+            processes=processes,  # type: ignore[arg-type]
+            patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
+        )
+        self.engine = Engine(
+            ledger=self.ledger,
+            publisher=Publisher(
+                ledger=self.ledger,
+                pods=pods,
+                devices=self.devices,
+                holders=self.holders,
+                reporter=outside.Conditions(),
+            ),
+            faults=self.faults,
+            lost=LostDevices(
+                ledger=self.ledger,
+                catalog=CATALOG,
+                faults=self.faults,
+                devices=self.devices,
+                tell=self.gangs.device_lost,
+                settle=0.05,
+            ),
+            devices=self.devices,
+            processes=processes,  # type: ignore[arg-type]
+            metrics=metrics,
+            classify=lambda *_: ActionClass.NONE,
+            now=lambda: NOW,
+        )
+        self.faults.use_runtime(restarts=self.restarts, events=self.events)  # type: ignore[arg-type]
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.ledger.load()
+        self._task = asyncio.create_task(self.engine.run())
+
+    async def close(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def holds(self, *refs: ContainerRef, created_at: int = 1) -> None:
+        """Have these containers hold the GPU, and run."""
+        self.holders.hold(*refs)
+        for ref in refs:
+            self.events.run(ref, name=f"{ref.pod.name}-0", created_at=created_at)
+
+    async def tells_of_nobody(self) -> None:
+        """Wait until what came in before is through: one who is told of afterwards is the first."""
+        seen = self.gangs.told.copy()
+        while not self.engine.idle:  # noqa: ASYNC110 - a property that sources poll, too
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert self.gangs.told == seen
+        assert self.restarts.requests == []
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def world(store: Store) -> AsyncIterator[World]:
+    made = World(store)
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("answer", Taken)
+async def test_a_gang_is_told_of_a_member_on_a_lost_gpu_and_nobody_is_restarted_here(
+    world: World, answer: Taken
+) -> None:
+    world.gangs.answer = answer
+    world.holds(TRAINER)
+    world.engine.submit(found(pid=4242))
+    ((target, cause),) = await world.gangs.hears(1)
+    assert target == TRAINER
+    assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
+    assert (cause.happened_at, cause.devices_known) == (NOW, True)
+    await world.tells_of_nobody()
+
+
+async def test_all_who_hold_it_are_told_of(world: World) -> None:
+    world.holds(TRAINER, OTHER)
+    world.engine.submit(found())
+    assert {target for target, _ in await world.gangs.hears(2)} == {TRAINER, OTHER}
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["log first", "NVML first"])
+async def test_what_all_sources_and_many_lines_tell_is_told_once_by_its_cause(world: World, order: int) -> None:
+    world.holds(TRAINER)
+    off_bus = found(FindingKind.OFF_BUS, "")
+    for finding in (found(), found(pid=4242), found(source=Source.NVML), off_bus, BY_NVML)[::order]:
+        world.engine.submit(finding)
+    ((_, cause),) = await world.gangs.hears(1)
+    assert cause.code == "Xid79"
+    await world.tells_of_nobody()
+    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))
+    await world.tells_of_nobody()
+
+
+async def test_the_cause_is_named_where_its_effect_is_seen_first(world: World) -> None:
+    world.holds(TRAINER)
+    world.engine.submit(found(FindingKind.OFF_BUS, ""))
+    world.engine.submit(found())
+    ((_, cause),) = await world.gangs.hears(1)
+    assert cause.code == "Xid79"
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        found(FindingKind.RECOVERY_ACTION, "4", action=ActionClass.RESET_DEVICE),
+        found(FindingKind.ROW_REMAP_FAILED, "", action=ActionClass.REPLACE),
+        found(FindingKind.RDMA_PORT_DOWN, "", action=ActionClass.OBSERVE),
+        found(code="119", action=ActionClass.RESET_DEVICE),
+        found(evidence={evidence.LOOK_BACK: "true"}),
+    ],
+    ids=lambda finding: f"{finding.title}{' of old' if finding.evidence else ''}",
+)
+async def test_where_a_program_may_go_on_nobody_is_told_of(world: World, finding: Finding) -> None:
+    world.holds(TRAINER)
+    world.engine.submit(finding)
+    await world.tells_of_nobody()
+    assert world.ledger.latches(outside.GPU.uuid)
+
+
+async def test_who_has_ended_or_came_later_is_not_told_of(world: World) -> None:
+    world.holders.hold(TRAINER, OTHER)
+    world.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
+    world.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
+    world.engine.submit(found())
+    await world.tells_of_nobody()
+
+
+@pytest.mark.parametrize("unknown", ["kubelet", "the driver"])
+async def test_while_it_cannot_be_told_who_holds_it_nobody_is_told_of(world: World, unknown: str) -> None:
+    world.holds(TRAINER)
+    known, world.devices.inventory = world.devices.inventory, Inventory(gpus=(replace(outside.GPU, index=-1),))
+    if unknown == "kubelet":
+        world.devices.inventory = known
+        world.holders.allocations = Allocations(known=False)
+    world.engine.submit(found())
+    await world.tells_of_nobody()
+    world.devices.inventory = known
+    world.holders.hold(TRAINER)
+    await world.gangs.hears(1)
+
+
+async def test_a_gpu_that_is_back_before_the_hub_answers_is_told_of_no_more(world: World) -> None:
+    world.gangs.answers.clear()
+    world.holds(TRAINER)
+    world.engine.submit(BY_NVML)
+    await world.gangs.hears(1)
+    back = replace(BY_NVML, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
+    world.engine.submit(back)
+    async with asyncio.timeout(60):
+        await world.gangs.withdrawn.wait()
+    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost once more
+    await world.gangs.hears(2)
+
+
+async def test_the_next_agent_tells_again_of_who_is_on_a_gpu_that_answers_no_more(world: World, store: Store) -> None:
+    world.engine.submit(found())
+    await world.tells_of_nobody()
+    await world.close()
+    second = World(store)
+    second.devices.inventory = Inventory(complete=True)
+    second.holds(TRAINER)
+    await second.start()
+    try:
+        ((target, cause),) = await second.gangs.hears(1)
+        assert (target, cause.code) == (TRAINER, "Xid79")
+    finally:
+        await second.close()
+
+
+async def test_the_next_agent_takes_a_gpu_that_answers_for_one_that_is_back(world: World, store: Store) -> None:
+    world.engine.submit(found())
+    await world.tells_of_nobody()
+    await world.close()
+    second = World(store)
+    second.holds(TRAINER)
+    await second.start()
+    await second.tells_of_nobody()
+    await second.close()
