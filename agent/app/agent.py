@@ -60,6 +60,7 @@ async def run(settings: Settings) -> None:
     Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
     """
     stop = process.stop_signal()
+    process.go_first()
     catalog = load_catalog(settings.catalog)
     registry = process.registry()
     metrics = Metrics(registry)

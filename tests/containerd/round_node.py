@@ -46,6 +46,7 @@ from agent.model.workloads import (
 from agent.restart import members
 from agent.sources.containers import ContainerWatch
 from agent.sources.processes import ProcFs
+from common import process
 from common.pb.runtime.v1 import api_pb2
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
@@ -265,6 +266,7 @@ async def agent(
     node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True, later: float = 0.0
 ) -> AsyncIterator[Agent]:
     """Run an agent's parts on the node, with their memory in a directory; kubelet's status is kept in ``views``."""
+    process.go_first()
     socket = str(node.containerd_socket)
     store = await Store.open(directory / "state.db")
     metrics = Metrics(CollectorRegistry())

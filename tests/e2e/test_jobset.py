@@ -123,10 +123,13 @@ async def a_worker_is_killed(story: Story) -> None:
     await training.kill("workers-0-0")
     await story.restarted(because="Exit", recreated=set(), before=before)
     for member in training.members:
-        first, second = training.lives(member)
+        first, *others = training.lives(member)
+        # What kubelet starts in the failed member's place may have lived a moment before it was held.
+        assert 1 <= len(others) <= (2 if member == "workers-0-0" else 1), member
         assert first.step == 0
-        assert second.step >= steps[member], f"{member} did not go on from its checkpoint"
-        assert second.node == first.node
+        for each in others:
+            assert each.step >= steps[member], f"{member} did not go on from its checkpoint"
+            assert each.node == first.node
 
 
 async def two_workers_elsewhere(story: Story) -> tuple[str, str]:
