@@ -41,7 +41,7 @@ _TAIL = """
 | `bench.gang` | 20 members on one node fail one after another; by the containers' own clocks, against the bare calls |
 | `bench.hub` | simulated agents, each with its own TCP connection and TLS, on the real controller |
 | `bench.health` | kernel log lines and NVML events to the condition in the API, a flood of records, the agent at rest |
-| `bench.crash` | the agent is killed at random steps of restarts; what is left is judged by the containers that ran |
+| `bench.crash` | the agent is killed at random steps, {kills} times here; what is left is judged by the containers that ran |
 | `bench.jobset` | looks at JobSets of up to 1000 Jobs, and five failures in a row of 20 workers |
 
 ## What others need
@@ -55,7 +55,13 @@ kubelet's backoff; node-problem-detector 0.98 s from a kernel log line to a node
 
 def render(report: Json) -> str:
     """Return the page as Markdown."""
-    return _HEAD.format(**report["machine"]) + "\n".join(_rows(report)) + "\n" + _TAIL
+    return _HEAD.format(**report["machine"]) + "\n".join(_rows(report)) + "\n" + _TAIL.format(kills=_kills(report))
+
+
+def _kills(report: Json) -> int:
+    """Return how often the agent was killed; 0 where that was not run."""
+    told = report["programs"].get("crash")
+    return int(told["kills"]) if isinstance(told, dict) else 0
 
 
 def _rows(report: Json) -> Iterator[str]:
