@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
     return {
         "cores": _CORES,
         "memory_gib": round(pages / 2**30),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
     }

@@ -41,7 +41,7 @@ _TAIL = """
 | `bench.gang` | 20 members on one node fail one after another; by the containers' own clocks, against the bare calls |
 | `bench.hub` | simulated agents, each with its own TCP connection and TLS, on the real controller |
 | `bench.health` | kernel log lines and NVML events to the condition in the API, a flood of records, the agent at rest |
-| `bench.crash` | the agent is killed at random steps, {kills} times here; what is left is judged by the containers that ran |
+| `bench.crash` | the agent is killed at random steps, {kills} times here; what is left is judged by what ran |
 | `bench.jobset` | looks at JobSets of up to 1000 Jobs, and five failures in a row of 20 workers |
 
 ## What others need
