@@ -34,6 +34,7 @@ class Runtime(Protocol):
 class Events(Protocol):
     """The node's containers (``agent.sources.containers.ContainerWatch``)."""
 
+    async def until_listed(self) -> None: ...
     def containers(self) -> tuple[ContainerView, ...]: ...
     def subscribe(self) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
 
@@ -61,6 +62,7 @@ class Foreknowledge:
         async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(changes), name="containers to be known")
             await self._pods.until_synced()
+            await self._events.until_listed()
             while True:
                 await self._started.wait()
                 await asyncio.sleep(self._settled)
