@@ -141,8 +141,10 @@ def _cgroups(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
 def _thaw(node: layout.NodeLayout) -> None:
     """Unfreeze cgroup v1 freezers: unlike v2's, they keep even SIGKILL waiting."""
     for path in _cgroups(node):
-        for state in path.glob("**/freezer.state"):
-            state.write_text("THAWED", encoding="ascii")
+        for directory, _, files in os.walk(path):
+            if "freezer.state" in files:
+                with contextlib.suppress(OSError):  # it is gone meanwhile
+                    (pathlib.Path(directory) / "freezer.state").write_text("THAWED", encoding="ascii")
 
 
 def _cni_results(node: layout.NodeLayout, containers: frozenset[str]) -> list[pathlib.Path]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -182,9 +183,20 @@ class RoundNode:
         await eventually.true(so)
 
     def stands_still(self, container_id: ContainerId) -> bool:
-        """Whether the kernel keeps a container from running."""
-        (group,) = (path for path in CGROUPS.rglob(f"*{container_id}*") if (path / "cgroup.freeze").exists())
-        return "frozen 1" in (group / "cgroup.events").read_text().splitlines()
+        """Whether the kernel keeps a container that has not ended from running."""
+        return "frozen 1" in self._cgroup_events(container_id)
+
+    def can_run(self, container_id: ContainerId) -> bool:
+        """Whether a container has processes that the kernel lets run; none has what ended since it was listed."""
+        return {"populated 1", "frozen 0"} <= set(self._cgroup_events(container_id))
+
+    def _cgroup_events(self, container_id: ContainerId) -> list[str]:
+        """Return the lines of its ``cgroup.events``; none once its cgroup is gone."""
+        for directory, _, files in os.walk(CGROUPS):  # unlike rglob, it minds no cgroup that goes while it looks
+            if container_id in Path(directory).name and "cgroup.events" in files:
+                with contextlib.suppress(OSError):
+                    return (Path(directory) / "cgroup.events").read_text().splitlines()
+        return []
 
     async def comes_to_stand(self, container_id: ContainerId) -> None:
         """Wait until the kernel keeps a container from running."""
