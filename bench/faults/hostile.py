@@ -34,6 +34,8 @@ _LONG: Final = "x" * 8000
 _SECONDS: Final = 15.0
 _SILENCE: Final = 3.0
 _PAUSE: Final = 0.01
+_HELD_OPEN: Final = 1.0
+"""Connections that say nothing are a burden only while they are there."""
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
@@ -129,12 +131,12 @@ class Client:
                 if number % 20 == 0:
                     await asyncio.sleep(_PAUSE)
             self.attacks["connections"] += len(sockets)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_HELD_OPEN)
             for plain in sockets[::2]:
                 with contextlib.suppress(OSError):  # of which SSLWantReadError is one: nobody reads on
                     made = trusting.wrap_socket(plain, server_hostname=self._booty.name, do_handshake_on_connect=False)
                     opened.enter_context(made).do_handshake()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_HELD_OPEN)
 
     async def _stay_silent(self) -> None:
         """Begin streams with the stolen token and never say Hello."""

@@ -39,7 +39,7 @@ class JobSetsHere:
         self._listeners: list[Callable[[str, str], None]] = []
 
     async def run(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("gangs ask JobSets, and do not run them")
 
     async def wait_known(self) -> None:
         return
