@@ -60,6 +60,7 @@ class Gang:
             try:
                 await gang._create()
                 await gang.all_running(since=began, timeout=timeout)
+                await gang.find_pods(timeout=timeout)
                 await gang.shown_running(timeout=timeout)
                 yield gang
             finally:
@@ -221,6 +222,9 @@ class Gang:
         return bool(status.get("podIP")) and [shown.get(CONTAINER, "").rpartition("/")[2]] == running
 
     # --- its objects
+
+    async def find_pods(self, *, timeout: float = 60.0) -> None:
+        """Look up which pods its members have now: those that we have made. Raises TimeoutError when one has none."""
 
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)

@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from common import aio, gangs
 from common.kube import client as kube
 from common.kube import errors, paths
-from hack.devnode.gang_objects import NAMESPACE, Shape
+from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gangs import Gang
 from hack.devnode.jobcontroller import running
 from hack.devnode.node import DevNode
@@ -106,24 +105,6 @@ class JobSetGang(Gang):
 
     _most_restarts = 1000
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def on(
-        cls, nodes: Sequence[DevNode], name: str, *, shape: Shape | None = None, timeout: float = 60.0
-    ) -> AsyncIterator[Self]:
-        """Run it for the length of the block; yields it when all members train. Raises TimeoutError."""
-        async with kube.connect(kubeconfig=nodes[0].kubeconfig) as api:
-            gang = cls(name, nodes=nodes, shape=shape or Shape(), api=api)
-            began = time.monotonic_ns()
-            try:
-                await gang._create()
-                await gang.all_running(since=began, timeout=timeout)
-                await gang.find_pods(timeout=timeout)
-                await gang.shown_running(timeout=timeout)
-                yield gang
-            finally:
-                await delete(api, name)
-
     @property
     def api(self) -> kube.KubeClient:
         """The API server, as administrator."""
@@ -147,3 +128,6 @@ class JobSetGang(Gang):
         template = job(members=self.size, pod={"spec": spec})
         workers = {"name": "workers", "replicas": 1, "template": template}
         await self._api.create(JOBSETS, jobset(self.template.name, workers, max_restarts=self._most_restarts))
+
+    async def _delete(self) -> None:
+        await delete(self._api, self.template.name)
