@@ -3,8 +3,6 @@
 import contextlib
 import signal
 import sqlite3
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +10,7 @@ from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
+from hack.devnode import disks
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (
@@ -25,7 +24,7 @@ _OFF_THE_BUS: Final = 79
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
     """Fill it, have faults come, make room, and follow the agent by another one."""
     del scale  # nothing of it can be shorter
-    with _small_disk(stage.directory / "disk") as disk:
+    with disks.small(stage.directory / "disk") as disk:
         state = f"--state-dir={disk}"
         async with (
             stage.product() as product,
@@ -33,7 +32,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             stage.trainer("observed", annotations={}) as observed,
         ):
             agent = await product.start_agent(0, state, alone=True)
-            filler = _fill(disk)
+            filler = disks.fill(disk)
             told.tries("the disk is filled to the last byte, then two GPUs fail")
             old = await trainer.fails()
             await trainer.until(_is_held, what="the word that the restart is held")
@@ -61,26 +60,6 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 
 def _is_held(seen: Seen) -> bool:
     return bool(seen.condition("InPlaceRestart").get("reason") == "JournalUnavailable")
-
-
-@contextlib.contextmanager
-def _small_disk(where: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    where.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], check=True)
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", "--lazy", str(where)], check=True)
-
-
-def _fill(disk: Path) -> Path:
-    """Leave no room on it; removing the file that is returned makes room again."""
-    filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(b"x" * 4096):
-            pass
-    return filler
 
 
 def _is_sound(journal: Path) -> bool:

@@ -15,6 +15,7 @@ from hack.devnode import claims, leftovers, packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods
+from tests import machine
 
 _MOST_RUNS_AT_ONCE = 8  # of these tests on one machine, by all its users
 
@@ -72,10 +73,7 @@ def worker() -> str:
 
 
 def _binaries(*, legacy: bool) -> packages.Binaries:
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("containerd needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    machine.must_run_containers()
     packages.ensure_host_packages(["iproute2", "libseccomp2"])
     return packages.ensure_packages(legacy=legacy)
 

@@ -16,10 +16,10 @@ from agent.model.workloads import ContainerState, ContainerView, PodUid
 from common import gangs
 from common.kube import client as kube
 from common.kube import paths
-from hack.devnode import images, node
+from hack.devnode import images
 from hack.devnode.cluster import Cluster
-from hack.devnode.layout import NodeLayout
 from hack.devnode.rounds import Rounds
+from tests import clusters
 from tests.scenarios.gang.product import Product
 from tests.unit.docs import commands, pages
 from tests.unit.docs.commands import Command
@@ -41,19 +41,8 @@ def typed(program: str) -> list[Command]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("dev nodes need root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    node.setup()
-    made = Cluster(NodeLayout.named(f"first-{os.getpid()}"), nodes=1)
-    asyncio.run(made.start())
-    try:
+    with clusters.running(f"first-{os.getpid()}", nodes=1) as made:
         yield made
-    finally:
-        asyncio.run(made.stop())
-        assert made.leftovers() == []
-        made.forget()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ has them. One cluster and one JobSet for all of it: what comes later must work a
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import pytest
 
 from common.kube import client as kube
 from common.kube import paths
-from hack.devnode import cluster as clusters
+from hack.devnode import cluster as devnode_cluster
 from hack.devnode import jobsets, node
 from hack.devnode.cluster import Cluster
 from hack.devnode.jobsets_training import DRIVER, Training
-from hack.devnode.layout import NodeLayout
 from hack.devnode.rounds import Rounds
 from hack.fakenvml import control as nvml_control
+from tests import clusters
 from tests.scenarios.gang.product import Product
 
 pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
@@ -32,18 +32,10 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Four nodes, one of which is lost in the end."""
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("dev nodes need root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    node.setup()
-    made = Cluster(NodeLayout.named(f"e2e-{os.getpid()}"), nodes=4, options=node.Options(gpus=4))
-    async with made:
+    with clusters.running(f"e2e-{os.getpid()}", nodes=4, options=node.Options(gpus=4)) as made:
         yield made
-    assert made.leftovers() == []
-    made.forget()
 
 
 class Story:
@@ -172,7 +164,7 @@ async def a_node_is_lost(story: Story, product: Product, member: str) -> None:
     lost = await training.node_of(member)
     gone = {each for each, pod in (await training.pods()).items() if pod["spec"]["nodeName"] == lost.name}
     await product.kill_agent(story.cluster.nodes.index(lost))
-    await clusters.power_off(lost)
+    await devnode_cluster.power_off(lost)
     await out_of_service(story.api, lost.name)
     training.lose_peer()
     restart = await story.restarted(because="Exit", recreated=gone, before=before)

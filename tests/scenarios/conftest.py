@@ -9,15 +9,13 @@ import pytest
 from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer
+from tests import machine
 
 
 @pytest.fixture(scope="package")
 def dev() -> Iterator[node.DevNode]:
     """The node. What a scenario changes on it (faults, pods) it takes back itself."""
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("a dev node needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    machine.must_run_containers()
     node.setup()
     made = node.DevNode(NodeLayout.named(f"scenarios-{os.getpid()}"))
     asyncio.run(made.start())

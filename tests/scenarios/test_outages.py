@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 import os
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from hack.devnode import leftovers, node
+from hack.devnode import disks, leftovers, node
 from hack.devnode.criproxy import CriProxy, Fault, Gate, Slow, When
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
+from tests import machine
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -121,8 +121,7 @@ async def test_a_runtime_that_answers_slowly_makes_a_restart_slow(
 @contextlib.asynccontextmanager
 async def own_node(kind: str) -> AsyncIterator[node.DevNode]:
     """A node whose runtime the scenario may break; a runtime that is started anew is the scenario's own child."""
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    machine.must_run_containers()
     async with node.DevNode(NodeLayout.named(f"{kind}-{os.getpid()}")) as made:
         yield made
     assert leftovers.find(made.layout) == []
@@ -186,33 +185,13 @@ async def test_a_runtime_that_is_away_for_ten_seconds_in_mid_swap_is_waited_for(
         await training.until_ready(started)
 
 
-@contextlib.contextmanager
-def small_disk(where: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], check=True)
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", "--lazy", str(where)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Leave no room on it; removing the file that is returned makes room again."""
-    filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(b"x" * 4096):
-            pass
-    return filler
-
-
 async def test_a_full_disk_holds_restarts_until_there_is_room_again(
     dev: node.DevNode, observer: Observer, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "disk") as disk:
+    with disks.small(tmp_path / "disk") as disk:
         async with dev.agent(f"--state-dir={disk}") as started, training.pod(dev, observer, "full-disk") as before:
             await training.until_ready(started)
-            filler = fill(disk)
+            filler = disks.fill(disk)
             await training.xid(dev, observer, "full-disk", 31)
             held = await observer.until(
                 "full-disk",

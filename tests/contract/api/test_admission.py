@@ -8,8 +8,8 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from controller.model import members
 from controller.model.rounds import Recreate
 from controller.restarts import recreate
 from hack.devnode import loopback, processes
-from tests import eventually
+from tests import background, eventually
 from tests.contract.api import admission_agents, admission_controllers, admission_scene, installation, jobsets, objects
 from tests.contract.api.admission_calls import HERE, RULES, THERE, Case, Scene, event, job, taint_rule
 from tests.contract.api.installation import Cluster
@@ -112,17 +112,6 @@ async def in_force(never: Case, callers: Callers, scene: Scene) -> None:
     await eventually.true(refuses)
 
 
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
 async def named(api: client.KubeClient, scene: Scene, name: str) -> str:
     """Return a pod's UID."""
     return str((await api.get(scene.pod(name)))["metadata"]["uid"])
@@ -172,7 +161,12 @@ async def test_the_agents_reporters_get_through(
     pods = PodConditionReporter(api=api, look_up=lambda _: None, on_outcome=took)
     node = NodeConditionReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=took)
     events = EventReporter(api=api, node_name=HERE, report=lambda _: None, on_outcome=lambda outcome, _: took(outcome))
-    async with running(pods.run()), running(node.run()), running(events.run()), asyncio.timeout(60):
+    async with (
+        background.running(pods.run()),
+        background.running(node.run()),
+        background.running(events.run()),
+        asyncio.timeout(60),
+    ):
         pods.set(pod, Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
         assert await outcomes.get() is Written.WRITTEN
         node.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
@@ -190,7 +184,7 @@ async def test_the_controller_has_a_pod_recreated(
     recreator = recreate.Recreator(
         api=callers["controller"], on_outcome=lambda _, outcome, __: outcomes.put_nowait(outcome)
     )
-    async with running(recreator.run()), asyncio.timeout(60):
+    async with background.running(recreator.run()), asyncio.timeout(60):
         recreator.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
         assert await outcomes.get() is recreate.Outcome.DELETED
 

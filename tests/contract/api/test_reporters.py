@@ -4,9 +4,7 @@ Only what hangs on the server is looked at here; the reporters' own behaviour is
 """
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from common import aio
 from common.kube import client, paths
 from common.parts import PartState, PartStatus
 from hack.devnode import realkube
+from tests import background
 from tests.contract.api import objects
 
 KIND = "kubemend.io/DevicesHealthy"
@@ -49,17 +48,6 @@ class Attempts:
                 pass
 
 
-@contextlib.asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def stored(api: client.KubeClient, node: str) -> dict[str, dict[str, Any]]:
     found = await api.get(f"{paths.NODES}/{node}")
     return {item["type"]: item for item in found["status"].get("conditions", ())}
@@ -77,7 +65,7 @@ async def test_nodes_condition_is_written_changed_and_survives_the_nodes_own(api
         clock=lambda: now[0],
         pace=node_condition.Pace(changed=0.0, reworded=0.0),
     )
-    async with running(reporter.run()):
+    async with background.running(reporter.run()):
         reporter.set(Condition(KIND, ConditionStatus.TRUE, "Healthy", "8 of 8 devices healthy"))
         await attempts.until(node_condition.Outcome.WRITTEN)
         ready = {"status": {"conditions": [objects.condition("Ready", reason="KubeletReady")]}}  # as kubelet patches
@@ -112,7 +100,7 @@ async def test_node_that_comes_late_and_one_that_is_made_anew_get_the_condition(
         pace=node_condition.Pace(changed=0.0, reworded=0.0),
         backoff=aio.Backoff(first=0.01, limit=0.1),
     )
-    async with running(reporter.run()):
+    async with background.running(reporter.run()):
         reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "one"))
         await attempts.until(node_condition.Outcome.NODE_GONE)
         await api.create(paths.NODES, {"metadata": {"name": node}})
@@ -132,7 +120,7 @@ async def test_events_of_a_pod_and_of_the_node_are_found_as_describe_looks_for_t
     attempts = Attempts()
     limits = events.Limits(spacing=0.0)
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took, limits=limits)
-    async with running(reporter.run()):
+    async with background.running(reporter.run()):
         for message, at in (("once", 1_000.0), ("twice", 2_000.0)):
             reporter.tell(Announcement(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
             await attempts.until(events.Outcome.TOLD)
@@ -153,7 +141,7 @@ async def test_next_agent_finds_what_was_told(api: client.KubeClient, node: str)
     for _ in range(2):
         attempts = Attempts()
         reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
-        async with running(reporter.run()), asyncio.timeout(60):
+        async with background.running(reporter.run()), asyncio.timeout(60):
             reporter.tell(Announcement(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
             outcomes.append(await attempts.outcomes.get())
     assert outcomes == [events.Outcome.TOLD, events.Outcome.KNOWN]
@@ -162,7 +150,7 @@ async def test_next_agent_finds_what_was_told(api: client.KubeClient, node: str)
 async def test_pod_whose_namespace_does_not_exist_costs_one_refusal(api: client.KubeClient, node: str) -> None:
     attempts = Attempts()
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
-    async with running(reporter.run()):
+    async with background.running(reporter.run()):
         reporter.tell(Announcement(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
         await attempts.until(events.Outcome.REFUSED)
 
@@ -170,7 +158,7 @@ async def test_pod_whose_namespace_does_not_exist_costs_one_refusal(api: client.
 async def test_server_without_taint_rules_leaves_the_part_idle(api: client.KubeClient, node: str) -> None:
     attempts = Attempts()
     reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
-    async with running(reporter.run()):
+    async with background.running(reporter.run()):
         await attempts.until(PartState.IDLE)
         reporter.set([])
         await attempts.until(PartState.IDLE)
@@ -191,7 +179,7 @@ async def test_device_is_tainted_and_freed_on_a_real_server(version: str, node: 
         await api.create(paths.collection("resourceslices", group="resource.k8s.io"), _slice(node))
         attempts = Attempts()
         reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
-        async with running(reporter.run()):
+        async with background.running(reporter.run()):
             lost = Verdict("GPU-a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "")
             reporter.set([lost])
             await attempts.until(PartState.READY)

@@ -15,6 +15,7 @@ from controller.restarts.history import Keeping
 from controller.restarts.objects import Restart
 from controller.restarts.store import RestartChange, RestartChangeKind, RestartStore
 from hack.devnode.api import ApiServer
+from tests import background
 from tests.contract.api import restarts
 
 SECONDS = 60.0
@@ -238,10 +239,6 @@ async def test_who_does_not_lead_is_ready_all_the_same(api: client.KubeClient) -
     reports: list[PartStatus] = []
     store = RestartStore(api=api, report=reports.append, is_alive=lambda _: True)
     assert reports[-1].state is PartState.IDLE
-    leading = asyncio.create_task(store.run())
-    async with asyncio.timeout(SECONDS):
+    async with background.running(store.run()), asyncio.timeout(SECONDS):
         await store.wait_synced()
-    leading.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await leading
     assert reports[-1].state is PartState.IDLE

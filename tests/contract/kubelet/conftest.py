@@ -13,6 +13,7 @@ import pytest
 from common.kube import client
 from hack.devnode import leftovers, node, realkube, realkubelet
 from hack.devnode.layout import NodeLayout
+from tests import machine
 from tests.contract.kubelet.cluster import Cluster
 
 STAND_IN = node.Options(
@@ -82,10 +83,7 @@ async def _opened(dev_node: node.DevNode) -> AsyncIterator[Cluster]:
 
 
 def _started(kind: str, options: node.Options) -> Iterator[node.DevNode]:
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("a dev node needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    machine.must_run_containers()
     node.setup()
     made = node.DevNode(_layout(kind), options=options)
     asyncio.run(made.start())

@@ -1,7 +1,6 @@
 """One short run of the fault suite, as the program that it is: what each fault has told is a scenario of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from hack.devnode.kubelet import process
+from tests import machine
 
 _SECONDS = 900.0
 """A quiet machine needs a tenth of it."""
@@ -23,10 +23,7 @@ def kernel_log_of_its_own() -> None:
 @pytest.fixture(scope="package")
 def printed() -> Mapping[str, Any]:
     """What the suite has printed, with its ``status``."""
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("dev nodes need root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
+    machine.must_run_containers()
     command = [sys.executable, "-m", "bench.faults", "--short"]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=process.source_environment()

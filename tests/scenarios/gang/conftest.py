@@ -1,6 +1,5 @@
 """Four nodes and what gangs need, shared by the scenarios of one worker; each scenario runs a product of its own."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,26 +9,15 @@ import pytest
 from common.kube import client as kube
 from hack.devnode import node
 from hack.devnode.cluster import Cluster
-from hack.devnode.layout import NodeLayout
+from tests import clusters
 from tests.scenarios.gang.product import Product
 
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """The nodes. What a scenario changes on them (faults, pods) it takes back itself."""
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("dev nodes need root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    node.setup()
-    made = Cluster(NodeLayout.named(f"gangs-{os.getpid()}"), nodes=4, options=node.Options(gpus=4))
-    asyncio.run(made.start())
-    try:
+    with clusters.running(f"gangs-{os.getpid()}", nodes=4, options=node.Options(gpus=4)) as made:
         yield made
-    finally:
-        asyncio.run(made.stop())
-        assert made.leftovers() == []
-        made.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from common.kube import client
 from hack.devnode import leftovers, node, realkube, realkubelet
 from hack.devnode.criproxy import CriProxy, Hook
 from hack.devnode.layout import NodeLayout
+from tests import machine
 from tests.scenarios.matrix import engine, eyes
 from tests.scenarios.matrix.batches import SIDE_BY_SIDE
 from tests.scenarios.matrix.director import Director, Reins
@@ -41,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def placed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """The stage of the stand-in. A second proxy, before kubelet, is what it is reined in by."""
-    _may_run()
+    machine.must_run_containers()
     directory, reins = tmp_path_factory.mktemp("matrix"), Reins()
     where = NodeLayout.named(f"matrix-{os.getpid()}")
     socket = directory / "kubelet.sock"
@@ -60,7 +61,7 @@ async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]
     """The stage of a real kubelet."""
     if why := realkubelet.missing() or realkube.missing():
         pytest.skip(why)
-    _may_run()
+    machine.must_run_containers()
     directory = tmp_path_factory.mktemp("matrix")
     async with (
         _node(NodeLayout.named(f"matrix-real-{os.getpid()}"), REAL) as dev,
@@ -98,10 +99,3 @@ async def _proxy(where: NodeLayout, socket: Path, hook: Hook) -> AsyncIterator[N
     async with CriProxy(upstream=where.containerd_socket, socket=socket) as proxy:
         proxy.hooks.append(hook)
         yield
-
-
-def _may_run() -> None:
-    if os.environ.get("KUBEMEND_TEST_SKIP_CONTAINERD") == "1":
-        pytest.skip("KUBEMEND_TEST_SKIP_CONTAINERD=1")
-    if os.geteuid() != 0:
-        pytest.fail("a dev node needs root; run the tests as root or set KUBEMEND_TEST_SKIP_CONTAINERD=1")
