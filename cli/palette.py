@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from cli import bars
+from controller.rounds import laid_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,21 @@ FAULT: Final = "#D55E00"
 DEAD: Final = "#000000"
 
 _INKS: Final = {
-    bars.ORDER: Ink("#BBBBBB", "bright_black", "·"),
-    bars.RECREATE: Ink("#0072B2", "blue", "▚"),
-    bars.STOP: Ink("#D55E00", "red", "█"),
+    laid_out.ORDER: Ink("#BBBBBB", "bright_black", "·"),
+    laid_out.RECREATE: Ink("#0072B2", "blue", "▚"),
+    laid_out.STOP: Ink("#D55E00", "red", "█"),
     "create": Ink("#E69F00", "yellow", "▓"),
     "start": Ink("#F0E442", "bright_yellow", "▒"),
-    bars.HELD: Ink("#9AD3F2", "cyan", "░"),
-    bars.RELEASE: Ink("#009E73", "green", "▬"),
+    laid_out.HELD: Ink("#9AD3F2", "cyan", "░"),
+    laid_out.RELEASE: Ink("#009E73", "green", "▬"),
 }
 _OTHERS: Final = (Ink("#CC79A7", "magenta", "▞"), Ink("#8C6BB1", "bright_magenta", "▟"), Ink("#7F6A3F", "white", "▙"))
 
 _MEANINGS: Final = {
-    bars.ORDER: "order on its way",
-    bars.RECREATE: "pod recreated",
-    bars.HELD: "new one held until all old are dead",
-    bars.RELEASE: "let run",
+    laid_out.ORDER: "order on its way",
+    laid_out.RECREATE: "pod recreated",
+    laid_out.HELD: "new one held until all old are dead",
+    laid_out.RELEASE: "let run",
 }
 
 

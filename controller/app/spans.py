@@ -1,8 +1,6 @@
 """From a round's record to the spans of its trace. Pure.
 
-The record has two kinds of times: when members had stopped and ran, by the controller's clock, and how long the phases
-of their restarts took, by their nodes'. So phases are laid so that they end when the member had stopped. Like the
-record, a trace tells of the slowest members and of those that are not back.
+Like the record, a trace tells of the slowest members and of those that are not back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,20 +8,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from controller.rounds import laid_out
 from controller.rounds.states import Phase, Round
 
 Attribute = str | int
 
 ROUND: Final = "round"
 DECIDE: Final = "decide"
-STOP: Final = "stop"
-RELEASE: Final = "release"
 MEMBER: Final = "member"
-HELD: Final = "held"
-RECREATE: Final = "recreate"
-
-_PHASES: Final = ("stop", "reserve", "device", "clean", "create", "start", "confirm", "wait")
-"""In the order in which an agent goes through them (``agent.restart.steps``); others come after them, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +43,21 @@ def of_round(ended: Round, told: Mapping[str, Any]) -> Span:
     ended_at = decided_at + ended.ended
     timings = told.get("timings", {})
     stopped_at = _after(decided_at, timings.get("stopMilliseconds"))
-    released_at = stopped_at if "releaseMilliseconds" in timings else None
     failures = {each["member"]: f"{each['reason']}: {each['message']}" for each in told.get("failures", ())}
     steps = [Span(DECIDE, fault_at, decided_at)]
     if stopped_at is None:
-        steps.append(Span(STOP, decided_at, ended_at, error="not everything old was stopped"))
+        steps.append(Span(laid_out.STOP, decided_at, ended_at, error="not everything old was stopped"))
     else:
-        steps.append(Span(STOP, decided_at, stopped_at))
-    if released_at is not None:
-        steps.append(Span(RELEASE, released_at, released_at + timings["releaseMilliseconds"] / 1000))
+        steps.append(Span(laid_out.STOP, decided_at, stopped_at))
+        if "releaseMilliseconds" in timings:
+            steps.append(Span(laid_out.RELEASE, stopped_at, stopped_at + timings["releaseMilliseconds"] / 1000))
     slowest = {each["member"]: each for each in told.get("slowest", ())}
     members = [
         _member(
             slowest.get(name, {"member": name}),
             decided_at=decided_at,
-            released_at=released_at,
             ended_at=ended_at,
+            all_dead=laid_out.all_dead(timings),
             error=failures.get(name, ""),
         )
         for name in dict.fromkeys((*slowest, *failures))
@@ -105,45 +96,20 @@ def _named(attributes: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
     return MappingProxyType({f"kubemend.{name}": value for name, value in attributes.items() if value != ""})
 
 
-def _member(
-    told: Mapping[str, Any], *, decided_at: float, released_at: float | None, ended_at: float, error: str
-) -> Span:
-    stopped_at = _after(decided_at, told.get("stoppedMilliseconds"))
+def _member(told: Mapping[str, Any], *, decided_at: float, ended_at: float, all_dead: float | None, error: str) -> Span:
+    steps = [
+        Span(segment.step, decided_at + segment.begin / 1000, decided_at + segment.end / 1000)
+        for segment in laid_out.member(told, all_dead=all_dead)
+    ]
     ran_at = _after(decided_at, told.get("runningMilliseconds"))
-    steps = [*_restart(told.get("phases", {}), decided_at, stopped_at)]
-    if ran_at is not None and stopped_at is None:
-        steps.append(Span(RECREATE, decided_at, ran_at))
-    elif ran_at is not None and stopped_at is not None:
-        let_go_at = stopped_at if released_at is None else min(max(stopped_at, released_at), ran_at)
-        if released_at is not None:  # in a rolling round nobody waits for the others
-            steps.append(Span(HELD, stopped_at, let_go_at))
-        steps.append(Span(RELEASE, let_go_at, ran_at))
-    until = ran_at if ran_at is not None else ended_at
     return Span(
         MEMBER,
         decided_at,
-        max([until, *(each.end for each in steps)]),
+        max([ran_at if ran_at is not None else ended_at, *(step.end for step in steps)]),
         _named({"member": told["member"], "node": told.get("node", "")}),
-        tuple(each for each in steps if each.end > each.begin),
+        tuple(steps),
         error=error,
     )
-
-
-def _restart(phases: Mapping[str, int], decided_at: float, stopped_at: float | None) -> Iterator[Span]:
-    """Yield the phases until a member had stopped. Where clocks disagree, all are shortened to the time there was."""
-    if stopped_at is None:
-        return
-    known = {name: phases[name] / 1000 for name in sorted(phases, key=_place)}
-    total = sum(known.values())
-    scale = min(1.0, (stopped_at - decided_at) / total) if total else 1.0
-    at = stopped_at - scale * total
-    for name, length in known.items():
-        yield Span(name, at, at + scale * length)
-        at += scale * length
-
-
-def _place(phase: str) -> tuple[int, str]:
-    return (_PHASES.index(phase) if phase in _PHASES else len(_PHASES), phase)
 
 
 def _after(begin: float, milliseconds: int | None) -> float | None:

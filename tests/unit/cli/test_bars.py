@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import bars, bars_svg, bars_text
-from cli.bars import Bar, Chart, Segment
+from cli.bars import Bar, Chart
 from controller.restarts import objects
+from controller.rounds import laid_out
+from controller.rounds.laid_out import Segment
 from tests.unit.cli import builders
 
 
@@ -77,7 +79,7 @@ def test_who_came_anew_was_recreated() -> None:
 def test_in_a_rolling_round_nobody_is_held() -> None:
     drawn = chart(changed(timings={"stopMilliseconds": 200, "totalMilliseconds": 340}))
     assert (drawn.decided, drawn.all_dead) == (40, None)
-    assert bars.HELD not in drawn.steps
+    assert laid_out.HELD not in drawn.steps
     assert bar(drawn, "train-2").segments[-1] == Segment("release", 140, 290)
 
 

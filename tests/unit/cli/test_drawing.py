@@ -7,8 +7,9 @@ import click
 import pytest
 
 from cli import bars, bars_text, palette
-from cli.bars import Bar, Chart, Segment
+from cli.bars import Bar, Chart
 from controller.restarts import objects
+from controller.rounds.laid_out import Segment
 from tests.unit.cli import builders
 
 TEXT = """\

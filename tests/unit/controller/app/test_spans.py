@@ -75,13 +75,14 @@ def test_a_round_that_is_done() -> None:
     ]
     first, last = named(root, "train-0-0"), named(root, "train-1-0")
     assert laid(first) == [
+        ("order", 0, 5),
         ("stop", 5, 25),
         ("create", 25, 35),
         ("start", 35, 50),
         ("held", 50, 80),
         ("release", 80, 100),
     ]
-    assert laid(last) == [("release", 80, 100)]  # its agent told no phases, and it was the last to stop
+    assert laid(last) == [("stop", 0, 80), ("release", 80, 100)]  # its agent told no phases, it was the last to stop
     assert first.attributes["kubemend.node"] == "node-0"
 
 
@@ -124,7 +125,7 @@ def test_a_rolling_round_has_no_release_that_all_wait_for() -> None:
     assert state.phase is Phase.DONE
     root = trace(state)
     assert "release" not in [each.name for each in root.children]
-    assert [each.name for each in named(root, "train-0-0").children] == ["release"]
+    assert [each.name for each in named(root, "train-0-0").children] == ["stop", "release"]
     assert root.attributes["kubemend.cause"] == "Requested"
 
 
