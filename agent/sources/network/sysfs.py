@@ -87,9 +87,7 @@ class Sysfs:
     def scan(self) -> Scan:
         """List the NICs. Raises OSError where it cannot be told which there are."""
         devices = self._root / "bus" / "pci" / "devices"
-        names = self._names(devices)
-        if not names:
-            raise OSError(errno.ENODATA, "it has no PCI devices at all", str(devices))
+        names = self._functions(devices)
         self._classes = {name: kept for name, kept in self._classes.items() if name in names}
         nics: list[Nic] = []
         drivers: dict[PciAddress, str] = {}
@@ -101,6 +99,7 @@ class Sysfs:
             nic = self._nic(devices / name, pci=pci, driver=drivers[pci])
             if nic.netdevs or nic.ports:
                 nics.append(nic)
+        self._functions(devices)  # else the bus went away meanwhile, and not the functions that were not found on it
         return Scan(tuple(nics), MappingProxyType(drivers))
 
     def has_device(self, netdev: str) -> bool:
@@ -155,6 +154,12 @@ class Sysfs:
                 self._refused[what] = now + _PAUSE
                 log.info("network.refused", what=what, path=str(self.at), error=error.strerror)
             return None
+
+    def _functions(self, devices: Path) -> frozenset[str]:
+        """Return the names of all PCI functions. Raises OSError: every machine has some."""
+        if names := self._names(devices):
+            return names
+        raise OSError(errno.ENODATA, "it has no PCI devices at all", str(devices))
 
     def _is_network_function(self, device: Path) -> bool:
         """Whether it is a network function and no virtual one. Remembered as long as the same directory is there."""

@@ -119,6 +119,24 @@ def test_a_sysfs_that_is_not_there_is_no_node_without_nics(missing: str, tree: S
         sysfs.scan()
 
 
+def test_a_sysfs_that_goes_away_after_it_was_listed_is_no_node_without_nics(
+    tree: SysfsTree, sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.function(NIC)
+    tree.netdev(NIC, "eth1")
+    listed, bus = os.listdir, tree.root / "bus"
+
+    def list_once(directory: Path) -> list[str]:
+        names = listed(directory)
+        if bus.exists():
+            bus.rename(tree.root / "away")
+        return names
+
+    monkeypatch.setattr(os, "listdir", list_once)
+    with pytest.raises(OSError, match="no PCI devices"):
+        sysfs.scan()
+
+
 def test_a_driver_that_cannot_be_read_is_no_driver_that_is_missing(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
