@@ -5,14 +5,17 @@ ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY agent agent
 COPY cli cli
 COPY common common
 COPY controller controller
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+# Everything that it needs, in the versions and with the hashes of requirements.lock (`make lock`), and nothing else.
 RUN python -m venv --without-pip /opt/kubemend \
-    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir "$(echo /wheels/*.whl)[traces]"
+    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --require-hashes -r requirements.lock \
+    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \
+    && python -m pip --python /opt/kubemend/bin/python check
 
 # glibc, not musl: the driver's library, which comes from the host, is built for it.
 FROM ${PYTHON}

@@ -9,7 +9,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash bench-faults generate clean
+.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash bench-faults generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -61,6 +61,11 @@ bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, 
 
 generate: venv  ## write what is made of something else: stubs, pages, alerts, dashboard, the picture
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
+
+lock: venv  ## choose anew what the image is made of: requirements.lock
+	$(BIN)/python -m pip install --quiet uv
+	uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
+	    --python-version 3.11 --extra traces --output-file requirements.lock pyproject.toml
 
 bench-faults: devnode  ## break what surrounds the product, one thing after another, as JSON (a quarter of an hour)
 	python -m bench.faults

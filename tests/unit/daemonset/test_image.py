@@ -7,6 +7,9 @@ import tomllib
 from pathlib import PurePosixPath
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from tests.unit.daemonset import controller_manifests, manifests
 
 TEXT = (manifests.REPOSITORY / "Dockerfile").read_text()
@@ -15,6 +18,9 @@ INSTRUCTIONS = [
     for line in re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE)).splitlines()
     if line
 ]
+HASHED = re.compile(r"^(?P<name>\S+)==(?P<version>\S+).* \\\n    --hash=sha256:[0-9a-f]{64}\b", re.MULTILINE)
+LOCK = (manifests.REPOSITORY / "requirements.lock").read_text()
+LOCKED = {canonicalize_name(found["name"]): found["version"] for found in HASHED.finditer(LOCK)}
 
 
 def arguments(instruction: str) -> list[list[str]]:
@@ -99,6 +105,24 @@ def test_the_labels_say_what_the_package_says() -> None:
     given = {name.strip("${}") for name in labels().values() if name.startswith("${")}
     declared = {words[0].partition("=")[0] for words in arguments("ARG")}
     assert given <= declared
+
+
+def test_the_image_is_made_of_what_is_locked_and_of_nothing_else() -> None:
+    installs = [
+        part for word, rest in INSTRUCTIONS if word == "RUN" for part in rest.split("&&") if " install " in part
+    ]
+    assert len(installs) == 2
+    assert "--require-hashes -r requirements.lock" in installs[0]
+    assert "--no-deps --no-index /wheels/" in installs[1]
+
+
+def test_all_that_the_package_needs_is_locked_by_version_and_hash() -> None:
+    asked = [*project()["dependencies"], *project()["optional-dependencies"]["traces"]]
+    for one in map(Requirement, asked):
+        version = LOCKED.get(canonicalize_name(one.name))
+        assert version is not None, f"requirements.lock lacks {one.name}: make lock"
+        assert one.specifier.contains(version), f"requirements.lock has {one.name} {version}, not {one}: make lock"
+    assert len(LOCKED) == len(re.findall(r"^\S+==", LOCK, re.MULTILINE)), "pip refuses what has no hash"
 
 
 def test_what_is_copied_is_sent_to_the_builder() -> None:
