@@ -26,7 +26,8 @@ Each number is printed by a command of this project: `python -m bench.all` runs 
 Ratios are taken side by side in one run, so that they say something about kubemend and not about the machine.
 
 Measured on {cores} cores with {memory_gib} GiB, Linux {kernel}, Python {python}; containers are small, the container
-runtime is real, GPUs are a fake `libnvidia-ml.so.1` behind the real pynvml.
+runtime is real, API server and kubelet are stand-ins, GPUs are a fake `libnvidia-ml.so.1` behind the real pynvml.
+Failures in a row are measured without the waits of the restart budget, as if every worker had lived for a minute.
 
 ![A gang of 20 restarts, five failures in a row](recovery.svg)
 """

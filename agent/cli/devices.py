@@ -30,7 +30,7 @@ def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
     DEVICE is a GPU's UUID, a PCI address, or NVML's index. What the agent still sees (a link that is down, a driver
     that wants a reset) stays until it sees the end of it.
 
-    Exit code 0: nothing is held any more; 1: something still is; 2: no such device; 3: no agent answers.
+    Exit code 0: nothing is held any more; 1: something still is, or no such device; 2: usage; 3: no agent answers.
     """
     from agent.control import devices
 

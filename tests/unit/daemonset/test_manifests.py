@@ -64,9 +64,10 @@ def test_the_monitor_finds_the_pods_and_their_port() -> None:
     assert [endpoint["port"]] == [port["name"] for port in manifests.agent(["monitoring"])["ports"]]
 
 
-def test_the_quota_covers_the_pods_priority() -> None:
+def test_the_quota_covers_the_priorities_of_agents_and_controller() -> None:
     (scope,) = manifests.one("ResourceQuota", ["gke"])["spec"]["scopeSelector"]["matchExpressions"]
-    assert scope["values"] == [manifests.pod(["gke"])["priorityClassName"]]
+    pods = [manifests.pod(["gke"]), controller_manifests.one("Deployment")["spec"]["template"]["spec"]]
+    assert scope["values"] == [pod["priorityClassName"] for pod in pods]
 
 
 @every_variant

@@ -95,7 +95,11 @@ def test_it_is_understood(command: Command) -> None:
 
 def test_each_subcommand_is_run_by_a_test_of_this_module() -> None:
     run = {"clear", "doctor", "explain", "release-devices", "restart", "scan", "status", "timeline"}
-    only_understood = {"agent", "controller"}  # tests/scenarios run them
+    only_understood = {
+        "agent",
+        "controller",
+        "completion",
+    }  # tests/scenarios, and tests/unit/cli/test_completion, run them
     assert {each.words[1] for each in TYPED.values()} == run | only_understood
 
 
@@ -140,7 +144,7 @@ async def test_what_asks_the_api_server(words: tuple[str, ...], cluster: Cluster
         builders.pod("llama-0", gang="llama", conditions=builders.HEALTHY),
         builders.restart("llama-2-03bc", gang="llama", attempt=2),
     )
-    result = await cluster.run(*words)
+    result = await cluster.run(*words, namespace="-A" not in words)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "llama" in result.stdout + contents(tmp_path)
 
