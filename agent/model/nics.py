@@ -12,7 +12,8 @@ class LinkLayer(enum.Enum):
 
     ETHERNET = "Ethernet"
     INFINIBAND = "InfiniBand"
-    UNSPECIFIED = "Unspecified"
+    UNSPECIFIED = "Unknown"
+    """Any other, such as EFA's."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import grpc.aio
+import tenacity
 
 from common import grpcio
 from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
@@ -96,11 +97,9 @@ class Pods:
         return running
 
     async def remove(self, running: RunningPod) -> None:
-        """Remove a pod with all its containers, whoever made them, and its directories."""
+        """Remove a pod with all its containers, whoever made them, and its directories. Raises grpc.aio.AioRpcError."""
         sandbox_id = running.sandbox_id
-        await self._runtime.StopPodSandbox(
-            api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
-        )
+        await self._stop(sandbox_id)
         await self._runtime.RemovePodSandbox(
             api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
         )
@@ -112,6 +111,18 @@ class Pods:
         """Remove every pod that was made here and is still there."""
         for running in list(self._made):
             await self.remove(running)
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(grpc.aio.AioRpcError),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_fixed(0.2),
+        reraise=True,
+    )
+    async def _stop(self, sandbox_id: str) -> None:
+        """Stop all that is in a sandbox, again where the runtime trips over what ended meanwhile, as kubelet does."""
+        await self._runtime.StopPodSandbox(
+            api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
+        )
 
     async def _start_sandbox(self, pod: spec.Pod) -> RunningPod:
         sandbox = config.sandbox_config(

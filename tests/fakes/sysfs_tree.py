@@ -92,9 +92,9 @@ class SysfsTree:
         directory.mkdir(parents=True)
         link(directory / "device", self.device(pci) / below)
         link(self.root / "class/net" / name, directory)
-        (directory / "speed").write_text(f"{speed}\n")
+        self._write(directory / "speed", speed)
         if port_name is not None:
-            (directory / "phys_port_name").write_text(f"{port_name}\n")
+            self._write(directory / "phys_port_name", port_name)
 
     def virtual_netdev(self, name: str) -> None:
         """Make one that belongs to no device, such as a veth."""
@@ -109,7 +109,7 @@ class SysfsTree:
 
     def speed(self, name: str, speed: int) -> None:
         """Change the speed of a netdev, in Mb/s."""
-        (self.root / "class/net" / name / "speed").write_text(f"{speed}\n")
+        self._write(self.root / "class/net" / name / "speed", speed)
 
     def rdma(self, pci: str, name: str, *ports: FakePort) -> None:
         """Give a function an RDMA device."""
@@ -126,10 +126,16 @@ class SysfsTree:
         for group in ("counters", "hw_counters"):
             (directory / group).mkdir(parents=True, exist_ok=True)
         for name in ("link_layer", "state", "phys_state", "rate"):
-            (directory / name).write_text(f"{getattr(port, name)}\n")
+            self._write(directory / name, getattr(port, name))
         for group, values in {"counters": port.counters, "hw_counters": port.hw_counters}.items():
             for name, value in values.items():
-                (directory / group / name).write_text(f"{value}\n")
+                self._write(directory / group / name, value)
+
+    def _write(self, path: Path, value: object) -> None:
+        """Give an attribute a value, all at once: nobody reads half of one in sysfs."""
+        anew = self.root.with_name("being-written")
+        anew.write_text(f"{value}\n")
+        anew.replace(path)
 
     def port_directory(self, device: str, number: int = 1) -> Path:
         """Where a port is."""

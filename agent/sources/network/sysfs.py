@@ -203,11 +203,10 @@ class Sysfs:
         ]
 
     def _rdma_ports(self, device: str) -> list[RdmaPort]:
+        """Return the ports whose link layer can be read: without it, it cannot be told when one is to be up."""
         ports = self._root / "class" / "infiniband" / device / "ports"
-        return [
-            RdmaPort(device, int(number), _link_layer(self._text(ports / number / "link_layer")))
-            for number in self._names(ports)
-        ]
+        layers = {number: self._text(ports / number / "link_layer") for number in self._names(ports)}
+        return [RdmaPort(device, int(number), _link_layer(layer)) for number, layer in layers.items() if layer]
 
     def _port(self, port: RdmaPort) -> PortState | None:
         device = self._root / "class" / "infiniband" / port.device
@@ -269,7 +268,7 @@ class Sysfs:
             raise
 
 
-def _link_layer(text: str | None) -> LinkLayer:
+def _link_layer(text: str) -> LinkLayer:
     try:
         return LinkLayer(text)
     except ValueError:

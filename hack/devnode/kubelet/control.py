@@ -1,9 +1,9 @@
 """A control socket for tests: place kubelet's relist exactly, and wait until it has done what it wanted.
 
-One JSON object per line in, one out. ``{"do": "hold"}`` stops the periodic relist, ``{"do": "relist"}`` looks once and
-answers when every pod that this woke has been synced, ``{"do": "look"}`` looks once and does not wait for what comes
-of it, ``{"do": "release"}`` goes on as usual, ``{"do": "resync"}`` syncs every pod as the 60-90 s timer would,
-``{"do": "gc"}`` collects dead containers as the minute timer would.
+One JSON object per line in, one out. ``{"do": "hold"}`` stops the periodic relist, and lets no pass wait for one;
+``{"do": "relist"}`` looks once and answers when every pod that this woke has been synced, ``{"do": "look"}`` looks
+once and does not wait for what comes of it, ``{"do": "release"}`` goes on as usual, ``{"do": "resync"}`` syncs every
+pod as the 60-90 s timer would, ``{"do": "gc"}`` collects dead containers as the minute timer would.
 """
 
 import asyncio
@@ -58,7 +58,10 @@ class Control:
         self._socket = socket
 
     async def hold(self) -> None:
-        """Let kubelet look at the runtime no more until ``release`` (but for ``relist`` and ``look``)."""
+        """Let kubelet look at the runtime no more until ``release`` (but for ``relist`` and ``look``).
+
+        What it had to do by then is done, so that it acts only on what a look shows that is asked for.
+        """
         await self._do("hold")
 
     async def release(self) -> None:

@@ -86,8 +86,8 @@ class Pleg:
             if loop.time() >= due:
                 await self._quietly(self.relist())
                 due = loop.time() + self._period
-            for uid in list(self._asked):
-                self._asked.discard(uid)
+            while self._asked and self._free.is_set():
+                uid = self._asked.pop()
                 await self._quietly(self._relist_pod(uid))
             self._poke.clear()
             try:
@@ -96,9 +96,11 @@ class Pleg:
             except TimeoutError:
                 continue
 
-    def hold(self) -> None:
-        """Stop looking until ``release``; ``relist`` still looks once."""
+    async def hold(self) -> None:
+        """Stop looking until ``release``, and wait until a look that is under way is over; ``relist`` looks once."""
         self._free.clear()
+        async with self._turn:
+            return
 
     def release(self) -> None:
         """Go on as usual."""

@@ -205,7 +205,10 @@ class Kubelet:
         }  # fmt: skip
 
     async def _hold(self) -> None:
-        self._parts.pleg.hold()
+        await self._parts.pleg.hold()
+        await self._settled()
+        while any(worker.waits for worker in self._workers.values()):
+            await self._relist()  # a pass that is due already would act on the test's first look, whatever that shows
 
     async def _release(self) -> None:
         self._parts.pleg.release()

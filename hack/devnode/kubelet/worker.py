@@ -104,6 +104,11 @@ class PodWorker:
         return self._stage is _Stage.IDLE and not self._awake.is_set()
 
     @property
+    def waits(self) -> bool:
+        """Whether it makes a pass as soon as the runtime is looked at again, also when nothing has changed there."""
+        return self._stage is _Stage.WAITING
+
+    @property
     def active(self) -> bool:
         """Whether the pod still holds what kubelet gave it."""
         return not self._ended

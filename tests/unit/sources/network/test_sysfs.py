@@ -48,6 +48,15 @@ def test_a_nic_is_a_function_with_its_netdev_and_rdma_device(tree: SysfsTree, sy
     assert nic.names == {NIC, "eth1", "mlx5_0"}
 
 
+def test_a_port_whose_link_layer_cannot_be_read_is_missing(tree: SysfsTree, sysfs: Sysfs) -> None:
+    tree.function(NIC)
+    tree.netdev(NIC, "eth1")
+    tree.rdma(NIC, "mlx5_0", FakePort("Ethernet"), FakePort("Unknown"), FakePort("Ethernet"))
+    (tree.port_directory("mlx5_0", 3) / "link_layer").unlink()
+    (nic,) = nics(sysfs)
+    assert [port.link_layer for port in nic.ports] == [LinkLayer.ETHERNET, LinkLayer.UNSPECIFIED]
+
+
 def test_an_infiniband_adapter_without_a_netdev_is_a_nic(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC, pci_class="0x020700")
     tree.rdma(NIC, "mlx5_0", FakePort(), FakePort(state=DOWN))
