@@ -94,10 +94,11 @@ class Desk:
             await self._tell(failure, gang)
             return
         with contextlib.suppress(TimeoutError):
-            async with guarded as ordered, asyncio.timeout(self._patience):
-                answer = await self._tell(failure, gang)
-                if await asyncio.shield(answer) is Taken.ROUND:
-                    await ordered.wait()
+            async with guarded as ordered:
+                answer = await self._tell(failure, gang)  # however short the patience is: it is for the answer
+                async with asyncio.timeout(self._patience):
+                    if await asyncio.shield(answer) is Taken.ROUND:
+                        await ordered.wait()
 
     async def _tell(self, failure: Failure, gang: GangKey) -> "asyncio.Future[Taken]":
         target = failure.container.ref

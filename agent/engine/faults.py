@@ -113,9 +113,8 @@ class AppFaults:
         if await self._told_better(noted):
             log.info("fault.told_twice", finding=noted.finding.title, device=noted.device)
             return _at_once
-        await self._runtime_found.wait()
+        events = await self._known_containers()
         assert self._restarts is not None
-        assert self._events is not None
         found = await self._attribute(noted)
         log.info(
             "fault.attributed",
@@ -129,7 +128,7 @@ class AppFaults:
             found,
             noticed_at=noted.finding.observed_at,
             pid=noted.finding.pid,
-            events=self._events,
+            events=events,
             processes=self._processes,
             holders=functools.partial(self._holders_of, noted.device),
         )
@@ -149,17 +148,20 @@ class AppFaults:
 
     async def replaced(self, device: str, *, since: float) -> None:
         """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
-        await self._runtime_found.wait()
-        assert self._events is not None
-        holders = functools.partial(self._holders_of, device)
-        await endings.older_than(since, holders=holders, events=self._events)
+        events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
+        await endings.older_than(since, holders=holders, events=events)
 
     async def hit(self, device: str, *, at: float) -> list[ContainerView]:
         """Return who holds a device and ran when it failed (Unix seconds), once it can be told who holds it."""
+        events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
+        return await endings.older_holders(at, holders=holders, events=events, ask_again=self._patience.ask_again)
+
+    async def _known_containers(self) -> ports.Events:
+        """Wait until the runtime has been found and has told what runs: before that, all look as if they had ended."""
         await self._runtime_found.wait()
         assert self._events is not None
-        holders, ask_again = functools.partial(self._holders_of, device), self._patience.ask_again
-        return await endings.older_holders(at, holders=holders, events=self._events, ask_again=ask_again)
+        await self._events.until_listed()
+        return self._events
 
     async def _told_better(self, noted: Noted) -> bool:
         """Whether another report of the same event names the process, which this one does not.

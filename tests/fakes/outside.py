@@ -121,13 +121,19 @@ class Events:
 
     def __init__(self) -> None:
         self.views: dict[ContainerId, ContainerView] = {}
+        self.listed = asyncio.Event()
+        """Whether the runtime has told of them; it has, but for a test that says otherwise."""
+        self.listed.set()
+        self.awaited = asyncio.Event()
+        """Somebody waits, or has waited, until it has."""
         self._queues: list[asyncio.Queue[ContainerEvent]] = []
 
     def containers(self) -> tuple[ContainerView, ...]:
-        return tuple(self.views.values())
+        return tuple(self.views.values()) if self.listed.is_set() else ()
 
     async def until_listed(self) -> None:
-        return
+        self.awaited.set()
+        await self.listed.wait()
 
     def run(
         self,

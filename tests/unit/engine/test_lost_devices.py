@@ -273,6 +273,17 @@ async def test_while_it_cannot_be_told_who_holds_it_nobody_is_told_of(world: Wor
     await world.gangs.hears(1)
 
 
+async def test_who_runs_is_told_of_as_soon_as_the_runtime_has_said_who_does(world: World) -> None:
+    world.events.listed.clear()
+    world.holds(TRAINER)
+    world.engine.submit(found())
+    async with asyncio.timeout(60):
+        await world.events.awaited.wait()
+    world.events.listed.set()
+    ((target, _),) = await world.gangs.hears(1)
+    assert target == TRAINER
+
+
 async def test_a_gpu_that_is_back_before_the_hub_answers_is_told_of_no_more(world: World) -> None:
     world.gangs.answers.clear()
     world.holds(TRAINER)
