@@ -51,7 +51,8 @@ class Publisher:
         self._wake = asyncio.Event()
         self._wake.set()  # what an earlier agent knew is said again at once
         self._holders_changed = True
-        self._named: set[tuple[PodRef, str]] = set()
+        self._named: dict[tuple[PodRef, str], bool] = {}
+        """Pods whose processes were found on a device, and whether the API server has told of them yet."""
 
     def verdict_changed(self, *, device: str, named: PodRef | None = None) -> None:
         """A verdict may have changed: say so at once, by what is known of holders.
@@ -59,7 +60,7 @@ class Publisher:
         ``named`` is the pod of the process that a finding named, which need not hold an allocation.
         """
         if named is not None:
-            self._named.add((named, device))
+            self._named.setdefault((named, device), False)
         self._wake.set()
 
     def holders_changed(self) -> None:
@@ -81,14 +82,23 @@ class Publisher:
 
     def publish(self, allocations: Allocations) -> None:
         """Say it once. Without an answer from kubelet nothing is said about holders: what was said before stays."""
+        self._forget_named()
         concerned = self._concerned(allocations)
         for pod, names in concerned.items():
             near = self._nics.near(names) - names
             for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
                 self._reporter.set(pod, condition)
-        self._named = {(pod, device) for pod, device in self._named if self._ledger.latches(device)}
         if self._node is not None:
             self._node.publish(_by_device(concerned) if allocations.known else None)
+
+    def _forget_named(self) -> None:
+        """Forget pods that are gone, for nobody could be told of them any more, and those whose device is well."""
+        there = self._pods.pods()
+        self._named = {
+            (pod, device): pod.uid in there
+            for (pod, device), was_there in self._named.items()
+            if self._ledger.latches(device) and (pod.uid in there or not was_there)
+        }
 
     def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
         """Return the devices of each pod: those that it holds, and those that its processes were found on."""

@@ -72,7 +72,8 @@ class Records:
                 backoff.reset()
             except HistoryError as error:
                 log.error("round.not_written", error=str(error))
-                self._to_note = notes | self._to_note
+                kept = {key: record for key, record in notes.items() if key not in self._gone}
+                self._to_note = kept | self._to_note
                 self._gone |= gone - self._to_note.keys()
                 await backoff.wait()
                 self._wake.set()

@@ -443,3 +443,13 @@ async def test_a_driver_that_cannot_be_asked_makes_devices_unknown_not_healthy(w
     world.devices.inventory = replace(world.devices.inventory, complete=False)
     world.publisher.holders_changed()
     assert (await world.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
+
+
+async def test_a_pod_that_is_gone_is_told_nothing_though_its_gpu_stays_lost(world: World) -> None:
+    world.holders.hold()
+    world.engine.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    await world.condition(conditions.DEVICES_HEALTHY, "Xid79")
+    world.pods.drop(builders.POD.uid)
+    world.said.said.clear()
+    world.publisher.publish(world.holders.allocations)
+    assert world.said.said == {}
