@@ -192,10 +192,10 @@ def _entry(fault: _Fault, *, key: FaultKey, old: Entry | None) -> Entry:
         known = old.subcodes if old is not None and "class" not in given else ()
         changes["subcodes"] = (*catalog_rules.subcodes(given["subcodes"]), *known)
     entry = replace(old, **changes) if old is not None else Entry(key=key, **changes)
-    if entry.ends_programs and entry.action not in _MOVES:
+    if entry.ends_programs and not {entry.action, *(rule.action for rule in entry.subcodes)} <= {*_MOVES}:
         classes = ", ".join(action.value for action in _MOVES)
         raise catalog_nodes.error(
-            fault.line, f"{key} ends programs, but new ones may follow on the device: make its class one of {classes}"
+            fault.line, f"{key} ends programs, but new ones may follow on the device: make its classes one of {classes}"
         )
     return entry
 

@@ -223,6 +223,11 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(HEAD + FAULT.replace("}", ", word_decides: maybe}"), "true or false", id="bad flag"),
         pytest.param(HEAD + FAULT.replace("}", ", ends_programs: true}"), "Xid 1 ends programs, but", id="mild end"),
         pytest.param(
+            with_rule(RULE).replace("class: None, app", "class: RebootNode, ends_programs: true, app"),
+            "Xid 1 ends programs, but",
+            id="mild end by a sub-code",
+        ),
+        pytest.param(
             HEAD + FAULT.replace("}", ", subcodes: yes}"), "'subcodes' is not a list", id="sub-codes not a list"
         ),
         pytest.param(with_rule("no"), "line 5: a sub-code is not a mapping", id="sub-code not a mapping"),
