@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
@@ -22,6 +22,9 @@ from common.parts import PartState, PartStatus
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+NOT_UNDERSTOOD: Final = (KeyError, ValueError, TypeError, AttributeError)
+"""What reading an object raises when it is not what this version knows."""
 
 
 class ChangeKind(enum.Enum):
@@ -57,9 +60,8 @@ class Mirror(Generic[T]):
     ) -> None:
         """Create it for the collection at ``path``, narrowed by ``params`` (selectors), listed ``page`` at a time.
 
-        ``reduce`` returns what to keep of an object, or None for one that does not belong here. It may raise KeyError,
-        ValueError, TypeError or AttributeError for an object that it does not understand: that is logged, and what was
-        known of it stays.
+        ``page`` 0: all at once. ``reduce`` returns what to keep of an object, or None for one that does not belong
+        here. It may raise what is in NOT_UNDERSTOOD: that is logged, and what was known of the object stays.
         """
         self._api = api
         self._path = path
@@ -152,11 +154,12 @@ class Mirror(Generic[T]):
 
     def _reduced(self, obj: Json) -> tuple[str, T | None]:
         """Return an object's UID and what to keep of it."""
-        uid = str(obj["metadata"]["uid"])
+        uid = ""  # nothing is known of an object without one
         try:
+            uid = str(obj["metadata"]["uid"])
             return uid, self._reduce(obj)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            name = obj["metadata"].get("name", "?")
+        except NOT_UNDERSTOOD as error:
+            name = (obj.get("metadata") or {}).get("name", "?")
             log.warning("mirror.not_understood", path=self._path, name=name, error=repr(error))
             return uid, self._items.get(uid)
 

@@ -198,13 +198,14 @@ async def test_who_has_unsubscribed_hears_no_more(bench: Bench) -> None:
 
 
 class EndsAtOnce:
-    """A server that lists nothing, and ends each watch as soon as it is taken in."""
+    """A server that lists these, and ends each watch as soon as it is taken in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *items: Any) -> None:
         self.watches = 0
+        self._items = items
 
     async def pages(self, _: str, **__: object) -> AsyncIterator[client.Listing]:
-        yield client.Listing([], "1")
+        yield client.Listing([*self._items], "1")
 
     async def watch(self, _: str, **__: object) -> AsyncIterator[object]:
         self.watches += 1
@@ -228,8 +229,7 @@ class Counted(aio.Backoff):
             await asyncio.Event().wait()
 
 
-async def test_a_server_that_ends_each_watch_at_once_is_not_hammered() -> None:
-    server, backoff = EndsAtOnce(), Counted(at_most=5)
+async def run_for_a_while(server: EndsAtOnce, backoff: Counted) -> mirror.Mirror[str]:
     api: Any = server
     quiet = mirror.Mirror(api=api, path=PODS, reduce=color, report=lambda _: None, backoff=backoff)
     task = asyncio.create_task(quiet.run())
@@ -238,4 +238,17 @@ async def test_a_server_that_ends_each_watch_at_once_is_not_hammered() -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+    return quiet
+
+
+async def test_a_server_that_ends_each_watch_at_once_is_not_hammered() -> None:
+    server, backoff = EndsAtOnce(), Counted(at_most=5)
+    await run_for_a_while(server, backoff)
     assert server.watches == backoff.waits
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": None}, {"metadata": {"name": "x"}}], ids=repr)
+async def test_what_has_no_uid_hides_nothing_else(odd: Json) -> None:
+    known = {"metadata": {"name": "a", "uid": "1", "labels": {"color": "red"}}}
+    found = await run_for_a_while(EndsAtOnce(odd, known), Counted(at_most=1))
+    assert found.items() == {"1": "a: red"}

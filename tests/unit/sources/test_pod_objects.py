@@ -1,3 +1,4 @@
+import contextlib
 import copy
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent.model.workloads import (
     OwnerRef,
     PodRef,
     PodUid,
+    PodView,
     ReportedHealth,
     RestartPolicy,
     RestartRule,
@@ -22,6 +24,7 @@ from agent.model.workloads import (
     UnsupportedHook,
 )
 from agent.sources import pod_objects
+from common.kube import mirror
 
 RULES: dict[str, Any] = {
     "restartPolicyRules": [
@@ -192,3 +195,28 @@ def test_what_a_pod_may_lack_it_may_lack(dropped: set[str], *, nulls: bool) -> N
     bare = {"metadata": metadata, "spec": {}, "status": None if nulls else {}}
     view = pod_objects.pod_view(bare)
     assert (view.phase, view.restart_policy, view.containers) == ("Pending", RestartPolicy.ALWAYS, ())
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return the path of everything in an object but itself."""
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, each in below for found in ((*path, key), *places(each, (*path, key)))]
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(place=st.sampled_from(places(POD)), other=ANY_JSON)
+def test_a_pod_with_anything_anywhere_is_read_or_not_understood(place: tuple[str | int, ...], other: Any) -> None:
+    """Anything else that it raised would be the end of the agent."""
+    pod = copy.deepcopy(POD)
+    at: Any = pod
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = other
+    with contextlib.suppress(*mirror.NOT_UNDERSTOOD):
+        assert isinstance(pod_objects.pod_view(pod), PodView)
