@@ -90,6 +90,8 @@ class Conductor:
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
         """An agent says where everything stands."""
+        if hello.epoch > self._term.epoch:  # ours it may have from us
+            self._term.raise_above(hello.epoch)
         for result in hello.results:
             self._standing(session, result)
         self._tell_node(session.node)  # after these: what they answer need not be said again
@@ -125,9 +127,15 @@ class Conductor:
         for restart in self._outside.restarts.unfinished():
             await self._outside.restarts.resume(restart, epoch=self._term.epoch)
             assert restart.gang is not None
-            self._resume(restart, self._desk(restart.gang))
+            if self._is_on(restart):
+                self._resume(restart, self._desk(restart.gang))
         for restart in self._outside.restarts.requests():
             self._request(restart)
+
+    def _is_on(self, restart: Restart) -> bool:
+        """Whether a former leader's round has been neither taken back nor ended while others were resumed."""
+        found = self._outside.restarts.restarts().get(restart.id)
+        return found is not None and found.uid == restart.uid and not found.deleting and not found.is_finished
 
     def _resume(self, restart: Restart, desk: Desk) -> None:
         """Go on with a round; one that cannot be understood has failed, and its agents let go by themselves."""

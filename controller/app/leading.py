@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final
 
 import structlog
 
@@ -19,31 +18,16 @@ from controller.restarts.recreate import Outcome
 
 log = structlog.get_logger(__name__)
 
-_BELIEVABLE: Final = 10_000
-"""By so much an agent's epoch may be above ours: one node that says more must not drive all epochs to their end."""
-
 
 class Relay:
     """Hears the agents' streams for as long as the process lives, and passes on what it hears to who leads now."""
 
     def __init__(self) -> None:
         self._conductor: Conductor | None = None
-        self._epoch = 0
-        self._higher = asyncio.Event()
-        self.highest = 0
 
-    def use(self, conductor: Conductor | None, *, epoch: int = 0) -> None:
+    def use(self, conductor: Conductor | None) -> None:
         """Pass everything on to this one from now on."""
         self._conductor = conductor
-        self._epoch = self.highest = epoch
-        self._higher.clear()
-
-    async def higher_epoch(self) -> int:
-        """Wait until an agent has told of a higher epoch than the leader's own, and return it."""
-        await self._higher.wait()
-        self._higher.clear()
-        self._epoch = self.highest
-        return self.highest
 
     def connected(self, session: Session) -> None:
         """An agent's stream begins."""
@@ -52,9 +36,6 @@ class Relay:
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
         """An agent says where everything stands."""
-        if max(self._epoch, self.highest) < hello.epoch <= self._epoch + _BELIEVABLE:
-            self.highest = hello.epoch
-            self._higher.set()
         if self._conductor is not None:
             self._conductor.hello(session, hello)
 
@@ -89,17 +70,25 @@ class Leading:
         async with asyncio.TaskGroup() as tasks:
             aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
             aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
-            aio.spawn_eternal(tasks, outside.jobsets.run(), name="jobsets")
+            aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
             aio.spawn_eternal(tasks, conductor.run(), name="conductor")
             await conductor.ready.wait()
             with self._heard(conductor, term):
-                aio.spawn_eternal(tasks, self._follow_epoch(term), name="epoch")
+                aio.spawn_eternal(tasks, self._follow_epoch(term, led=term.epoch), name="epoch")
                 await asyncio.Event().wait()
+
+    async def _run_jobsets(self) -> None:
+        """Run JobSets once the rounds of former leaders are known.
+
+        Before, one that is on would pass for one taken back, and its failure would be paid for twice.
+        """
+        await self._outside.restarts.wait_synced()
+        await self._outside.jobsets.run()
 
     @contextlib.contextmanager
     def _heard(self, conductor: Conductor, term: Term) -> Iterator[None]:
         """Have agents speak to this conductor; when that ends, it is before anything else of the term does."""
-        self._relay.use(conductor, epoch=term.epoch)
+        self._relay.use(conductor)
         self._hub.lead(term.epoch)
         self._outside.metrics.leads.set(1)
         try:
@@ -109,12 +98,11 @@ class Leading:
             self._hub.stand_by()
             self._relay.use(None)
 
-    async def _follow_epoch(self, term: Term) -> None:
-        """Rise above an epoch that agents have obeyed (the Lease was deleted meanwhile): else none would hear us."""
+    async def _follow_epoch(self, term: Term, *, led: int) -> None:
+        """Speak with the epoch that the term has risen to: who has obeyed a higher one than ``led`` did not hear us."""
         while True:
-            seen = await self._relay.higher_epoch()
-            epoch = await term.raise_above(seen)
-            log.warning("leader.epoch_raised", seen=seen, epoch=epoch)
-            self._hub.lead(epoch)
+            led = await term.risen(above=led)
+            log.warning("leader.epoch_raised", seen=term.seen, epoch=led)
+            self._hub.lead(led)
             for session in [*self._hub.sessions().values()]:
                 session.send(pb.HubMessage(sync=pb.Sync()))

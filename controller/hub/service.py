@@ -94,7 +94,8 @@ class Coordination:
     def pod_bound(self, uid: PodUid, node: NodeName) -> None:
         """A pod is known to be bound now: its node's agent may have spoken of it before."""
         if (stream := self.roster.streams.get(node)) is not None:
-            self._hearing.pod_bound(stream, uid)
+            with self._ending(stream):
+                self._hearing.pod_bound(stream, uid)
 
     async def review(self, stream: Stream) -> None:
         """Have a living stream's token checked again; the stream ends when it is not good any more."""
@@ -155,12 +156,18 @@ class Coordination:
 
     async def _hear(self, stream: Stream, hello: pb.Hello) -> None:
         """Tell the listener all that comes, until it ends or breaks the rules."""
-        try:
+        with self._ending(stream):
             self._hearing.hello(stream, hello)
             while (data := await stream.read()) is not grpc.aio.EOF and not stream.over.done():
                 self._check_rate(stream, data)
                 self._hearing.words(stream, data)
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))
+
+    @contextlib.contextmanager
+    def _ending(self, stream: Stream) -> Iterator[None]:
+        """End a stream that breaks the rules, or that the listener fails at; nothing else ends with it."""
+        try:
+            yield
         except RefusedError as error:
             self._metrics.refused(error.reason)
             log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))

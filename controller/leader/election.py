@@ -37,27 +37,32 @@ class LostError(Exception):
 
 
 class Term:
-    """One time of leading. ``epoch`` can grow in it, and is good for as long as the leading coroutine runs."""
+    """One time of leading. ``epoch`` can grow in it, and is good for as long as the leading coroutine runs.
+
+    ``seen`` is the highest epoch of others that is known of: ours is to be higher.
+    """
 
     def __init__(self, *, epoch: int, renewed_at: float) -> None:
         self.epoch = epoch
         self.renewed_at = renewed_at  # loop time
-        self.wanted = epoch
+        self.seen = epoch - 1
         self.over = False
         self.wish = asyncio.Event()
         self._news = asyncio.Event()
 
-    async def raise_above(self, seen: int) -> int:
-        """Have an epoch higher than ``seen`` (an agent has obeyed it), and return it.
+    def raise_above(self, seen: int) -> None:
+        """Have the Lease renewed at once with an epoch higher than ``seen``, by which an agent has obeyed another.
 
-        The Lease was deleted, say, and begun anew. That it is ours is made sure by the same write. Raises LostError
-        when it is not, and ValueError when there cannot have been so many leaders.
+        The Lease was deleted, say, and begun anew. Nothing is done where ours is higher already, or is about to be, nor
+        where there cannot have been so many leaders.
         """
-        if seen - self.epoch > _WIDEST_JUMP:
-            raise ValueError(f"an agent has obeyed epoch {seen}, but the Lease says {self.epoch}: too far apart")
-        self.wanted = max(self.wanted, seen + 1) if seen > self.epoch else self.wanted
-        while self.epoch <= seen and not self.over:
+        if max(self.epoch, self.seen + 1) <= seen <= self.epoch + _WIDEST_JUMP:
+            self.seen = seen
             self.wish.set()
+
+    async def risen(self, *, above: int) -> int:
+        """Wait until the epoch is higher than ``above``, and return it. Raises LostError when the term ends."""
+        while self.epoch <= above and not self.over:
             news = self._news
             await news.wait()
         if self.over:
@@ -184,7 +189,7 @@ class Election:
         """Try until the Lease is renewed. Raises LostError once another has had it."""
         while True:
             term.wish.clear()
-            self._lock.floor = term.wanted
+            self._lock.floor = term.seen + 1
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 if self._lock.regained:  # it was deleted, or another has led since

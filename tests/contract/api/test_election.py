@@ -67,6 +67,11 @@ class Replica:
             self._news.set()
 
 
+async def risen(term: Term, *, above: int) -> int:
+    async with asyncio.timeout(SECONDS):
+        return await term.risen(above=above)
+
+
 def path(namespace: str) -> str:
     return f"{objects.leases(namespace)}/{NAME}"
 
@@ -111,7 +116,7 @@ async def test_who_sees_another_holder_stops_leading_at_once(api: client.KubeCli
         await replica.until(lambda: not replica.leads)
         assert replica.election.holder == "thief"
         with pytest.raises(LostError):
-            await replica.terms[0].raise_above(5)
+            await risen(replica.terms[0], above=5)
 
 
 async def test_who_waits_for_a_higher_epoch_when_the_term_ends_campaigns_again(
@@ -123,12 +128,11 @@ async def test_who_waits_for_a_higher_epoch_when_the_term_ends_campaigns_again(
         async def _lead(self, term: Term) -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(super()._lead(term))
-                group.create_task(term.raise_above(term.epoch + 5))
+                group.create_task(term.risen(above=term.epoch + 5))
 
     replica = Raising(own_api, "default", "a", timing=FAST)
     async with replica.campaigning():
         await replica.until(lambda: bool(replica.terms))
-        await replica.terms[0].raise_above(0)
         await edit(own_api, "default", holderIdentity="thief", leaseDurationSeconds=1)
         await replica.until(lambda: len(replica.terms) > 1)
 
@@ -163,16 +167,19 @@ async def test_a_leader_rises_above_an_epoch_that_agents_have_obeyed(api: client
     async with replica.campaigning():
         await replica.until(lambda: replica.leads)
         (term,) = replica.terms
-        assert [*await asyncio.gather(term.raise_above(40), term.raise_above(41), term.raise_above(0))] == [42, 42, 1]
+        for obeyed in (40, 41, 0, 2**63):
+            term.raise_above(obeyed)
+        assert await risen(term, above=1) == 42
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "42"
-        with pytest.raises(ValueError, match="too far apart"):
-            await term.raise_above(2**63)
+        term.raise_above(42)  # another leader's that was as high as ours is
+        assert await risen(term, above=42) == 43
+        assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "43"
         assert replica.leads
         await replica.stop()
     successor = Replica(api, namespace, "b")
     async with successor.campaigning():
         await successor.until(lambda: successor.leads)
-        assert successor.terms[0].epoch == 43
+        assert successor.terms[0].epoch == 44
 
 
 async def test_who_has_lost_the_lease_cannot_rise(api: client.KubeClient, namespace: str) -> None:
@@ -181,8 +188,9 @@ async def test_who_has_lost_the_lease_cannot_rise(api: client.KubeClient, namesp
         await replica.until(lambda: replica.leads)
         (term,) = replica.terms
         await edit(api, namespace, holderIdentity="thief")
+        term.raise_above(40)
         with pytest.raises(LostError):
-            await term.raise_above(40)
+            await risen(term, above=40)
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "1"
 
 

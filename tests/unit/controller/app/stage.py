@@ -83,7 +83,10 @@ class NodesHere(Synced):
 
 
 class RestartsHere(Synced):
-    """Restart objects. ``may_create`` is cleared where the API server keeps one waiting."""
+    """Restart objects. ``may_create`` is cleared where the API server keeps one waiting.
+
+    ``meanwhile`` is what happens while one is taken over from a former leader.
+    """
 
     def __init__(self) -> None:
         self.all: dict[str, Restart] = {}
@@ -92,6 +95,7 @@ class RestartsHere(Synced):
         self.may_create = asyncio.Event()
         self.may_create.set()
         self.creating = asyncio.Event()
+        self.meanwhile: Callable[[Restart], None] = lambda _: None
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -137,7 +141,10 @@ class RestartsHere(Synced):
         return Begun(RoundRef(request.namespace, request.name, new.gang, new.attempt), durable=True)
 
     async def resume(self, restart: Restart, *, epoch: int, timeout: float = 2.0) -> bool:
-        self.all[restart.id] = replace(restart, epoch=epoch)
+        self.meanwhile(restart)
+        if restart.id not in self.all:
+            return False
+        self.all[restart.id] = replace(self.all[restart.id], epoch=epoch)
         return True
 
     def set_status(self, restart_id: str, status: Mapping[str, Any]) -> None:
@@ -148,6 +155,10 @@ class RestartsHere(Synced):
     def asked(self, restart: Restart) -> None:
         self.all[restart.id] = restart
         self._tell(ChangeKind.APPEARED, restart)
+
+    def changed(self, restart: Restart) -> None:
+        self.all[restart.id] = restart
+        self._tell(ChangeKind.CHANGED, restart)
 
     def deleted(self, restart_id: str) -> None:
         self._tell(ChangeKind.GONE, self.all.pop(restart_id))

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
+from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app.conductor import Conductor
 from controller.app.outside import Policy
@@ -13,7 +15,7 @@ from controller.restarts.objects import Restart, RestartSpec, Target
 from controller.rounds import machine
 from controller.rounds.states import Limits, Stand
 from tests.unit.controller import builders
-from tests.unit.controller.app.stage import WAIT, Stage
+from tests.unit.controller.app.stage import WAIT, RestartsHere, Stage
 
 SIZE = 3
 Result = pb.StepResult
@@ -224,6 +226,54 @@ async def test_a_round_of_long_ago_is_not_gone_on_with() -> None:
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
         assert stage.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"
         assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
+
+
+def taken_back(restarts: RestartsHere, restart: Restart) -> None:
+    restarts.deleted(restart.id)
+
+
+def being_taken_back(restarts: RestartsHere, restart: Restart) -> None:
+    restarts.changed(replace(restart, deleting=True))
+
+
+def made_anew(restarts: RestartsHere, restart: Restart) -> None:
+    restarts.deleted(restart.id)
+    restarts.asked(replace(restart, uid="another"))
+
+
+def ended(restarts: RestartsHere, restart: Restart) -> None:
+    restarts.changed(replace(restart, status={**restart.status, "phase": "Failed"}))
+
+
+@pytest.mark.parametrize("what", [taken_back, being_taken_back, made_anew, ended])
+async def test_a_round_that_is_over_by_the_time_a_new_leader_has_taken_it_on_is_not_conducted(
+    what: Callable[[RestartsHere, Restart], None],
+) -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+    stage.restarts.meanwhile = lambda restart: what(stage.restarts, restart)
+    async with stage.leading(epoch=2) as conductor:
+        assert builders.GANG not in conductor._desks
+        stage.stands(conductor, 0, round_id, Result.STOPPED)
+        assert (await stage.agent(0).told("abort")).abort.round == round_id
+
+
+async def test_of_a_former_leaders_rounds_the_others_go_on_when_one_is_taken_back() -> None:
+    other = GangKey("team", "Job", "other")
+    stage = Stage((*builders.gang(SIZE), builders.member(SIZE, gang=other, slot="other/0")))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+    lost = replace(stage.restarts.all[round_id], name="other-1", uid="uid-other-1", gang=other)
+    stage.restarts.all = {lost.id: lost, **stage.restarts.all}
+    stage.restarts.meanwhile = lambda restart: taken_back(stage.restarts, restart) if restart == lost else None
+    async with stage.leading(epoch=2) as conductor:
+        assert [*conductor._desks] == [builders.GANG]
+        conducting = conductor._desks[builders.GANG].conducting
+        assert conducting is not None
+        assert conducting.id == round_id
 
 
 async def test_a_defect_in_deciding_about_one_gang_leaves_the_leader_leading(monkeypatch: pytest.MonkeyPatch) -> None:

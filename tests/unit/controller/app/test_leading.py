@@ -1,17 +1,27 @@
-"""A term of leadership, from its begin to its end, without a server."""
+"""A term of leadership, from its begin to its end, without agents or their hub."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from common.kube import client
+from common.kube.transport import Json
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app.leading import Leading, Relay
+from controller.app.without_jobsets import NoJobSets
 from controller.hub.ports import Session
-from controller.leader.election import Term
+from controller.leader.election import Election, Term, Timing
+from controller.leader.lease import EPOCH
 from controller.model.members import NodeName
+from hack.devnode.api import standin
 from tests import eventually
 from tests.unit.controller import builders
-from tests.unit.controller.app.stage import Agent, Stage
+from tests.unit.controller.app.stage import Agent, RestartsHere, Stage
+
+SELDOM = Timing(lease=3 * 3600.0, renew=2 * 3600.0, retry=3600.0)
+"""No Lease is renewed in the time of a test, unless for a reason."""
 
 
 class Hub:
@@ -20,6 +30,7 @@ class Hub:
     def __init__(self, stage: Stage) -> None:
         self.epochs: list[int] = []
         self.subscribed_at_end: int | None = None
+        self.agents: dict[NodeName, Session] = {}
         self._members = stage.members
 
     def lead(self, epoch: int) -> None:
@@ -29,20 +40,134 @@ class Hub:
         self.subscribed_at_end = len(self._members.listeners)
 
     def sessions(self) -> Mapping[NodeName, Session]:
-        return {}
+        return self.agents
+
+
+class Obeying(Agent):
+    """An agent that obeys no epoch lower than it has obeyed, and answers Sync by a Hello."""
+
+    def __init__(self, node: NodeName, *, obeyed: int, hub: Hub, relay: Relay) -> None:
+        super().__init__(node)
+        self.obeyed = obeyed
+        self.answered: list[int] = []
+        self._hub = hub
+        self._relay = relay
+
+    def send(self, message: pb.HubMessage | bytes) -> bool:
+        epoch = self._hub.epochs[-1]
+        if epoch >= self.obeyed and isinstance(message, pb.HubMessage) and message.HasField("sync"):
+            self.obeyed = epoch
+            asyncio.get_running_loop().call_soon(self._answer)
+        return super().send(message)
+
+    def connects(self) -> None:
+        self._hub.agents[self.node] = self
+        self._relay.hello(self, pb.Hello(epoch=self.obeyed))
+
+    def _answer(self) -> None:
+        self._relay.hello(self, pb.Hello(epoch=self.obeyed))
+        self.answered.append(self.obeyed)
+
+
+class Client(client.KubeClient):
+    """A client that writes down which epochs it is asked to put into a Lease that is there."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        super().__init__(kubeconfig=kubeconfig, deadlines=client.Deadlines(call=10.0))
+        self.epochs: list[str] = []
+
+    async def update(self, path: str, body: Json, *, attempts: int = 4) -> Json:
+        self.epochs.append(body["metadata"]["annotations"][EPOCH])
+        return await super().update(path, body, attempts=attempts)
+
+
+class Listing(RestartsHere):
+    """Restart objects whose list takes until ``listed``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = asyncio.Event()
+        self.waited_for = asyncio.Event()
+
+    async def wait_synced(self) -> None:
+        self.waited_for.set()
+        await self.listed.wait()
+
+
+class JobSetsToRun(NoJobSets):
+    """JobSets, and whether they are run."""
+
+    def __init__(self) -> None:
+        self.runs = asyncio.Event()
+
+    async def run(self) -> None:
+        self.runs.set()
+        await super().run()
+
+
+@contextlib.asynccontextmanager
+async def running(work: asyncio.Task[None]) -> AsyncIterator[None]:
+    """End it with the block."""
+    try:
+        yield
+    finally:
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
 
 
 async def test_agents_are_heard_no_more_before_anything_else_of_the_term_ends() -> None:
     stage = Stage(builders.gang(2))
     hub, relay = Hub(stage), Relay()
     leading = Leading(outside=stage.outside, hub=hub, relay=relay)  # type: ignore[arg-type]
-    task = asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))
-    await eventually.true(lambda: hub.epochs == [4])
-    assert stage.outside.metrics.leads._value.get() == 1
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))):
+        await eventually.true(lambda: hub.epochs == [4])
+        assert stage.outside.metrics.leads._value.get() == 1
     assert hub.subscribed_at_end == 1  # the conductor was still there
     assert stage.members.listeners == []
     assert stage.outside.metrics.leads._value.get() == 0
     relay.told(Agent(NodeName("n")), pb.AgentMessage())  # falls on deaf ears
+
+
+async def test_after_its_lease_was_deleted_a_leader_rises_above_each_epoch_obeyed_and_writes_once_for_each(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(builders.gang(2))
+    hub, relay = Hub(stage), Relay()
+    async with standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server, Client(server.kubeconfig) as api:
+        election = Election(
+            api=api,
+            namespace="default",
+            name="leader",
+            identity="a",
+            lead=Leading(outside=stage.outside, hub=hub, relay=relay),  # type: ignore[arg-type]
+            report=lambda _: None,
+            timing=SELDOM,
+        )
+        first, second = (
+            Obeying(NodeName(f"node-{index}"), obeyed=obeyed, hub=hub, relay=relay)
+            for index, obeyed in enumerate((8, 11))
+        )
+        async with running(asyncio.create_task(election.run())):
+            await eventually.true(lambda: hub.epochs == [1])
+            first.connects()
+            await eventually.true(lambda: first.answered == [9])
+            second.connects()
+            await eventually.true(lambda: (first.answered, second.answered) == ([9, 12], [12]))
+            first.connects()
+            second.connects()
+            Obeying(NodeName("node-2"), obeyed=20, hub=hub, relay=relay).connects()
+            await eventually.true(lambda: hub.epochs == [1, 9, 12, 21])
+        assert api.epochs == ["1", "9", "12", "21", "21"]  # the first renews the Lease, the last gives it up
+
+
+async def test_no_jobset_is_looked_at_before_the_rounds_of_former_leaders_are_known() -> None:
+    stage = Stage(builders.gang(2))
+    restarts, jobsets = Listing(), JobSetsToRun()
+    outside = replace(stage.outside, restarts=restarts, jobsets=jobsets)
+    leading = Leading(outside=outside, hub=Hub(stage), relay=Relay())  # type: ignore[arg-type]
+    async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))), asyncio.timeout(60):
+        await restarts.waited_for.wait()
+        assert not jobsets.runs.is_set()
+        restarts.listed.set()
+        await jobsets.runs.wait()

@@ -183,6 +183,17 @@ async def test_a_defect_of_the_engine_costs_one_stream_and_is_counted(rig: Rig) 
     await rig.session()
 
 
+async def test_a_defect_of_the_engine_at_what_was_kept_costs_one_stream_and_not_who_tells_of_the_pod(rig: Rig) -> None:
+    agent, _ = await rig.session("node-1", "new")
+    await agent.say(words.change("uid-1"))
+    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    rig.engine.broken = True
+    rig.pods[PodUid("new")] = NodeName("node-1")
+    rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
+    assert (await agent.ended())[0] is grpc.StatusCode.INTERNAL
+    assert rig.counted() == {"Internal": 1}
+
+
 async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
     async with Rig(rules=Rules(hello_seconds=0.2)).running() as rig:
         agent = await rig.agent()
