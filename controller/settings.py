@@ -18,6 +18,8 @@ _KEEPING = Keeping()
 LONGEST_TTL = 365 * 24 * 3600.0
 """Seconds for which finished Restart objects can be kept."""
 
+LONGEST_HOLD = 3600.0
+"""Seconds, as agents take it (``agent.coordination.wire``)."""
 MOST_WRITES = 64
 """The client has 100 connections, of which watches and rounds need some."""
 
@@ -133,6 +135,8 @@ def _check(settings: Settings) -> None:
             f"--hold-seconds {settings.hold_seconds:g}; must be more than --stop-seconds {settings.stop_seconds:g}, "
             "else members let go while others still stop"
         )
+    if settings.hold_seconds > LONGEST_HOLD:
+        raise click.BadParameter(f"--hold-seconds {settings.hold_seconds:g}; agents hold for {LONGEST_HOLD:g} at most")
     if settings.recreate_wait > settings.recreated_seconds:
         raise click.BadParameter(
             f"--recreate-wait {settings.recreate_wait:g}; must not be more than --recreated-seconds "

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agent import settings as settings_module
-from agent.restart import intents
+from agent.restart import intents, options
 from common import durations
 
 EXIT_INTERRUPTED = 130  # 128 and SIGINT, as shells have it
@@ -59,7 +59,7 @@ def restart(
         asked = asking.Asked(
             strategy=intents.Strategy(strategy) if strategy is not None else None,
             containers=frozenset(containers),
-            grace_seconds=durations.seconds(grace) if grace is not None else None,
+            grace_seconds=_grace(grace) if grace is not None else None,
         )
     except ValueError as error:
         raise click.BadParameter(f"--grace {error}") from error
@@ -91,6 +91,14 @@ def _pod(text: str, namespace: str | None) -> tuple[str, str]:
     if not last or "/" in first or given == "" or (given and namespace and given != namespace):
         raise click.BadParameter(f"{text!r} is no pod; write NAME, NAMESPACE/NAME or pod/NAME", param_hint="POD")
     return given or namespace or "default", last
+
+
+def _grace(text: str) -> float:
+    """Return how many seconds a grace period has. Raises ValueError."""
+    seconds = durations.seconds(text)
+    if seconds > options.LONGEST_GRACE:
+        raise ValueError(f"{text!r}: {options.LONGEST_GRACE:g}s is the longest")
+    return seconds
 
 
 def _failed(why: object, code: int) -> int:

@@ -1,11 +1,10 @@
 """What a person's request looks like on the control socket: one JSON object in the body of a POST."""
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.restart import asking, intents
+from agent.restart import asking, intents, options
 
 SOCKET: Final = "control.sock"
 """The socket's name in the agent's state directory."""
@@ -95,8 +94,8 @@ def _grace(seconds: Any) -> float | None:
     if seconds is None:
         return None
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not math.isfinite(seconds) or seconds < 0:
-        raise BadRequestError("field grace_seconds must be a number of seconds, 0 or more")
+    if not is_number or not 0 <= seconds <= options.LONGEST_GRACE:
+        raise BadRequestError(f"field grace_seconds must be a number of seconds from 0 to {options.LONGEST_GRACE:g}")
     return float(seconds)
 
 

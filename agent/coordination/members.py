@@ -17,7 +17,6 @@ log = structlog.get_logger(__name__)
 
 _NANOSECOND = 1e-9
 _ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
-_OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ class Members:
         for view in membership.newest(self._of(pod.ref.uid)).values():
             if view.state is not ContainerState.EXITED or view.id in self._exit_codes:
                 continue
-            if pod.phase in _OVER:
+            if pod.is_over:
                 await self._learn(view)
             else:
                 await self._ask(view, at=None)

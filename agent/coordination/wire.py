@@ -1,6 +1,5 @@
 """Our values as messages of coordination/v1, and the hub's messages as our values. Pure."""
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,6 +12,7 @@ from agent.model.devices import GpuUuid
 from agent.model.loads import Load
 from agent.model.rounds import FaultKind, OrderKind, Phase, Taken
 from agent.model.workloads import ContainerState, PodRef, PodUid
+from agent.restart import options
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 PROTOCOL: Final = 1
@@ -172,7 +172,7 @@ def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:
     if not 0 < stop.hold_seconds <= LONGEST_HOLD:  # also what is not a number
         raise MalformedError(f"a hold of {stop.hold_seconds} s")
     grace = stop.grace_seconds if stop.HasField("grace_seconds") else None
-    if grace is not None and not (math.isfinite(grace) and grace >= 0):
+    if grace is not None and not 0 <= grace <= options.LONGEST_GRACE:
         raise MalformedError(f"a grace period of {grace} s")
     return tuple(_order(stop, each, grace=grace) for each in stop.orders)
 

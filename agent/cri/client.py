@@ -15,6 +15,7 @@ from agent.cri import answers, errors
 from agent.cri.answers import Capabilities, ContainerInfo, ExecResult, RuntimeVersion
 from agent.cri.listings import Listings
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId, SandboxView
+from agent.restart import options
 from common import grpcio
 from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
@@ -175,9 +176,9 @@ class CriClient:
     async def stop_container(self, container_id: ContainerId, *, grace: float) -> None:
         """Stop a container: SIGTERM, then SIGKILL after ``grace`` seconds (rounded up; 0 kills at once).
 
-        One that is already stopped or gone counts as stopped.
+        One that is already stopped or gone counts as stopped. Nothing is given longer than ``options.LONGEST_GRACE``.
         """
-        whole = math.ceil(grace)
+        whole = _whole_seconds(grace)
         self._note_end(container_id)
         with self._errors("StopContainer"), _gone_is_done():
             await self._stub.StopContainer(
@@ -194,8 +195,11 @@ class CriClient:
             )
 
     async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> ExecResult:
-        """Run a command in a container for at most ``timeout`` seconds (rounded up). Raises DeadlineExceeded."""
-        whole = max(1, math.ceil(timeout))  # 0 would mean "for ever" in CRI
+        """Run a command in a container for at most ``timeout`` seconds (rounded up). Raises DeadlineExceeded.
+
+        Nothing is given longer than ``options.LONGEST_GRACE``: it is a hook, and part of a grace period.
+        """
+        whole = max(1, _whole_seconds(timeout))  # 0 would mean "for ever" in CRI
         request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
         with self._errors("ExecSync"):
             answer = await self._stub.ExecSync(request, timeout=whole + self._deadlines.margin)
@@ -261,6 +265,11 @@ def _gone_is_done() -> Iterator[None]:
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.NOT_FOUND:
             raise
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Return what CRI can be given: a journal may hold more than its int64 does, infinity too (``json``)."""
+    return math.ceil(min(options.LONGEST_GRACE, seconds))
 
 
 def _remember(known: "collections.OrderedDict[_Key, _Value]", key: _Key, value: _Value, *, most: int) -> None:

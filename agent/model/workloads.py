@@ -13,6 +13,9 @@ PodUid = NewType("PodUid", str)
 ContainerId = NewType("ContainerId", str)
 SandboxId = NewType("SandboxId", str)
 
+PHASES_OVER = frozenset({"Succeeded", "Failed"})
+"""A pod's phases in which nothing of it runs any more, nor ever will."""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class PodRef:
@@ -210,6 +213,11 @@ class PodView:
     resource_version: str = ""
     conditions: tuple[Condition, ...] = ()  # ours alone (agent.model.conditions.PREFIX)
     resource_health: tuple[ResourceHealth, ...] = ()  # of all its containers
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more, nor ever will."""
+        return self.phase in PHASES_OVER
 
     def container(self, name: str) -> ContainerSpec | None:
         """Return the container of that name, or None."""

@@ -17,6 +17,7 @@ from agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
+    OwnerRef,
     PodView,
     RestartPolicy,
 )
@@ -27,7 +28,6 @@ MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
 LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
-_MOST_AN_HOUR = 1000  # of one pod
 
 
 class Verb(enum.Enum):
@@ -96,8 +96,8 @@ class OwnerFacts:
 
     @property
     def lasts(self) -> bool:
-        """Whether the answer stays good for an hour, whatever restarts: kubelet's backoff allows far fewer."""
-        return self.job_restarts_left is None or self.job_restarts_left >= _MOST_AN_HOUR * self.job_pods
+        """Whether the answer stays good whatever restarts: no Job counts it, or one that never has enough."""
+        return self.job_restarts_left is None or self.job_restarts_left >= UNLIMITED_BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,14 @@ class Decision:
     orders: Mapping[str, intents.Order] = field(default_factory=lambda: MappingProxyType({}))
     grace_seconds: float = 0.0
     retry_at: float | None = None
+
+
+def counting_job(pod: PodView) -> str | None:
+    """Return the name of the Job whose backoffLimit the pod's restarts count against; None when none does."""
+    match pod.owner:
+        case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
+            return name
+    return None
 
 
 def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
@@ -312,12 +320,7 @@ def _refuse_by_container(facts: Facts, *, pod: PodView, wishes: options.Options)
 
 
 def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
-    counted_by_job = (
-        pod.owner is not None
-        and pod.owner.kind == "Job"
-        and pod.owner.api_group == "batch"
-        and pod.restart_policy is RestartPolicy.ON_FAILURE
-    )
+    counted_by_job = counting_job(pod) is not None
     in_group = LWS_NAME_LABEL in pod.labels
     if not counted_by_job and not in_group:
         return None

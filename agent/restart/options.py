@@ -20,8 +20,18 @@ HEARTBEAT_FILE = PREFIX + "heartbeat-file"
 HEARTBEAT_TIMEOUT = PREFIX + "heartbeat-timeout"
 CLEAN = PREFIX + "clean"
 
+LONGEST_GRACE = 3600.0
+"""Seconds, as a Restart allows (``gracePeriodSeconds`` in daemonset/crds/restarts.yaml)."""
 SHORTEST_HEARTBEAT = 1.0
 """Seconds: a busy node delays what wants to touch a file that much."""
+LONGEST_HEARTBEAT = 86400.0
+"""Seconds: a container that may be silent for longer than a day is not watched at all."""
+
+_ALL = (RESTART, STRATEGY, CONTAINERS, GRACE_PERIOD, MAX_RESTARTS, HEARTBEAT_FILE, HEARTBEAT_TIMEOUT, CLEAN)
+_LONGEST = 1000
+"""Characters of an annotation: they can have 256 KiB, and what anybody may write must not fill logs and conditions."""
+_LONGEST_NUMBER = 9
+"""Digits; both as in the controller (``controller.gangs.wishes``), which reads some of them too."""
 
 
 class BadAnnotationError(ValueError):
@@ -65,6 +75,7 @@ class Options:
 
 def parse(annotations: Mapping[str, str]) -> Options:
     """Return the wishes in a pod's annotations. Raises BadAnnotationError."""
+    _check_length(annotations, *_ALL)
     mode = annotations.get(RESTART)
     if mode not in (None, IN_PLACE):
         raise BadAnnotationError(f"annotation {RESTART} is {mode!r}; the only value is {IN_PLACE!r}")
@@ -72,7 +83,7 @@ def parse(annotations: Mapping[str, str]) -> Options:
         opted_in=mode == IN_PLACE,
         strategy=_strategy(annotations.get(STRATEGY, "auto")),
         containers=frozenset(name.strip() for name in annotations.get(CONTAINERS, "").split(",") if name.strip()),
-        grace_seconds=_seconds(annotations.get(GRACE_PERIOD, "0")),
+        grace_seconds=_seconds(GRACE_PERIOD, annotations.get(GRACE_PERIOD, "0"), most=LONGEST_GRACE),
         max_restarts=_count(annotations.get(MAX_RESTARTS)),
         heartbeat=_heartbeat(annotations),
         clean=clean(annotations),
@@ -81,12 +92,19 @@ def parse(annotations: Mapping[str, str]) -> Options:
 
 def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:
     """Return what is to be emptied before a successor runs. Raises BadAnnotationError."""
+    _check_length(annotations, CLEAN)
     text = annotations.get(CLEAN, "")
     try:
         return frozenset(Clean(word.strip()) for word in text.split(",") if word.strip())
     except ValueError:
         known = ", ".join(each.value for each in Clean)
         raise BadAnnotationError(f"annotation {CLEAN} is {text!r}; it may list {known}") from None
+
+
+def _check_length(annotations: Mapping[str, str], *names: str) -> None:
+    for name in names:
+        if len(annotations.get(name, "")) > _LONGEST:
+            raise BadAnnotationError(f"annotation {name} is too long; {_LONGEST} characters are the most")
 
 
 def _strategy(text: str) -> intents.Strategy:
@@ -97,11 +115,14 @@ def _strategy(text: str) -> intents.Strategy:
         raise BadAnnotationError(f"annotation {STRATEGY} is {text!r}; use one of {known}") from None
 
 
-def _seconds(text: str) -> float:
+def _seconds(name: str, text: str, *, least: float = 0.0, most: float) -> float:
     try:
-        return durations.seconds(text)
+        seconds = durations.seconds(text)
     except ValueError as error:
-        raise BadAnnotationError(f"annotation {GRACE_PERIOD}: {error}") from None
+        raise BadAnnotationError(f"annotation {name}: {error}") from None
+    if not least <= seconds <= most:
+        raise BadAnnotationError(f"annotation {name} is {text!r}; it must be from {least:g}s to {most:g}s")
+    return seconds
 
 
 def _heartbeat(annotations: Mapping[str, str]) -> Heartbeat | None:
@@ -115,25 +136,21 @@ def _heartbeat(annotations: Mapping[str, str]) -> Heartbeat | None:
     if not _is_absolute_and_clean(file):
         mend = "write the absolute path of a file in the container, without '..' and the like"
         raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is {file!r}; {mend}")
-    try:
-        allowed = durations.seconds(timeout)
-    except ValueError as error:
-        raise BadAnnotationError(f"annotation {HEARTBEAT_TIMEOUT}: {error}") from None
-    if allowed < SHORTEST_HEARTBEAT:
-        raise BadAnnotationError(
-            f"annotation {HEARTBEAT_TIMEOUT} is {timeout!r}; it must be at least {SHORTEST_HEARTBEAT:g}s"
-        )
+    allowed = _seconds(HEARTBEAT_TIMEOUT, timeout, least=SHORTEST_HEARTBEAT, most=LONGEST_HEARTBEAT)
     return Heartbeat(file=file, timeout=allowed)
 
 
 def _is_absolute_and_clean(path: str) -> bool:
-    # POSIX gives two leading slashes a meaning of their own, so normpath keeps them.
-    return path.startswith("/") and not path.startswith("//") and posixpath.normpath(path) == path != "/"
+    # POSIX gives two leading slashes a meaning of their own, so normpath keeps them. No file has a NUL in its name.
+    begins_with_one = path.startswith("/") and not path.startswith("//")
+    return begins_with_one and posixpath.normpath(path) == path != "/" and "\0" not in path
 
 
 def _count(text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.strip().isdecimal():
-        raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}; write a whole number")
-    return int(text)
+    word = text.strip()
+    if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
+        mend = f"write a whole number of at most {_LONGEST_NUMBER} digits"
+        raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}; {mend}")
+    return int(word)

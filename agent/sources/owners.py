@@ -1,25 +1,29 @@
 """What a pod's owner makes of container restarts: asked of the API server when a restart is to be decided.
 
-A gang's round waits for nobody: what lasts is asked beforehand for every member of a gang, and known then.
+A gang's round waits for nobody: what lasts is asked beforehand for every member of a gang, and known then. For that the
+Job alone is read. Its pods are counted for a decision only: every member would have to look at all of them.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agent.model.workloads import PodUid, PodView, RestartPolicy
+import structlog
+
+from agent.model.workloads import PHASES_OVER, PodUid, PodView
 from agent.restart import admission
 from common import gangs
 from common.kube import errors, paths
+
+log = structlog.get_logger(__name__)
 
 AT_ONCE = 0.3
 """Seconds for an answer that must come at once, and is not known."""
 _GOOD_FOR = 3600.0
 _REFRESHED = 300.0
 _RETRIED = 15.0
-_OVER = ("Succeeded", "Failed")
 
 
 class Api(Protocol):
@@ -36,19 +40,30 @@ class Pods(Protocol):
     def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]: ...
 
 
+class _NotUnderstoodError(Exception):
+    """A name or an answer is not formed as the API forms it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
-    facts: admission.OwnerFacts
-    at: float  # loop time
+    """What is known for one pod; times are the loop's.
+
+    ``facts``: what lasts of the latest answer, which came ``at``. ``due``: when to ask again. ``trouble``: why that
+    answer was not understood, which has been told.
+    """
+
+    facts: admission.OwnerFacts | None = None
+    at: float = 0.0
+    due: float = 0.0
+    trouble: str = ""
 
 
 class OwnerLookup:
-    """Answers with None when the API server cannot be asked: then nothing is restarted on a guess."""
+    """Answers with None when the API server cannot be asked, or is not understood: nothing is restarted on a guess."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._known: dict[PodUid, _Known] = {}
-        self._due: dict[PodUid, float] = {}  # loop time
 
     async def facts(self, pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
         """Return what the pod's Job or LeaderWorkerSet does about restarts.
@@ -59,13 +74,13 @@ class OwnerLookup:
         if not _matters(pod):
             return admission.OwnerFacts()
         if not at_once:
-            return await self._ask(pod)
-        known = self._known.get(pod.ref.uid)
-        if known is not None and asyncio.get_running_loop().time() - known.at <= _GOOD_FOR:
+            return await self._ask(pod, counting=True)
+        known = self._known.get(pod.ref.uid, _Known())
+        if known.facts is not None and asyncio.get_running_loop().time() - known.at <= _GOOD_FOR:
             return known.facts
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(AT_ONCE):
-                return await self._ask(pod)
+                return await self._ask(pod, counting=True)
         return None
 
     async def run(self, pods: Pods) -> None:
@@ -76,9 +91,7 @@ class OwnerLookup:
             while True:
                 changed.clear()
                 for pod in self._to_be_asked(pods.pods()):
-                    answer = await self._ask(pod)
-                    wait = _REFRESHED if answer is not None else _RETRIED
-                    self._due[pod.ref.uid] = asyncio.get_running_loop().time() + wait
+                    await self._ask(pod, counting=False)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRIED):
                         await changed.wait()
@@ -86,62 +99,82 @@ class OwnerLookup:
             unsubscribe()
 
     def _to_be_asked(self, here: Mapping[PodUid, PodView]) -> Iterator[PodView]:
-        for uid in self._due.keys() - here.keys():
-            del self._due[uid]
         for uid in self._known.keys() - here.keys():
             del self._known[uid]
         now = asyncio.get_running_loop().time()
         for uid, pod in tuple(here.items()):
-            if _matters(pod) and gangs.key(pod.ref.namespace, pod.labels) and self._due.get(uid, now) <= now:
+            is_due = self._known.get(uid, _Known(due=now)).due <= now
+            if is_due and _matters(pod) and gangs.key(pod.ref.namespace, pod.labels):
                 yield pod
 
-    async def _ask(self, pod: PodView) -> admission.OwnerFacts | None:
+    async def _ask(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
+        """Ask, and keep what lasts. None: it could not be told, or not without ``counting`` pods."""
+        uid, time = pod.ref.uid, asyncio.get_running_loop().time
         try:
-            left, pods = await self._job(pod)
-            facts = admission.OwnerFacts(job_restarts_left=left, job_pods=pods, group_policy=await self._group(pod))
+            facts = await self._read(pod, counting=counting)
         except errors.KubeError:
+            self._known[uid] = replace(self._known.get(uid, _Known()), due=time() + _RETRIED)
             return None
-        self._known.pop(pod.ref.uid, None)
-        if facts.lasts:
-            self._known[pod.ref.uid] = _Known(facts, at=asyncio.get_running_loop().time())
+        except _NotUnderstoodError as error:
+            if (trouble := str(error)) != self._known.get(uid, _Known()).trouble:
+                log.warning("owner.not_understood", pod=str(pod.ref), error=trouble)
+            self._known[uid] = _Known(due=time() + _REFRESHED, trouble=trouble)
+            return None
+        lasting = facts if facts is not None and facts.lasts else None
+        self._known[uid] = _Known(lasting, at=time(), due=time() + _REFRESHED)
         return facts
 
-    async def _job(self, pod: PodView) -> tuple[int | None, int]:
+    async def _read(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
+        facts = await self._job(pod, counting=counting)
+        return replace(facts, group_policy=await self._group(pod)) if facts is not None else None
+
+    async def _job(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
         """Return how many more restarts the pod's Job survives, and how many pods of it can be restarted."""
-        owner = pod.owner
-        if owner is None or not _counted_by_job(pod):
-            return None, 1
+        if (name := admission.counting_job(pod)) is None:
+            return admission.OwnerFacts()
         namespace = pod.ref.namespace
-        jobs = paths.collection("jobs", namespace=namespace, group="batch")
-        job = await self._api.get(f"{jobs}/{owner.name}")
-        limit = int(job["spec"].get("backoffLimit", 6))
+        with _understanding("its Job"):
+            path = paths.one("jobs", name, namespace=namespace, group="batch")
+        job = await self._api.get(path)
+        with _understanding("its Job"):
+            limit, failed = int(job["spec"].get("backoffLimit", 6)), int(job.get("status", {}).get("failed", 0))
         if limit >= admission.UNLIMITED_BACKOFF:
-            return limit, 1
+            return admission.OwnerFacts(job_restarts_left=limit)
+        if not counting:
+            return None
         pods = await self._api.list(
             paths.collection("pods", namespace=namespace),
-            params={"labelSelector": f"batch.kubernetes.io/job-name={owner.name}"},
+            params={"labelSelector": f"{gangs.JOB_NAME}={name}"},
         )
-        failed = int(job.get("status", {}).get("failed", 0))
-        left = limit - failed - sum(_restarts(item) for item in pods.items)
-        return left, max(1, sum(item.get("status", {}).get("phase") not in _OVER for item in pods.items))
+        with _understanding("the pods of its Job"):
+            left = limit - failed - sum(_restarts(item) for item in pods.items)
+            count = sum(item.get("status", {}).get("phase") not in PHASES_OVER for item in pods.items)
+        return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))
 
     async def _group(self, pod: PodView) -> str | None:
         name = pod.labels.get(admission.LWS_NAME_LABEL)
         if name is None:
             return None
-        groups = paths.collection("leaderworkersets", namespace=pod.ref.namespace, group="leaderworkerset.x-k8s.io")
-        group = await self._api.get(f"{groups}/{name}")
-        # The CRD's default; research: LeaderWorkerSet recreates the group on any container restart.
-        return str(group["spec"].get("leaderWorkerTemplate", {}).get("restartPolicy", "RecreateGroupOnPodRestart"))
+        with _understanding("its LeaderWorkerSet"):
+            path = paths.one("leaderworkersets", name, namespace=pod.ref.namespace, group="leaderworkerset.x-k8s.io")
+        group = await self._api.get(path)
+        with _understanding("its LeaderWorkerSet"):
+            # The CRD's default; research: LeaderWorkerSet recreates the group on any container restart.
+            return str(group["spec"].get("leaderWorkerTemplate", {}).get("restartPolicy", "RecreateGroupOnPodRestart"))
+
+
+@contextlib.contextmanager
+def _understanding(what: str) -> Iterator[None]:
+    """Whatever in a name or an answer is not formed as expected raises _NotUnderstoodError."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise _NotUnderstoodError(f"{what} is not understood: {error!r}") from error
 
 
 def _matters(pod: PodView) -> bool:
     """Whether anything has to be asked at all."""
-    return _counted_by_job(pod) or admission.LWS_NAME_LABEL in pod.labels
-
-
-def _counted_by_job(pod: PodView) -> bool:
-    return pod.owner is not None and pod.owner.kind == "Job" and pod.restart_policy is RestartPolicy.ON_FAILURE
+    return admission.counting_job(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
 
 
 def _restarts(pod: dict[str, Any]) -> int:

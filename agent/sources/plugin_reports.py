@@ -20,7 +20,6 @@ from agent.sources.pods import PodChange, PodChangeKind
 
 log = structlog.get_logger(__name__)
 
-_FINISHED: Final = ("Succeeded", "Failed")  # a pod's devices are another's by then, and its status stays as it was
 _HEX = "[0-9a-f]"
 _UUID: Final = re.compile(
     rf"(?P<uuid>(?:MIG-GPU|MIG|GPU)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?:/\d+/\d+)?)", re.IGNORECASE
@@ -64,7 +63,8 @@ class PluginReports:
         """Take a change of a pod in; ``PodWatch.subscribe`` calls it."""
         pod = change.pod
         before = self._pods.get(pod.ref.uid, {})
-        gone = change.kind is PodChangeKind.GONE or pod.phase in _FINISHED
+        # Of a pod that is over the devices are another's by now, and its status stays as it was.
+        gone = change.kind is PodChangeKind.GONE or pod.is_over
         # A device of which a pod says nothing any more is not healthy for that.
         after = {} if gone else before | _by_id(pod)
         if after:

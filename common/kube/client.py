@@ -109,7 +109,7 @@ class KubeClient:
         answer = await self._call(Request("GET", path, params=dict(params or {})))
         return Listing(
             items=[*(answer.get("items") or ())],
-            resource_version=str(answer.get("metadata", {}).get("resourceVersion", "")),
+            resource_version=str((answer.get("metadata") or {}).get("resourceVersion", "")),
         )
 
     async def pages(

@@ -8,6 +8,7 @@ PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
 TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
+_LONGEST_NAME: Final = 253  # DNS1123SubdomainMaxLength
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -15,6 +16,17 @@ def collection(resource: str, *, namespace: str | None = None, group: str = "", 
     """Return the path of a collection, such as ``/apis/batch/v1/namespaces/x/jobs``; group "" is the core group."""
     root = f"/apis/{group}/{version}" if group else f"/api/{version}"
     return f"{root}/namespaces/{quote(namespace, safe='')}/{resource}" if namespace else f"{root}/{resource}"
+
+
+def one(resource: str, name: str, *, namespace: str | None = None, group: str = "", version: str = "v1") -> str:
+    """Return the path of one object by a name that anybody may have written, as into an ownerReference.
+
+    Raises ValueError for one that no object can have (``IsValidPathSegmentName`` of apimachinery). Quoting alone would
+    not do: ``..`` leads out of the collection quoted, too.
+    """
+    if name in ("", ".", "..") or "/" in name or "%" in name or len(name) > _LONGEST_NAME:
+        raise ValueError(f"{name[:_LONGEST_NAME]!r} is not the name of an object")
+    return f"{collection(resource, namespace=namespace, group=group, version=version)}/{quote(name, safe='')}"
 
 
 def pod(namespace: str, name: str) -> str:

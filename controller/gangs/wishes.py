@@ -18,11 +18,15 @@ FATAL_EXIT_CODES: Final = members_module.PREFIX + "fatal-exit-codes"
 HOLD: Final = members_module.PREFIX + "hold"
 GRACE_PERIOD: Final = members_module.PREFIX + "grace-period"
 
-_OF_THE_GANG: Final = (members_module.RESTART, MAX_RESTARTS, FATAL_EXIT_CODES, HOLD)
+_OF_THE_GANG: Final = (members_module.RESTART, MAX_RESTARTS, FATAL_EXIT_CODES, HOLD, GRACE_PERIOD)
 _HIGHEST_EXIT_CODE = 255
 _LONGEST = 1000
 """Characters of an annotation: they can have 256 KiB, and what anybody may write must not keep the controller busy."""
 _LONGEST_NUMBER = 9
+_LONGEST_GRACE = 3600.0
+"""Seconds, as in the agent (``agent.restart.options``)."""
+_LONGEST_HOLD = 86400.0
+"""Seconds; a round ends long before that."""
 
 
 class BadAnnotationError(ValueError):
@@ -72,7 +76,7 @@ def grace_seconds(member: Member) -> float:
     Its agent refuses what cannot be understood; here it only lengthens a deadline.
     """
     try:
-        return durations.seconds(member.annotations.get(GRACE_PERIOD, "0"))
+        return min(durations.seconds(member.annotations.get(GRACE_PERIOD, "0")), _LONGEST_GRACE)
     except ValueError:
         return 0.0
 
@@ -129,6 +133,9 @@ def _count(text: str) -> int:
 
 def _hold(text: str) -> float:
     try:
-        return durations.seconds(text)
+        seconds = durations.seconds(text)
     except ValueError as error:
         raise BadAnnotationError(f"annotation {HOLD}: {error}") from None
+    if seconds > _LONGEST_HOLD:
+        raise BadAnnotationError(f"annotation {HOLD} is {text!r}; it must be at most {_LONGEST_HOLD:g}s")
+    return seconds

@@ -116,7 +116,12 @@ def test_the_agents_own_file_and_variables_tell_where_it_is(agent: Agent, tmp_pa
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [(["--grace", "soon"], "--grace"), (["--strategy", "quick"], "rerun"), (["--state-dir", ""], "--state-dir")],
+    [
+        (["--grace", "soon"], "--grace"),
+        (["--grace", "2h"], "3600s is the longest"),
+        (["--strategy", "quick"], "rerun"),
+        (["--state-dir", ""], "--state-dir"),
+    ],
 )
 def test_a_flag_that_makes_no_sense_is_a_usage_error(agent: Agent, arguments: list[str], named: str) -> None:
     result = run("restart", "trainer-0", *arguments)

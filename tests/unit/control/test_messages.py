@@ -17,7 +17,7 @@ ASKED = st.builds(
     Asked,
     strategy=st.none() | st.sampled_from(Strategy),
     containers=st.frozensets(NAMES),
-    grace_seconds=st.none() | st.floats(0, 1e6),
+    grace_seconds=st.none() | st.floats(0, 3600),
 )
 REQUESTS = st.builds(
     messages.RestartRequest,
@@ -48,6 +48,8 @@ def test_all_but_the_pods_name_may_be_left_out() -> None:
         ({"strategy": "quick"}, "auto, swap, rerun, reset, rules"),
         ({"strategy": ["swap"]}, "strategy"),
         ({"grace_seconds": -1}, "grace_seconds"),
+        ({"grace_seconds": 3601}, "grace_seconds"),
+        ({"grace_seconds": 10**400}, "grace_seconds"),
         ({"grace_seconds": True}, "grace_seconds"),
         ({"grace_seconds": "10s"}, "grace_seconds"),
         ({"grace_seconds": float("inf")}, "grace_seconds"),

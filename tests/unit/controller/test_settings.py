@@ -68,6 +68,7 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
         (("--round-seconds", "200"), "--absence-seconds 300; must not be more than --round-seconds 200"),
         (("--recreate-wait", "301"), "--recreate-wait 301; must not be more than --recreated-seconds 300"),
         (("--hold-seconds", "10", "--stop-seconds", "10"), "must be more than --stop-seconds 10"),
+        (("--hold-seconds", "3601", "--round-seconds", "9999"), "agents hold for 3600 at most"),
         (("--ttl-seconds", "-1"), "--ttl-seconds -1; must be from 0"),
         (("--keep-restarts", "0"), "must be at least 1"),
         (("--jobset-writes", "0"), "--jobset-writes 0; must be from 1 to 64"),

@@ -135,6 +135,7 @@ MALFORMED: list[dict[str, Any]] = [
     {"stop": builders.stop(0, hold_seconds=math.inf)},
     {"stop": builders.stop(0, grace_seconds=math.nan)},
     {"stop": builders.stop(0, grace_seconds=-1.0)},
+    {"stop": builders.stop(0, grace_seconds=3601.0)},
     {"stop": pb.Stop(round="team/r1", hold_seconds=30, orders=[pb.Order()])},
     {"stop": pb.Stop(round="team/r1", hold_seconds=30, orders=[pb.Order(pod=builders.pod_of(0), action=7)])},  # type: ignore[arg-type]
     {"release": pb.Release(round="team/r1")},

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from agent.cri import answers, client, errors
 from agent.cri.client import CriClient, Deadlines
+from agent.restart import options
 from common import aio
 from common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Behaviour
@@ -53,6 +54,29 @@ async def test_a_stop_may_take_its_grace_but_not_much_more(server: CriServer, cr
 
     requests = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
     assert [request.timeout for request in requests] == [1, 0]
+
+
+@pytest.mark.parametrize("grace", [3600.5, 1e20, float("inf"), float("nan")])
+async def test_a_grace_period_that_an_older_journal_holds_is_cut_to_what_can_be_sent(
+    server: CriServer, cri: CriClient, grace: float
+) -> None:
+    container_id = create(server)
+    start(server, container_id)
+    await cri.exec_sync(container_id, ("true",), timeout=grace)  # a preStop hook
+    await cri.stop_container(container_id, grace=grace)
+    kinds = (api_pb2.ExecSyncRequest, api_pb2.StopContainerRequest)
+    sent = [call.request for call in server.calls if isinstance(call.request, kinds)]
+    assert [request.timeout for request in sent] == [options.LONGEST_GRACE] * 2
+
+
+@pytest.mark.parametrize("text", ["0", "1ms", "999.999s", "59.99m", "1h", "3600s", "3599.0000001"])
+async def test_every_grace_period_that_an_annotation_may_have_can_be_sent(
+    server: CriServer, cri: CriClient, text: str
+) -> None:
+    grace = options.parse({options.GRACE_PERIOD: text}).grace_seconds
+    await cri.stop_container(create(server), grace=grace)
+    (sent,) = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
+    assert 0 <= sent.timeout - grace < 1
 
 
 async def test_stop_and_remove_take_not_found_for_done(server: CriServer, cri: CriClient) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from agent.actuator.outcomes import Result
 from agent.cri.events import EventKind
 from agent.engine.aftermath import Patience
@@ -63,6 +65,15 @@ async def test_the_intent_stays_open_until_kubelet_agrees(world: World) -> None:
 
 async def test_a_kubelet_that_is_away_does_not_hold_up_the_agent_for_ever(world: World) -> None:
     await killed_after_the_stop(world)
+    assert await recovery(world, patience=0.0).run() == 1
+    assert await world.store.unfinished() == ()
+    (running,) = await world.pod.rig.running()
+    assert running.restart_id is not None
+
+
+@pytest.mark.parametrize("grace", [1e20, float("inf")])
+async def test_a_grace_period_that_an_older_agent_has_let_pass_is_carried_out(world: World, grace: float) -> None:
+    await world.store.begin(world.pod.rig.intent(created_at=NOW, grace_seconds=grace))
     assert await recovery(world, patience=0.0).run() == 1
     assert await world.store.unfinished() == ()
     (running,) = await world.pod.rig.running()

@@ -25,5 +25,15 @@ def test_watches_have_a_verb_of_their_own() -> None:
     assert paths.describe("GET", paths.PODS, watch=True).verb == "watch"
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "x/status", "x%2Fstatus", "x" * 254])
+def test_a_name_that_no_object_has_leads_nowhere(name: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of an object"):
+        paths.one("jobs", name, namespace="ml", group="batch")
+
+
+def test_one_object_is_named_whatever_its_name() -> None:
+    assert paths.one("jobs", "a b?c", namespace="ml", group="batch") == "/apis/batch/v1/namespaces/ml/jobs/a%20b%3Fc"
+
+
 def test_names_are_quoted() -> None:
     assert paths.pod_status("a/b", "c d") == "/api/v1/namespaces/a%2Fb/pods/c%20d/status"

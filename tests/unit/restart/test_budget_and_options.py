@@ -1,9 +1,34 @@
 """What a pod's annotations may say."""
 
+import contextlib
+import math
+import pathlib
+
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
 from agent.restart import host_files, intents, options
+from common.pb.runtime.v1 import api_pb2
+
+CRD = pathlib.Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
+
+_NAMES = (
+    options.RESTART,
+    options.STRATEGY,
+    options.CONTAINERS,
+    options.GRACE_PERIOD,
+    options.MAX_RESTARTS,
+    options.HEARTBEAT_FILE,
+    options.HEARTBEAT_TIMEOUT,
+    options.CLEAN,
+)
+_NUMBERS = st.from_regex(r"\d{1,25}(\.\d{1,25})?(ms|s|m|h)?", fullmatch=True)
+_MANY_DIGITS = st.integers(1, 5000).map(lambda count: "9" * count)
+_WORDS = st.sampled_from(["InPlace", "swap", "shm", "/beat", "60s", "3"])
+_TEXTS = st.text() | _NUMBERS | _MANY_DIGITS | _WORDS
 
 
 def test_annotations_are_read() -> None:
@@ -25,6 +50,53 @@ def test_annotations_are_read() -> None:
     )
 
 
+def parsed(annotations: dict[str, str]) -> options.Options | options.BadAnnotationError:
+    try:
+        return options.parse(annotations)
+    except options.BadAnnotationError as error:
+        return error
+
+
+@given(annotations=st.dictionaries(st.sampled_from(_NAMES), _TEXTS))
+@example(annotations={options.MAX_RESTARTS: "9" * 5000})
+@example(annotations={options.GRACE_PERIOD: "9" * 400})
+@example(annotations={options.HEARTBEAT_FILE: "/beat", options.HEARTBEAT_TIMEOUT: "9" * 400})
+def test_any_text_gives_wishes_that_can_be_carried_out_or_is_named(annotations: dict[str, str]) -> None:
+    with contextlib.suppress(options.BadAnnotationError):
+        assert options.clean(annotations) <= frozenset(options.Clean)
+    wishes = parsed(annotations)
+    if isinstance(wishes, options.BadAnnotationError):
+        assert any(name in str(wishes) for name in _NAMES)
+        return
+    assert 0 <= api_pb2.StopContainerRequest(timeout=math.ceil(wishes.grace_seconds)).timeout <= 3600
+    assert wishes.heartbeat is None or 1 <= wishes.heartbeat.timeout <= 86400
+    assert wishes.budget().restarts.limit < 10**9
+
+
+@pytest.mark.parametrize("text", ["3600", "60m", "1h", "3600000ms"])
+def test_the_longest_grace_period_is_an_hour(text: str) -> None:
+    assert options.parse({"kubemend.io/grace-period": text}).grace_seconds == options.LONGEST_GRACE
+
+
+def test_the_longest_grace_period_is_that_of_a_restart() -> None:
+    (definition,) = yaml.safe_load_all(CRD.read_text("utf-8"))
+    (version,) = definition["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert spec["gracePeriodSeconds"]["maximum"] == options.LONGEST_GRACE
+
+
+@pytest.mark.parametrize("text", ["3601", "1.01h", "99999999999999999999", "9" * 400])
+def test_a_grace_period_beyond_it_is_named(text: str) -> None:
+    with pytest.raises(options.BadAnnotationError, match=f"{options.GRACE_PERIOD} is .* must be from 0s to 3600s"):
+        options.parse({"kubemend.io/grace-period": text})
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_an_annotation_that_is_too_long_is_named_and_not_repeated(name: str) -> None:
+    with pytest.raises(options.BadAnnotationError, match=f"^annotation {name} is too long; 1000 characters"):
+        options.parse({name: "1" * 1001})
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("10", 10.0), ("500ms", 0.5), ("2m", 120.0), ("0", 0.0)])
 def test_durations(text: str, seconds: float) -> None:
     assert options.parse({"kubemend.io/grace-period": text}).grace_seconds == seconds
@@ -37,6 +109,9 @@ def test_durations(text: str, seconds: float) -> None:
         {"kubemend.io/strategy": "fast"},
         {"kubemend.io/grace-period": "soon"},
         {"kubemend.io/max-restarts": "-1"},
+        {"kubemend.io/max-restarts": ""},
+        {"kubemend.io/max-restarts": "1234567890"},
+        {"kubemend.io/max-restarts": "٣"},
     ],
 )
 def test_an_annotation_that_cannot_be_understood_is_named(annotation: dict[str, str]) -> None:

@@ -27,22 +27,23 @@ def test_the_half_that_is_missing_is_named(given: dict[str, str], missing: str) 
 
 
 @pytest.mark.parametrize(
-    "file", ["beat", "", "/", "//beat", "/tmp/../beat", "/tmp/./beat", "/tmp//beat", "/tmp/beat/", "../beat"]
+    "file", ["beat", "", "/", "//beat", "/tmp/../beat", "/tmp/./beat", "/tmp//beat", "/tmp/beat/", "../beat", "/be\0at"]
 )
 def test_a_path_must_be_absolute_and_clean(file: str) -> None:
     with pytest.raises(BadAnnotationError, match=FILE):
         options.parse({FILE: file, TIMEOUT: "60s"})
 
 
-@pytest.mark.parametrize("timeout", ["soon", "", "0", "999ms", "-5s", "inf"])
-def test_a_timeout_must_be_a_duration_of_a_second_or_more(timeout: str) -> None:
+@pytest.mark.parametrize("timeout", ["soon", "", "0", "999ms", "-5s", "inf", "25h", "9" * 400])
+def test_a_timeout_must_be_a_duration_from_a_second_to_a_day(timeout: str) -> None:
     with pytest.raises(BadAnnotationError, match=TIMEOUT):
         options.parse({FILE: "/beat", TIMEOUT: timeout})
 
 
-def test_the_shortest_timeout_is_a_second() -> None:
-    wishes = options.parse({FILE: "/beat", TIMEOUT: "1000ms"})
-    assert wishes.heartbeat == Heartbeat("/beat", 1.0)
+@pytest.mark.parametrize(("text", "seconds"), [("1000ms", 1.0), ("24h", 86400.0)])
+def test_the_shortest_timeout_is_a_second_and_the_longest_a_day(text: str, seconds: float) -> None:
+    wishes = options.parse({FILE: "/beat", TIMEOUT: text})
+    assert wishes.heartbeat == Heartbeat("/beat", seconds)
 
 
 @pytest.mark.parametrize("text", ["shm", " shm ", "shm,shm", "shm,"])

@@ -1,10 +1,12 @@
 """What owners make of restarts: asked when nobody waits, known beforehand where a gang does."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.model.workloads import OwnerRef, PodRef, PodUid, PodView, RestartPolicy
 from agent.restart import admission
@@ -21,13 +23,16 @@ class Listing:
 
 @dataclass
 class Api:
-    """A Job and its pods. ``hangs``: nothing is answered any more."""
+    """A Job and its pods. ``hangs``: nothing is answered any more. ``answers``: what to say of a path instead."""
 
     limit: int = admission.UNLIMITED_BACKOFF
     counts: tuple[int, ...] = (0, 0)
     hangs: bool = False
     fails: bool = False
+    answers: dict[str, Any] = field(default_factory=dict)
+    items: Sequence[Any] | None = None
     asked: list[str] = field(default_factory=list)
+    listed: list[dict[str, str] | None] = field(default_factory=list)
 
     async def get(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
@@ -35,9 +40,13 @@ class Api:
             await asyncio.get_running_loop().create_future()
         if self.fails:
             raise errors.ApiUnavailableError("the API server is away", mend="wait")
-        return {"spec": {"backoffLimit": self.limit}}
+        answer: dict[str, Any] = self.answers.get(path, {"spec": {"backoffLimit": self.limit}})
+        return answer
 
     async def list(self, path: str, *, params: dict[str, str] | None = None) -> Listing:
+        self.listed.append(params)
+        if self.items is not None:
+            return Listing([*self.items])
         statuses = [{"containerStatuses": [{"restartCount": count}]} for count in self.counts]
         return Listing([{"status": {"phase": "Running", **status}} for status in statuses])
 
@@ -54,9 +63,16 @@ def member(**changes: Any) -> PodView:
     return PodView(**defaults | changes)
 
 
-@pytest.mark.parametrize("limit", [admission.UNLIMITED_BACKOFF, 1_000_000])
-async def test_a_round_learns_what_was_asked_beforehand_without_the_api_server(limit: int) -> None:
-    api, pods = Api(limit=limit), outside.Pods()
+def members(count: int) -> tuple[PodView, ...]:
+    return tuple(member(ref=PodRef("default", f"j-{i}", PodUid(f"uid-{i}"))) for i in range(count))
+
+
+def owned_by(name: str) -> PodView:
+    return member(owner=OwnerRef(api_group="batch", kind="Job", name=name))
+
+
+async def test_a_round_learns_what_was_asked_beforehand_without_the_api_server() -> None:
+    api, pods = Api(), outside.Pods()
     owners = OwnerLookup(api)
     running = asyncio.create_task(owners.run(pods))
     await asyncio.sleep(0)
@@ -65,9 +81,110 @@ async def test_a_round_learns_what_was_asked_beforehand_without_the_api_server(l
     api.hangs = True
     answer = await owners.facts(member(), at_once=True)
     assert answer is not None
-    assert answer.job_restarts_left == limit
+    assert answer.job_restarts_left == admission.UNLIMITED_BACKOFF
     assert len(api.asked) == 1
     running.cancel()
+
+
+async def test_pods_are_counted_for_a_decision_and_not_beforehand() -> None:
+    """Each member's agent would list all the others', every few minutes."""
+    api, everyone = Api(limit=6), members(8)
+    owners = OwnerLookup(api)
+    running = asyncio.create_task(owners.run(outside.Pods(*everyone)))
+    await eventually.true(lambda: len(api.asked) == len(everyone))
+    assert api.listed == []
+    assert await owners.facts(everyone[0], at_once=True) == admission.OwnerFacts(job_restarts_left=6, job_pods=2)
+    assert api.listed == [{"labelSelector": "batch.kubernetes.io/job-name=j"}]
+    running.cancel()
+
+
+@pytest.mark.parametrize("api", [Api(), Api(limit=6), Api(fails=True)], ids=["lasts", "does not last", "fails"])
+async def test_a_change_of_another_pod_asks_nobody_again(api: Api) -> None:
+    one, other = (replace(pod, owner=OwnerRef("batch", "Job", pod.ref.name)) for pod in members(2))
+    pods = outside.Pods(one)
+    running = asyncio.create_task(OwnerLookup(api).run(pods))
+    await eventually.true(lambda: len(api.asked) == 1)
+    await pods.put(other)
+    await eventually.true(lambda: len(api.asked) >= 2)
+    assert [path.rpartition("/")[2] for path in api.asked] == ["j-0", "j-1"]
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../../../../version", "..", ".", "", "j/status", "j%2Fstatus", "j" * 254], ids=lambda name: name[:9]
+)
+async def test_a_name_that_is_no_objects_asks_nobody_and_ends_nothing(name: str) -> None:
+    bad, good = owned_by(name), member(ref=PodRef("default", "good", PodUid("uid-2")))
+    api, pods = Api(), outside.Pods(bad)
+    owners = OwnerLookup(api)
+    with capture_logs() as logs:
+        running = asyncio.create_task(owners.run(pods))
+        await eventually.true(lambda: bool(logs))
+        assert await owners.facts(bad) is None
+        assert api.asked == []
+        await pods.put(good)
+        await eventually.true(lambda: len(api.asked) == 1)
+    assert not running.done()
+    (told,) = logs
+    assert (told["event"], told["pod"]) == ("owner.not_understood", "default/j-0")
+    assert "is not the name of an object" in told["error"]
+    running.cancel()
+
+
+async def test_any_other_name_is_quoted() -> None:
+    api = Api()
+    await OwnerLookup(api).facts(owned_by("j?x=y#z"))
+    assert api.asked == ["/apis/batch/v1/namespaces/default/jobs/j%3Fx%3Dy%23z"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"major": "1", "minor": "36"},
+        {"spec": None},
+        {"spec": []},
+        {"spec": {"backoffLimit": None}},
+        {"spec": {"backoffLimit": "many"}},
+        {"spec": {"backoffLimit": float("inf")}},
+        {"spec": {}, "status": None},
+    ],
+    ids=str,
+)
+async def test_a_job_that_is_not_formed_as_one_cannot_be_told_of(answer: dict[str, Any]) -> None:
+    owners = OwnerLookup(Api(answers={"/apis/batch/v1/namespaces/default/jobs/j": answer}))
+    with capture_logs() as logs:
+        assert await owners.facts(member()) is None
+        assert await owners.facts(member(), at_once=True) is None
+    assert [told["event"] for told in logs] == ["owner.not_understood"]
+
+
+@pytest.mark.parametrize(
+    "item", [None, [], {"status": None}, {"status": {"containerStatuses": [{"restartCount": ""}]}}]
+)
+async def test_pods_that_are_not_formed_as_such_cannot_be_told_of(item: Any) -> None:
+    assert await OwnerLookup(Api(limit=6, items=[item])).facts(member()) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy"),
+    [
+        ({"leaderWorkerTemplate": {"restartPolicy": "None"}}, "None"),
+        ({"leaderWorkerTemplate": {}}, "RecreateGroupOnPodRestart"),
+    ],
+)
+async def test_a_leader_worker_set_says_its_policy(spec: dict[str, Any], policy: str) -> None:
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/l"
+    pod = member(owner=None, labels={admission.LWS_NAME_LABEL: "l"})
+    assert await OwnerLookup(Api(answers={path: {"spec": spec}})).facts(pod) == admission.OwnerFacts(
+        group_policy=policy
+    )
+
+
+@pytest.mark.parametrize("name", ["", "l"])
+async def test_a_leader_worker_set_without_a_name_or_a_spec_cannot_be_told_of(name: str) -> None:
+    path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/{name}"
+    pod = member(owner=None, labels={admission.LWS_NAME_LABEL: name})
+    assert await OwnerLookup(Api(answers={path: {"items": []}})).facts(pod) is None
 
 
 async def test_a_count_is_never_of_yesterday_and_is_not_waited_for() -> None:
@@ -86,7 +203,15 @@ async def test_what_cannot_be_asked_is_not_known() -> None:
     assert await owners.facts(member(), at_once=True) is None
 
 
-@pytest.mark.parametrize("changes", [{"owner": None}, {"restart_policy": RestartPolicy.ALWAYS}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"owner": None},
+        {"restart_policy": RestartPolicy.ALWAYS},
+        {"owner": OwnerRef(api_group="nosuch.example", kind="Job", name="j")},
+        {"owner": OwnerRef(api_group="batch", kind="CronJob", name="j")},
+    ],
+)
 async def test_who_has_no_such_owner_asks_nobody(changes: dict[str, Any]) -> None:
     api = Api()
     assert await OwnerLookup(api).facts(member(**changes), at_once=True) == admission.OwnerFacts()

@@ -53,6 +53,8 @@ def test_a_pod_that_was_replaced_has_no_say() -> None:
         ("fatal_exit_codes", "1-255," * 10_000),  # it would take seconds
         ("hold", "a while"),
         ("hold", "9" * 5000),
+        ("hold", "25h"),
+        ("hold", "9" * 400),
         ("restart", "Sometimes"),
     ],
 )
