@@ -1,8 +1,9 @@
 """What one member of a round holds: whatever starts in its pod under some names, until it is let go."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -35,41 +36,61 @@ class Freezer(Protocol):
     def kill(self, container_id: ContainerId) -> None: ...
 
 
-@dataclass(slots=True)
-class Fate:
-    """What has become of what is held; ``heir`` is that of whoever has taken it over."""
+class _Fate(enum.Enum):
+    """What becomes of a container that is held."""
 
-    let_go: bool = False
-    killed: bool = False
-    heir: "Fate | None" = None
+    HELD = enum.auto()
+    LET_GO = enum.auto()
+    KILLED = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Container:
+    """A container that is expected, is being frozen, or stands still: the same for all who hold it in turn.
+
+    ``armed`` holds it at its first instruction until it is frozen; a ``borrowed`` one is released by its owner. Its
+    ``freezing`` goes on whoever holds it by then; ``slipped`` and ``failed`` are what came of it.
+    """
+
+    id: ContainerId
+    armed: Held | None = None
+    borrowed: bool = False
+    arming: asyncio.Lock = field(default_factory=asyncio.Lock)
+    freezing: asyncio.Task[None] | None = None
+    slipped: float = 0.0
+    failed: str = ""
+    fate: _Fate = _Fate.HELD
 
     @property
-    def last(self) -> "Fate":
-        """Return what counts now."""
-        return self if self.heir is None else self.heir.last
+    def takes_arms(self) -> bool:
+        """Whether it is to be held at its first instruction yet."""
+        is_to_stand = self.freezing is None or not self.freezing.done()
+        return self.armed is None and self.fate is _Fate.HELD and is_to_stand
+
+    def disarm(self) -> None:
+        """Release what holds it at its first instruction, unless that is somebody else's to do."""
+        if self.armed is not None and not self.borrowed:
+            self.armed.release()
+            self.armed = None
 
 
 class Holding:
     """Holds one pod's containers of these names. ``mark`` is written on them.
 
-    ``spared`` are those that are not held, because they are to end. ``slipped`` is for how many seconds at most one of
-    the held has run, ``foreign`` how many of them kubelet has made, and ``failed`` why one could not be held.
+    ``spared`` are those that are not held, because they are to end, and ``foreign`` is how many of the held kubelet has
+    made.
     """
 
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
         self.names = frozenset(names)
         self.mark = mark
         self.spared: frozenset[ContainerId] = frozenset()
-        self.fate = Fate()
-        self.slipped = 0.0
         self.foreign = 0
-        self.failed = ""
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
-        self._armed: dict[ContainerId, Held] = {}
-        self._borrowed: set[ContainerId] = set()
-        self._held: dict[ContainerId, asyncio.Task[None]] = {}
+        self._containers: dict[ContainerId, _Container] = {}
+        self._asked_for: set[ContainerId] = set()
 
     @property
     def on(self) -> bool:
@@ -79,16 +100,31 @@ class Holding:
     @property
     def held(self) -> frozenset[ContainerId]:
         """Everything that it has frozen, or is about to."""
-        return frozenset(self._held) if self._on else frozenset()
+        return self.ever_held if self._on else frozenset()
 
     @property
     def ever_held(self) -> frozenset[ContainerId]:
         """Everything that it has frozen since it was made."""
-        return frozenset(self._held)
+        return frozenset(each.id for each in self._containers.values() if each.freezing is not None)
+
+    @property
+    def slipped(self) -> float:
+        """For how many seconds at most one has run that it was asked to hold.
+
+        What it has taken over, and nobody asks for, is to end: how that was held is the earlier holder's matter.
+        """
+        return max((each.slipped for each in self._containers.values() if each.id in self._asked_for), default=0.0)
+
+    @property
+    def failed(self) -> str:
+        """Why one that it was asked to hold could not be; empty when all could."""
+        failed = (each for each in self._containers.values() if each.failed)
+        return next((each.failed for each in failed if each.id in self._asked_for), "")
 
     def stands_still(self, container_id: ContainerId) -> bool:
         """Whether a container has been frozen, and not let go: no signal but SIGKILL reaches it."""
-        return container_id in self._held and not self.fate.let_go
+        container = self._containers.get(container_id)
+        return container is not None and container.freezing is not None and container.fate is not _Fate.LET_GO
 
     def takes(self, name: str) -> bool:
         """Whether a container of that name is to be held."""
@@ -101,13 +137,18 @@ class Holding:
 
     async def expect(self, container_id: ContainerId, *, by: Held | None = None) -> None:
         """Be ready for the start of a container; ``by`` holds it at its first instruction already, until later."""
+        if not self._on:
+            return
+        container = self._known(container_id)
         if by is not None:
-            self._armed[container_id] = by
-            self._borrowed.add(container_id)
-        elif self._on and container_id not in self._armed:
+            container.armed, container.borrowed = by, True
+            return
+        async with container.arming:  # armed twice, the release of the one would take what the other waits for
+            if not container.takes_arms:
+                return
             armed = await self._freezer.arm(container_id)
-            if armed is not None and self._on:
-                self._armed[container_id] = armed
+            if container.takes_arms:
+                container.armed = armed
             elif armed is not None:
                 armed.release()
 
@@ -115,77 +156,76 @@ class Holding:
         """Freeze a container that has been started, once however often it is said. Never fails: see ``failed``."""
         if not self._on or container_id in self.spared:
             return
-        if container_id not in self._held:
+        self._asked_for.add(container_id)
+        container = self._known(container_id)
+        if container.freezing is None:
             self.foreign += foreign
-            self._held[container_id] = asyncio.create_task(self._freeze(container_id), name=f"freeze {container_id}")
-        await asyncio.shield(self._held[container_id])
+            container.freezing = asyncio.create_task(self._freeze(container), name=f"freeze {container_id}")
+        await asyncio.shield(container.freezing)
 
     async def settled(self) -> None:
         """Wait until all that has been started stands still."""
-        await asyncio.gather(*(asyncio.shield(task) for task in self._held.values()))
+        under_way = [each.freezing for each in self._containers.values() if each.freezing is not None]
+        await asyncio.gather(*(asyncio.shield(task) for task in under_way))
 
     def let_go(self) -> frozenset[ContainerId]:
         """Let everything run, and hold no more; return what runs now. May be called again: nothing is let go twice."""
         if not self._on:
             return frozenset()
-        self._on, self.fate.let_go = False, True
-        runs = frozenset(container_id for container_id in self._held if self._freezer.thaw(container_id))
-        self._release()
+        self._end(_Fate.LET_GO)
+        runs = frozenset(container_id for container_id in self._containers if self._freezer.thaw(container_id))
+        for container in self._containers.values():
+            container.disarm()
         return runs
 
-    def hand_on(self, to: "Holding | None" = None) -> frozenset[ContainerId]:
-        """Hold no more, but leave frozen what is: somebody else takes it over, ``to`` also what is about to be."""
-        held = self.held
-        if to is not None and self._on:
-            waiting = self._armed.keys() - self._held.keys() - self._borrowed
-            to.inherit(self._held, armed={container_id: self._armed.pop(container_id) for container_id in waiting})
-            self.fate.heir = to.fate
-        self._on = False
-        self._release()
-        return held
+    def hand_on(self, to: "Holding") -> None:
+        """Hold no more, but leave everything as it is: frozen, about to be, or expected. ``to`` takes it over."""
+        if self._on:
+            self._on = False
+            to.inherit(self._containers.values())
 
-    def inherit(self, held: Mapping[ContainerId, "asyncio.Task[None]"], *, armed: Mapping[ContainerId, Held]) -> None:
-        """Take over what another one freezes (``hand_on``), and what it is ready for."""
-        self._held.update(held)
-        self._armed.update(armed)
+    def inherit(self, containers: Iterable[_Container]) -> None:
+        """Take over what another one holds (``hand_on``). What that one has failed to freeze is tried anew."""
+        for container in containers:
+            self._containers[container.id] = _Container(container.id) if container.failed else container
 
     def adopt(self, containers: Iterable[ContainerId]) -> None:
         """Take over what somebody else has frozen."""
         for container_id in containers:
-            self._held[container_id] = asyncio.create_task(_nothing(), name=f"frozen {container_id}")
+            self._known(container_id).freezing = asyncio.create_task(_nothing(), name=f"frozen {container_id}")
 
     def kill(self) -> None:
         """End everything that is held, and hold no more."""
         if not self._on:
             return
-        self.fate.killed = True
-        for container_id in self.hand_on():
-            self._freezer.kill(container_id)
+        self._end(_Fate.KILLED)
+        for container in self._containers.values():
+            self._freezer.kill(container.id)
+            if container.freezing is None:
+                container.disarm()  # what is being frozen stays armed until then: it shall not run before it ends
 
-    async def _freeze(self, container_id: ContainerId) -> None:
-        armed = self._armed.get(container_id)
+    def _known(self, container_id: ContainerId) -> _Container:
+        return self._containers.setdefault(container_id, _Container(container_id))
+
+    def _end(self, fate: _Fate) -> None:
+        self._on = False
+        for container in self._containers.values():
+            container.fate = fate
+
+    async def _freeze(self, container: _Container) -> None:
         try:
-            ran = await self._freezer.freeze(container_id, mark=self.mark, armed=armed, near=self._near)
+            container.slipped = await self._freezer.freeze(
+                container.id, mark=self.mark, armed=container.armed, near=self._near
+            )
         except HoldError as error:
-            log.error("hold.failed", container=container_id, error=str(error))
-            self.failed = str(error)
-            return
+            log.error("hold.failed", container=container.id, error=str(error))
+            container.failed = str(error)
         finally:
-            self._disarm(container_id)
-        self.slipped = max(self.slipped, ran)
-        fate = self.fate.last
-        if fate.let_go:
-            self._freezer.thaw(container_id)  # meanwhile
-        elif fate.killed:
-            self._freezer.kill(container_id)
-
-    def _disarm(self, container_id: ContainerId) -> None:
-        if container_id in self._armed and container_id not in self._borrowed:
-            self._armed.pop(container_id).release()
-
-    def _release(self) -> None:
-        for container_id in tuple(self._armed):
-            self._disarm(container_id)
+            container.disarm()
+        if container.fate is _Fate.LET_GO:
+            self._freezer.thaw(container.id)  # meanwhile; it may stand still though not all of the freezing was done
+        elif container.fate is _Fate.KILLED:
+            self._freezer.kill(container.id)
 
 
 async def _nothing() -> None:

@@ -19,7 +19,6 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN = 1.0
 """Seconds after which what runs is looked at again although no event has come."""
 _POD_LOOK_AGAIN = 60.0
-_OVER = ("Succeeded", "Failed")
 _UNKILLABLE = 2
 """A kill that has taken for ever so many times will not come to its end (``agent.actuator.steps``)."""
 
@@ -127,7 +126,7 @@ class Catcher:
     def _is_there(self) -> bool:
         """Whether something may yet start in the pod."""
         pod = self._outside.pods.pods().get(self._pod.uid)
-        return pod.phase not in _OVER if pod is not None else not self._outside.pods.synced
+        return not pod.is_over if pod is not None else not self._outside.pods.synced
 
     async def _follow(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         while True:

@@ -14,7 +14,7 @@ import structlog
 from agent.actuator.holding import Holding
 from agent.engine import ports
 from agent.engine.catching import Catcher
-from agent.model.workloads import ContainerView, PodUid
+from agent.model.workloads import ContainerRef, ContainerView, PodUid
 
 log = structlog.get_logger(__name__)
 
@@ -26,12 +26,12 @@ class _Guard:
 
 
 class Guards:
-    """The guards of pods, one for each."""
+    """The guards over what has failed, one for each container: their faults are answered one by one."""
 
     def __init__(self, *, outside: ports.Outside, freezer: ports.Freezer) -> None:
         self._outside = outside
         self._freezer = freezer
-        self._guards: dict[PodUid, _Guard] = {}
+        self._guards: dict[ContainerRef, _Guard] = {}
 
     @contextlib.asynccontextmanager
     async def over(self, failed: ContainerView) -> AsyncIterator[asyncio.Event]:
@@ -40,26 +40,27 @@ class Guards:
         Yields what is set when a round has taken it over (``succeed``); what no round has is let go at the end.
         """
         pod = failed.ref.pod
-        holding = Holding(self._freezer, mark=pod.uid, names={failed.ref.name})
-        guard = self._guards.setdefault(pod.uid, _Guard(holding))
-        if guard.holding is not holding:  # another container of the pod has failed just before
-            yield guard.taken_over
+        if (earlier := self._guards.get(failed.ref)) is not None:  # it has failed again, before anybody has answered
+            yield earlier.taken_over
             return
+        holding = Holding(self._freezer, mark=pod.uid, names={failed.ref.name})
+        guard = self._guards[failed.ref] = _Guard(holding)
         catcher = Catcher(pod, outside=self._outside, holding=holding, on_deleted=lambda: _let_go(holding))
         try:
             async with catcher.at_work():
                 await catcher.catch_up(failed)
                 yield guard.taken_over
         finally:
-            del self._guards[pod.uid]
+            del self._guards[failed.ref]
             _let_go(holding)
 
     def succeed(self, pod: PodUid, *, by: Holding) -> None:
         """Have a round's holding take over what is held of a pod, and what is about to be."""
-        if (guard := self._guards.get(pod)) is not None and guard.holding.on:
-            by.names |= guard.holding.names
-            guard.holding.hand_on(by)
-            guard.taken_over.set()
+        for failed, guard in self._guards.items():
+            if failed.pod.uid == pod and guard.holding.on:
+                by.names |= guard.holding.names
+                guard.holding.hand_on(by)
+                guard.taken_over.set()
 
 
 def _let_go(holding: Holding) -> None:

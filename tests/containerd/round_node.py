@@ -199,7 +199,7 @@ class RoundNode:
         return []
 
     async def comes_to_stand(self, container_id: ContainerId) -> None:
-        """Wait until the kernel keeps a container from running."""
+        """Wait until the kernel keeps a container from running: it says so once its processes have left their waits."""
         await eventually.true(lambda: self.stands_still(container_id))
 
     @contextlib.asynccontextmanager

@@ -62,7 +62,7 @@ async def test_where_nothing_can_be_held_at_its_first_instruction_the_freezer_st
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         (running,) = await node.running_in(pod)
-        assert node.stands_still(running.id)
+        await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
         await told.until(Phase.RUNNING)
         await node.has_run(pod, times=2)
@@ -109,7 +109,7 @@ async def test_a_container_that_kubelet_starts_meanwhile_is_frozen_and_is_the_on
         theirs = await node.kubelet_starts(pod, attempt=2)
         await node.only_runs(pod, theirs)
         assert agent.rounds.held() >= {theirs}
-        assert node.stands_still(theirs)
+        await node.comes_to_stand(theirs)
         lines = node.runs(pod)
         assert len(lines) <= 2, "kubelet's may have run for some milliseconds, ours not at all"
         agent.rounds.release("default/gang-1", [pod.ref.uid])
@@ -124,7 +124,7 @@ async def test_a_replacement_is_held_as_it_appears_and_nothing_of_it_is_ended(no
     async with node.agent() as agent:
         told = agent.order(order(pod, kind=OrderKind.HOLD))
         await told.until(Phase.STOPPED)
-        assert node.stands_still(running.id)
+        await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
         await told.until(Phase.RUNNING)
         assert node.can_run(running.id)
@@ -191,7 +191,7 @@ async def test_a_killed_agents_successor_finishes_held_what_it_has_begun(
         stopped = await told.until(Phase.STOPPED)
         (successor,) = await node.running_in(pod)
         assert successor.id != old.id
-        assert node.stands_still(successor.id)
+        await node.comes_to_stand(successor.id)
         assert len(node.runs(pod)) == 1 or stopped.slipped > 0.0, "what has run was told"
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)

@@ -4,9 +4,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import pytest
+
 from agent.engine.orders import Bounds
 from agent.model.rounds import Phase
-from agent.model.workloads import ContainerId, ContainerView
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from tests import eventually
 from tests.unit.actuator.conftest import POD, rig
 from tests.unit.engine.test_rounds import World, world
@@ -105,10 +107,54 @@ async def test_nothing_is_held_of_a_pod_that_has_not_opted_in_or_where_nothing_c
     assert world.freezer.ever == []
 
 
-async def test_two_containers_of_a_pod_that_fail_are_one_guards(world: World) -> None:
+@pytest.mark.parametrize("has_started", [False, True])
+async def test_of_two_containers_of_a_pod_that_fail_together_neither_runs(world: World, has_started: bool) -> None:
+    """One takes the other down. What kubelet starts is held whether its start is told before or after."""
     logger, trainer = await failed(world), await failed(world, "trainer")
     async with world.rounds.guarding(logger):
+        first = await world.pod.kubelet_starts("logger", attempt=1)
+        second = await world.pod.kubelet_starts("trainer", attempt=1) if has_started else None
+        await eventually.true(lambda: {first, second or first} <= {view.id for view in started(world)})
         async with world.rounds.guarding(trainer):
+            second = second or await world.pod.kubelet_starts("trainer", attempt=1)
+            await eventually.true(lambda: world.freezer.still() == {first, second})
+    assert world.freezer.still() == set()
+
+
+async def test_of_two_that_fail_each_is_let_go_by_its_own_answer(world: World) -> None:
+    logger, trainer = await failed(world), await failed(world, "trainer")
+    theirs = {name: await world.pod.kubelet_starts(name, attempt=1) for name in ("logger", "trainer")}
+    await eventually.true(lambda: set(theirs.values()) <= {view.id for view in started(world)})
+    async with world.rounds.guarding(trainer):
+        async with world.rounds.guarding(logger):
+            await eventually.true(lambda: world.freezer.still() == set(theirs.values()))
+        assert world.freezer.still() == {theirs["trainer"]}
+
+
+async def test_a_round_takes_over_all_that_have_failed(world: World) -> None:
+    logger, trainer = await failed(world), await failed(world, "trainer")
+    async with world.rounds.guarding(logger) as one, world.rounds.guarding(trainer) as other:
+        theirs = {await world.pod.kubelet_starts(name, attempt=1) for name in ("logger", "trainer")}
+        await eventually.true(lambda: world.freezer.still() == theirs)
+        told = world.order()
+        await eventually.true(lambda: one.is_set() and other.is_set())
+    assert (await told.next()).phase is Phase.STOPPED
+    assert len(world.freezer.still()) == len(theirs)
+    assert not world.freezer.still() & theirs
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    assert not theirs & world.freezer.let_go.keys()
+
+
+async def test_one_that_fails_again_before_there_is_an_answer_is_held_already(world: World) -> None:
+    view = await failed(world)
+    async with world.rounds.guarding(view):
+        async with world.rounds.guarding(view):
             pass
         theirs = await world.pod.kubelet_starts("logger", attempt=1)
         await eventually.true(lambda: world.freezer.still() == {theirs})
+
+
+def started(world: World) -> list[ContainerView]:
+    """Return what is known to run."""
+    return [view for view in world.pod.rig.watch.containers() if view.state is ContainerState.RUNNING]

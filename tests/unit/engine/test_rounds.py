@@ -378,6 +378,19 @@ async def test_what_cannot_be_frozen_is_told_as_failed(world: World) -> None:
     world.rounds.abort("default/gang-1", [], reason="over")
 
 
+async def test_what_could_not_be_frozen_does_not_stand_still_for_the_next_round_before_it_does(world: World) -> None:
+    world.freezer.refusal = "the runtime does not answer"
+    for number in (1, 2):
+        standing = await world.order(round=f"default/gang-{number}", attempt=number, kind=OrderKind.HOLD).next()
+        assert (standing.phase, standing.reason) == (Phase.FAILED, "CannotHold")
+    world.freezer.refusal = ""
+    told = world.order(round="default/gang-3", attempt=3, kind=OrderKind.HOLD)
+    assert (await told.next()).phase is Phase.STOPPED
+    assert world.freezer.still() == {world.pod.old[name] for name in MAINS}
+    world.rounds.release("default/gang-3", [])
+    assert (await told.next()).phase is Phase.RUNNING
+
+
 async def test_a_member_in_a_round_is_restarted_by_the_next_round_without_ever_running(world: World) -> None:
     first = world.order()
     await first.next()
