@@ -30,9 +30,9 @@ class Conducting:
         *,
         orders: Orders,
         outside: Outside,
-        over: Callable[["Conducting", FaultTold | None], None],
+        over: Callable[["Conducting", tuple[FaultTold, ...]], None],
     ) -> None:
-        """``over`` is called once, with the fault because of which the gang must be restarted again, if any."""
+        """``over`` is called once, with the faults that are to be decided on now that it is over."""
         self._round = first.round
         self._orders = orders
         self._outside = outside
@@ -96,7 +96,7 @@ class Conducting:
         told = restart.status if restart is not None else {}
         why = "a defect of the controller; its log has the traceback"
         outside.restarts.set_status(self.id, story.failed(told, reason=story.INTERNAL, why=why, now=outside.now()))
-        self._over(self, None)
+        self._over(self, ())
 
     def _perform(self, advance: Advance) -> None:
         before, self._round = self._round, advance.round

@@ -219,7 +219,11 @@ class Conductor:
 
     def _member_changed(self, change: MemberChange) -> None:
         desk = self._desks.get(change.member.gang)
-        if desk is not None and change.kind is not MemberChangeKind.LEFT:
+        if desk is None:
+            return
+        if change.kind is MemberChangeKind.LEFT:
+            desk.member_left(change.member)
+        else:
             desk.member_changed(change.member, gone=change.kind is MemberChangeKind.GONE)
 
     def _node_changed(self, change: NodeChange) -> None:

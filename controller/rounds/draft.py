@@ -36,7 +36,7 @@ class Draft:
         self.stopped = state.stopped
         self.ended = state.ended
         self.reason, self.detail = state.reason, state.detail
-        self.again, self.again_at = state.again, state.again_at
+        self.again, self.again_at = list(state.again), state.again_at
         self.proven = False
         self._stops: defaultdict[NodeName, dict[PodUid, OrderKind]] = defaultdict(dict)
         self._releases: defaultdict[NodeName, set[PodUid]] = defaultdict(set)
@@ -143,9 +143,10 @@ class Draft:
         )
 
     def remember(self, fault: FaultTold) -> None:
-        """Have another round begin right after this one; the first fault counts."""
-        if self.again is None:
-            self.again, self.again_at = fault, self.now
+        """Have a fault decided on right after this round, which hurries from the first of them on."""
+        if not self.again:
+            self.again_at = self.now
+        self.again.append(fault)
 
     def effects(self) -> tuple[Effect, ...]:
         """Return what is to be done, in an order in which it is safe."""
@@ -178,7 +179,7 @@ class Draft:
             ended=self.ended,
             reason=self.reason,
             detail=self.detail,
-            again=self.again,
+            again=tuple(self.again),
             again_at=self.again_at,
         )
 

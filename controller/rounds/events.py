@@ -16,7 +16,7 @@ from controller.model.rounds import (
     StepTold,
     TimePassed,
 )
-from controller.rounds import answers, losing
+from controller.rounds import answers, losing, outcome
 from controller.rounds.draft import Draft
 from controller.rounds.states import BEFORE_RELEASE, OVER, MemberState, Phase, Stand
 
@@ -136,26 +136,21 @@ def _say_again(draft: Draft, one: MemberState) -> None:
 
 
 def _fault_told(draft: Draft, event: FaultTold) -> None:
-    """While all are stopped a fault is one of the round; later it is one of what was started anew: the next round's."""
+    """While all are stopped a fault is one of the round; one of what the round does not stop is decided on after it.
+
+    That is what was started anew, but also what runs of a pod that has failed, or that the round does not know.
+    """
     one = draft.members.get(event.pod)
-    if one is None or one.stand in OVER or one.stand is Stand.LEAVING:
+    if one is not None and one.stand in (Stand.LEAVING, Stand.GONE):
         return
-    if one.stand in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
+    if one is not None and one.order is not None and one.stand in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
         if event.needs_recreation:
             losing.lose(draft, event.pod, reason=event.code, detail=event.message, device=True)
         elif one.stand is Stand.WAITING:
             draft.change(event.pod, stand=Stand.STOPPING)
             draft.stop(event.pod)
-    elif _is_new(draft, one, event):
+    elif event.needs_recreation or outcome.is_new(event, one, state=draft.state, stopped=draft.stopped):
         draft.remember(event)
-
-
-def _is_new(draft: Draft, one: MemberState, fault: FaultTold) -> bool:
-    """Whether it hit what was released, and not what was stopped before; agents may tell of a fault late."""
-    if fault.at is None:
-        return True
-    stopped = one.stopped if draft.state.rolling else draft.stopped
-    return stopped is None or fault.at >= draft.state.started_at + stopped
 
 
 def _cancelled(draft: Draft, event: Cancelled) -> None:

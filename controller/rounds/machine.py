@@ -12,6 +12,8 @@ What holds at every moment (``transitions`` and ``draft`` check it, tests/unit/c
 - Every round ends if only time passes, and at its end whatever may be held was released or aborted.
 - An agent that has let a pod go by itself never holds it again in that round. So a round in which one does so before
   everything old was stopped has failed, and another one begins right after it (``Advance.again``).
+- A fault that is told while the round is on is of what the round stops, or is decided on right after it. Only that of a
+  pod that goes is nobody's any more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +70,8 @@ def begin(
     draft = Draft(state, now=now)
     for member in _counting(everyone, present):
         _enrol(draft, member)
-    for slot in sorted(decision.recreate & present.keys()):
+    failed = {slot for slot, member in present.items() if member.phase is PodPhase.FAILED}  # some since the decision
+    for slot in sorted(decision.recreate & present.keys() | failed):
         _replace(draft, present[slot])
     return _advanced(draft)
 
@@ -141,7 +144,7 @@ def _advanced(draft: Draft) -> Advance:
     progress.progress(draft)
     over = draft.phase.is_final
     state = draft.frozen()
-    return Advance(state, draft.effects(), None if over else state.look_at, state.again if over else None)
+    return Advance(state, draft.effects(), None if over else state.look_at, state.again if over else ())
 
 
 def _limits(limits: Limits, members: Iterable[Member]) -> Limits:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from controller.model.members import NodeName
+from controller.model.rounds import FaultTold
 from controller.rounds.states import MemberState, Phase, Round, Stand
 
 _BACK = (Stand.RUNNING, Stand.COMPLETED)
@@ -66,6 +67,22 @@ def failures(state: Round) -> tuple[Failure, ...]:
             name, node = one.member.pod.name, one.member.node
             found[one.member.slot] = Failure(name, node, one.reason or reason, one.detail or detail)
     return tuple(found[slot] for slot in sorted(found))
+
+
+def is_new(fault: FaultTold, one: MemberState | None, *, state: Round, stopped: float | None) -> bool:
+    """Return whether a fault hit what runs since the round, and not what it has stopped; agents may tell of it late.
+
+    ``one`` is its pod in the round, None where that does not know it, and ``stopped`` when everything was stopped, in
+    seconds since the round began. Where nothing is known to have been stopped of a pod, or it was let go by itself,
+    whatever happened since the round began is new.
+    """
+    if fault.at is None:
+        return True
+    begins = 0.0
+    if one is not None and one.stopped is not None and not one.let_go:
+        waits_for_others = not state.rolling and one.stand is not Stand.FAILED
+        begins = stopped if stopped is not None and waits_for_others else one.stopped
+    return fault.at >= state.started_at + begins
 
 
 def unheld(state: Round) -> tuple[MemberState, ...]:

@@ -87,10 +87,16 @@ def _release(draft: Draft) -> None:
 
 def _is_settled(draft: Draft) -> bool:
     if draft.count(Stand.RELEASING):
-        return draft.again is not None and draft.now >= draft.again_at + draft.state.limits.after_fault
-    if draft.again is not None or draft.waited >= draft.state.limits.recreated:
+        return _hurries(draft)
+    if draft.again or draft.waited >= draft.state.limits.recreated:
         return True
     return not draft.awaited and not draft.count(Stand.LEAVING, Stand.JOINING)
+
+
+def _hurries(draft: Draft) -> bool:
+    """Whether those that were released have had their time to answer, as there is a fault to be decided on."""
+    released_at = draft.state.started_at + (draft.stopped or 0.0)
+    return bool(draft.again) and draft.now >= max(draft.again_at, released_at) + draft.state.limits.after_fault
 
 
 # ---- one after another ----
@@ -102,7 +108,7 @@ def _roll(draft: Draft) -> None:
         draft.change(uid, stand=Stand.RELEASING)
         draft.release(uid)
     missing = [slot for slot, since in draft.awaited.items() if draft.now - since >= draft.state.limits.recreated]
-    in_trouble = bool(missing or draft.again is not None or _has_failed(draft))
+    in_trouble = bool(missing or draft.again or _has_failed(draft))
     away = draft.count(Stand.STOPPING, Stand.LEAVING, Stand.RELEASING, Stand.JOINING)
     away += len(draft.awaited) - len(missing)
     assert draft.state.max_unavailable is not None
@@ -111,7 +117,7 @@ def _roll(draft: Draft) -> None:
             draft.change(uid, stand=Stand.STOPPING)
             draft.stop(uid)
             away += 1
-    if away == 0 or (draft.again is not None and draft.now >= draft.again_at + draft.state.limits.after_fault):
+    if away == 0 or _hurries(draft):
         finish(draft)
 
 

@@ -133,8 +133,8 @@ class Round:
     has come anew. ``connected`` are nodes whose agents are, ``dead`` those out of service. ``tally`` and ``blocking``
     count ``members``. ``look_at`` is when deadlines are looked at next, ``renewed_at`` when the holds were renewed
     last, ``say_at`` when all that has no answer is said again. Times are Unix seconds; ``stopped`` is when everything
-    was stopped and ``ended`` its end, in seconds since it began. ``again`` is the fault for which the next round begins
-    right after this one.
+    was stopped and ``ended`` its end, in seconds since it began. ``again`` are the faults that are decided on right
+    after this one, and ``again_at`` is when the first of them was told.
     """
 
     ref: RoundRef
@@ -161,7 +161,7 @@ class Round:
     ended: float | None = None
     reason: str = ""
     detail: str = ""
-    again: FaultTold | None = None
+    again: tuple[FaultTold, ...] = ()
     again_at: float = 0.0
 
     @property
@@ -178,11 +178,11 @@ class Round:
 class Advance:
     """What follows: the next round, what is to be done now, in this order, and when to come again at the latest.
 
-    ``wake_at`` is None once the round is over. ``again``: the gang must be restarted anew, right after this one
-    (attempt + 1), because of that; set once, with the advance that ends the round.
+    ``wake_at`` is None once the round is over. ``again``: faults of what this round has not stopped, which are decided
+    on right after it, in this order; set once, with the advance that ends the round.
     """
 
     round: Round
     effects: tuple[Effect, ...] = ()
     wake_at: float | None = None
-    again: FaultTold | None = None
+    again: tuple[FaultTold, ...] = ()

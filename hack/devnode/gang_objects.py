@@ -58,7 +58,7 @@ class Template:
                 "completionMode": "Indexed",
                 "completions": self.shape.members,
                 "parallelism": self.shape.members,
-                "backoffLimit": 1_000_000,
+                "backoffLimit": 2**31 - 1,  # its controller never counts restarts; else each round asks whether it may
                 "template": {"metadata": {"labels": labels}, "spec": self._spec()},
             },
         }

@@ -58,10 +58,10 @@ class MembersHere(Synced):
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    def gone(self, uid: PodUid) -> None:
+    def gone(self, uid: PodUid, *, kind: MemberChangeKind = MemberChangeKind.GONE) -> None:
         member = self.all.pop(uid)
         for listener in self.listeners:
-            listener(MemberChange(MemberChangeKind.GONE, member))
+            listener(MemberChange(kind, member))
 
     def appears(self, member: Member) -> None:
         self.all[member.pod.uid] = member

@@ -82,6 +82,15 @@ class Play:
         return self.round.members[uid(index, generation)].stand
 
 
+def one_cannot_be_started(size: int) -> Play:
+    """A round whose first member is dead, cannot be started again, and must not be recreated."""
+    play = Play([builders.member(0, owner=None), *builders.gang(size)[1:]])
+    play.told(StepPhase.STOPPED, 0)
+    play.told(StepPhase.FAILED, 0, reason="StartFailed")
+    assert (play.round.phase, play.stands(0)) == (Phase.STOPPING, Stand.FAILED)
+    return play
+
+
 def uid(index: int, generation: int = 0) -> PodUid:
     return PodUid(f"uid-{index}-{generation}")
 
@@ -112,7 +121,7 @@ def test_all_stop_then_all_are_released_and_then_it_is_done() -> None:
     assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(0), uid(1), uid(2)})
     play.told(StepPhase.RUNNING, 0, 1, 2)
     assert (play.round.phase, play.effects) == (Phase.DONE, [Record()])
-    assert (play.advance.wake_at, play.advance.again) == (None, None)
+    assert (play.advance.wake_at, play.advance.again) == (None, ())
 
 
 def test_members_of_one_node_share_their_messages() -> None:
@@ -474,7 +483,7 @@ def test_another_fault_while_all_stop_is_part_of_the_round() -> None:
     play.told(StepPhase.STOPPED, 1)
     play.tell(FaultTold(uid(0), "Exit1", "exited"), FaultTold(uid(1), "Xid79", "gone", needs_recreation=True))
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "Xid79")]
-    assert play.round.again is None
+    assert play.round.again == ()
 
 
 def test_a_fault_of_what_was_released_begins_another_round_right_after() -> None:
@@ -483,9 +492,9 @@ def test_a_fault_of_what_was_released_begins_another_round_right_after() -> None
     play.told(StepPhase.RUNNING, 0)
     fault = FaultTold(uid(0), "Exit1", "exited again")
     play.tell(fault, after=0.5)
-    assert (play.round.phase, play.advance.again) == (Phase.RELEASING, None)
+    assert (play.round.phase, play.advance.again) == (Phase.RELEASING, ())
     play.told(StepPhase.RUNNING, 1)
-    assert (play.round.phase, play.advance.again) == (Phase.DONE, fault)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
 def test_the_next_round_does_not_wait_long_for_the_last_answers() -> None:
@@ -494,7 +503,7 @@ def test_the_next_round_does_not_wait_long_for_the_last_answers() -> None:
     fault = FaultTold(uid(0), "Exit1", "exited again")
     play.tell(fault)
     play.tell(after=LIMITS.resend)
-    assert play.advance.again == fault
+    assert play.advance.again == (fault,)
     assert play.round.phase is Phase.FAILED
 
 
@@ -504,7 +513,136 @@ def test_a_late_word_of_a_fault_before_the_stop_begins_nothing() -> None:
     play.told(StepPhase.STOPPED, 0, 1)
     play.tell(FaultTold(uid(1), "Exit1", "exited", at=NOW + 0.5))
     play.told(StepPhase.RUNNING, 0, 1)
-    assert (play.round.phase, play.advance.again) == (Phase.DONE, None)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
+
+
+def test_a_late_word_of_a_device_that_ends_programs_is_decided_on_after_the_round() -> None:
+    play = Play(builders.gang(2))
+    play.now += 1.0
+    play.told(StepPhase.STOPPED, 0, 1)
+    fault = FaultTold(uid(1), "Xid79", "gone", needs_recreation=True, at=NOW + 0.5)
+    play.tell(fault)
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert play.advance.again == (fault,)
+
+
+def test_all_faults_of_what_was_released_are_decided_on_in_the_order_in_which_they_came() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, 1)
+    first, second = FaultTold(uid(1), "Exit42", "exited"), FaultTold(uid(0), "Exit1", "exited")
+    play.tell(first)
+    play.tell(second)
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert play.advance.again == (first, second)
+
+
+def test_one_that_waited_for_its_start_and_fails_after_the_release_is_decided_on_after_the_round() -> None:
+    play = Play([builders.member(0), builders.member(1), builders.member(2, phase=PodPhase.PENDING)])
+    play.told(StepPhase.STOPPED, 0, 1)
+    play.told(StepPhase.RUNNING, 0)
+    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    play.tell(seen(2), fault, after=1.0)
+    play.told(StepPhase.RUNNING, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_one_that_has_come_to_the_gang_since_the_release_is_no_stranger_to_it() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, 1)
+    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    play.tell(seen(2), fault, after=1.0)
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_one_that_has_come_and_failed_while_the_others_stop_is_decided_on_after_the_round() -> None:
+    play = Play(builders.gang(2))
+    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    play.tell(seen(2, phase=PodPhase.FAILED), fault, after=1.0)
+    assert play.round.phase is Phase.STOPPING
+    play.told(StepPhase.STOPPED, 0, 1)
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_what_befell_a_pod_before_the_round_that_does_not_know_it_is_over() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, 1)
+    play.tell(FaultTold(uid(0, 7), "Exit1", "exited", at=NOW - 1.0))
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
+
+
+@pytest.mark.parametrize("told_late", [False, True], ids=["at once", "after the release"])
+def test_one_that_failed_in_the_round_and_fails_again_is_decided_on_after_it(told_late: bool) -> None:
+    play = one_cannot_be_started(2)
+    fault = FaultTold(uid(0), "Exit1", "what kubelet started exited", at=NOW + 1.0)
+    play.now += 2.0
+    if not told_late:
+        play.tell(fault)
+    play.told(StepPhase.STOPPED, 1)
+    assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(1)})
+    if told_late:
+        play.tell(fault)
+    play.told(StepPhase.RUNNING, 1)
+    assert (play.round.phase, play.advance.again) == (Phase.DEGRADED, (fault,))
+
+
+def test_one_that_did_not_answer_and_fails_then_is_decided_on_after_the_round() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)))
+    play.told(StepPhase.STOPPED, 1)
+    play.tell(after=LIMITS.hold_for_recreated)
+    play.tell(after=LIMITS.release)
+    assert (play.round.phase, play.stands(1)) == (Phase.RELEASING, Stand.FAILED)
+    fault = FaultTold(uid(1), "Exit1", "exited", at=play.now)
+    play.tell(fault)
+    assert play.advance.again == (fault,)
+
+
+def test_one_that_exited_with_zero_and_was_started_once_more_may_fail() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.COMPLETED, 0)
+    play.told(StepPhase.STOPPED, 1)
+    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 1.0)
+    play.tell(fault, after=1.0)
+    play.told(StepPhase.RUNNING, 1)
+    assert play.advance.again == (fault,)
+
+
+def test_the_fault_of_a_pod_that_goes_begins_nothing() -> None:
+    play = Play(builders.gang(2), decision=RECREATE_0)
+    play.tell(PodGone(uid(0)), FaultTold(uid(0), "Exit137", "killed", at=NOW))
+    play.tell(seen(0, 1))
+    play.told(StepPhase.STOPPED, 1)
+    assert play.round.again == ()
+
+
+def test_a_fault_while_all_stop_that_is_decided_on_afterwards_leaves_the_others_their_time_to_answer() -> None:
+    play = one_cannot_be_started(3)
+    play.tell(FaultTold(uid(0), "Exit1", "what kubelet started exited", at=NOW))
+    play.now += LIMITS.after_fault
+    play.told(StepPhase.STOPPED, 1, 2)
+    assert play.round.phase is Phase.RELEASING
+    play.told(StepPhase.RUNNING, 1)
+    assert play.round.phase is Phase.RELEASING
+    play.tell(after=LIMITS.after_fault)
+    assert (play.round.phase, len(play.advance.again)) == (Phase.DEGRADED, 1)
+
+
+def test_one_that_let_go_by_itself_and_fails_before_the_release_is_decided_on_after_the_round() -> None:
+    play = Play(builders.gang(2))
+    play.now += 5.0
+    play.told(StepPhase.STOPPED, 0, 1)
+    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 4.0)
+    play.tell(StepTold(uid(0), StepPhase.SELF_RELEASED, "HoldTimeout"), fault)
+    play.told(StepPhase.RUNNING, 1)
+    assert play.advance.again == (fault,)
+
+
+def test_a_pod_that_fails_between_the_decision_and_the_begin_is_recreated() -> None:
+    play = Play([builders.member(0), builders.member(1, phase=PodPhase.FAILED)])
+    assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "PodFailed")]
 
 
 def test_a_member_that_was_let_go_too_early_fails_the_round_and_begins_another() -> None:
@@ -512,8 +650,7 @@ def test_a_member_that_was_let_go_too_early_fails_the_round_and_begins_another()
     play.told(StepPhase.STOPPED, 0)
     play.told(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "SelfReleased")
-    assert play.advance.again is not None
-    assert (play.advance.again.pod, play.advance.again.code) == (uid(0), "SelfReleased")
+    assert [(each.pod, each.code) for each in play.advance.again] == [(uid(0), "SelfReleased")]
     assert play.wanted(Release) == []
     assert _condition(play)["reason"] == "RanUnheld"
 
@@ -521,7 +658,7 @@ def test_a_member_that_was_let_go_too_early_fails_the_round_and_begins_another()
 def test_a_round_that_a_former_leader_gave_up_is_given_up() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.SELF_RELEASED, 0, reason="Aborted")
-    assert (play.round.phase, play.round.reason, play.advance.again) == (Phase.FAILED, "Aborted", None)
+    assert (play.round.phase, play.round.reason, play.advance.again) == (Phase.FAILED, "Aborted", ())
 
 
 def test_a_member_that_let_go_by_itself_after_the_release_runs_and_that_is_told() -> None:
@@ -640,6 +777,13 @@ def test_a_new_leader_goes_on_where_the_agents_stand() -> None:
     assert advance.round.members[uid(0)].stand is Stand.STOPPED
     after = machine.advance(advance.round, [StepTold(uid(1), StepPhase.STOPPED)], now=NOW + 5.0)
     assert pods(each for each in after.effects if isinstance(each, Release)) == {uid(0), uid(1)}
+
+
+def test_what_fails_between_a_release_and_the_new_leader_is_decided_on_after_the_round() -> None:
+    advance = resumed(builders.gang(2), StepTold(uid(0), StepPhase.RUNNING))
+    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 4.0)
+    after = machine.advance(advance.round, [fault, StepTold(uid(1), StepPhase.RUNNING)], now=NOW + 6.0)
+    assert (after.round.phase, after.again) == (Phase.DONE, (fault,))
 
 
 def test_one_that_was_released_proves_that_all_were_stopped() -> None:

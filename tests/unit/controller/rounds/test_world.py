@@ -1,12 +1,13 @@
 """The round machine in a world of lost messages, dying replicas and agents: thousands of schedules, by their seeds."""
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from controller.rounds import status
-from controller.rounds.states import Phase
+from controller.rounds.states import Phase, Stand
 from tests.unit.controller import builders
 from tests.unit.controller.rounds import world as worlds
 from tests.unit.controller.rounds.world import New, Node, Pod, World
@@ -45,12 +46,23 @@ MISHAPS: tuple[tuple[float, Callable[[World], None]], ...] = (
     (0.01, lambda world: _pod(world, world.mark_deleted)),
     (0.01, lambda world: _pod(world, world.complete)),
     (0.03, lambda world: _pod(world, world.fault)),
+    (0.01, lambda world: world.grow()),
     (0.002, lambda world: world.cancel()),
     (0.05, lambda world: world.collect()),
 )
 
 
-def play(seed: int) -> World:
+FAULTS: tuple[tuple[float, Callable[[World], None]], ...] = (
+    (0.02, lambda world: world.lose()),
+    (0.01, lambda world: world.kill_hub()),
+    (0.50, lambda world: world.resume()),
+    (0.10, lambda world: world.grow()),
+    (0.50, lambda world: _pod(world, world.fault)),
+)
+"""In these schedules little else goes wrong, so that rounds come to their release."""
+
+
+def play(seed: int, *, mishaps: Sequence[tuple[float, Callable[[World], None]]] = MISHAPS) -> World:
     """Play one schedule to its end: trouble first, then time enough for all to be mended."""
     rolls = random.Random(seed)
     world = worlds.make(rolls)
@@ -58,7 +70,7 @@ def play(seed: int) -> World:
     for _ in range(_STEPS):
         world.pass_time(rolls.choice((0.0, 0.001, 0.01, 0.1, 1.0, 5.0)))
         _ordinary(world)
-        for chance, mishap in MISHAPS:
+        for chance, mishap in mishaps:
             if rolls.random() < chance:
                 mishap(world)
                 world.look()
@@ -103,7 +115,20 @@ def test_whatever_happens_nothing_new_runs_beside_something_old_and_the_round_en
         _nothing_is_kept(world, seed)
         _what_was_let_go_is_told(world, seed)
         _done_is_done(world, seed)
+        assert not world.dropped(), f"seed {seed}: {world.dropped()} are dropped"
     assert {Phase.DONE, Phase.FAILED} <= phases, "these schedules say too little"
+
+
+def test_no_fault_that_a_round_has_taken_is_dropped() -> None:
+    decided_next: Counter[Stand | None] = Counter()
+    for seed in range(1000):
+        world = play(seed, mishaps=FAULTS)
+        assert world.outcome is not None, f"seed {seed}: the round has not ended"
+        assert not world.dropped(), f"seed {seed}: {world.dropped()} are dropped"
+        again = world.outcome.again
+        decided_next.update(each.stood for each in world.answered if each.fault in again)
+    for stood in (None, Stand.FAILED, Stand.RELEASING, Stand.RUNNING):  # None: the round did not know the pod
+        assert decided_next[stood] > 5, f"these schedules say too little of faults of pods that stand {stood}"
 
 
 def calm(seed: int, *, lossy: bool) -> World:

@@ -32,8 +32,8 @@ from controller.model.rounds import (
     StepTold,
     Stop,
 )
-from controller.rounds import machine, status
-from controller.rounds.states import Advance, Limits, Phase, Round
+from controller.rounds import machine, outcome, status
+from controller.rounds.states import BEFORE_RELEASE, Advance, Limits, Phase, Round, Stand
 from tests.unit.controller import builders
 
 LIMITS = Limits(absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
@@ -63,8 +63,25 @@ class Known:
 
 
 @dataclass
+class Answered:
+    """A fault that the replica which leads has taken into its round.
+
+    ``stood`` is where its pod stood then, by the replica's books. ``unheard``: these are behind, for it has not heard
+    that another one has released the pod.
+    """
+
+    fault: FaultTold
+    stood: Stand | None
+    unheard: bool
+
+
+@dataclass
 class Pod:
-    """A pod, its processes, and what its node's agent knows of it. ``refuses``: what its agent says to a RESTART."""
+    """A pod, its processes, and what its node's agent knows of it. ``refuses``: what its agent says to a RESTART.
+
+    ``ended_at`` is when what ran in it was killed, or what was held was let run: what happened before is over. ``told``
+    are the faults that its agent tells each replica, until an order comes; and whether one has answered.
+    """
 
     member: Member
     old_runs: bool = True
@@ -74,6 +91,8 @@ class Pod:
     refuses: tuple[StepPhase, str] | None = None
     known: Known | None = None
     ran_unheld: str = ""
+    ended_at: float = 0.0
+    told: dict[FaultTold, bool] = field(default_factory=dict)
 
     @property
     def uid(self) -> PodUid:
@@ -101,6 +120,7 @@ class World:
     decision: Decision
     early_replacement: bool = False
     rolling: int | None = None
+    size: int = 0
     now: float = builders.NOW
     epoch: int = 1
     trouble: bool = True
@@ -118,6 +138,7 @@ class World:
     excused: set[PodUid] = field(default_factory=set)
     faulty: set[PodUid] = field(default_factory=set)
     heard: set[PodUid] = field(default_factory=set)
+    answered: list[Answered] = field(default_factory=list)
 
     # ---- the replica that leads ----
 
@@ -142,7 +163,7 @@ class World:
 
     def kill_hub(self) -> None:
         """Streams die with it; what it has sent may still be on its way."""
-        self.hub, self.wake_at, self.to_hub, self.heard = None, None, [], set()
+        self.hub, self.wake_at, self.to_hub, self.heard, self.answered = None, None, [], set(), []
 
     def resume(self) -> None:
         if self.hub is not None or self.outcome is not None:
@@ -169,12 +190,25 @@ class World:
         if self.hub is not None:
             if self.outcome is None:
                 self._hear(events)
+                for event in events:
+                    if isinstance(event, FaultTold):
+                        self._answer(event)
             self._perform(machine.advance(self.hub, events, now=self.now))
 
     def _hear(self, events: Iterable[RoundEvent]) -> None:
         """Note who is known to have been let go by its agent."""
         told = [event for event in events if isinstance(event, StepTold) and event.phase is StepPhase.SELF_RELEASED]
         self.heard |= {event.pod for event in told}
+
+    def _answer(self, fault: FaultTold) -> None:
+        """The agent of a fault's pod hears that it is the round's."""
+        assert self.hub is not None
+        pod, one = self.pods.get(fault.pod), self.hub.members.get(fault.pod)
+        unheard = pod is not None and pod.known is not None and pod.known.phase is StepPhase.RUNNING
+        unheard &= one is not None and one.stand in BEFORE_RELEASE
+        self.answered.append(Answered(fault, one.stand if one is not None else None, unheard))
+        if pod is not None and fault in pod.told:
+            pod.told[fault] = True
 
     def _perform(self, advance: Advance) -> None:
         self.hub, self.wake_at = advance.round, advance.wake_at
@@ -247,6 +281,7 @@ class World:
                 self._abort(pod)
 
     def _stop(self, pod: Pod, order: OrderKind) -> None:
+        pod.told = {fault: False for fault, answered in pod.told.items() if not answered}
         if pod.known is not None:
             pod.known.heard_at = self.now
             self._tell_of(pod)
@@ -257,7 +292,7 @@ class World:
         elif order is OrderKind.RESTART and pod.refuses is not None:
             pod.known.phase, pod.known.reason = pod.refuses
             if pod.refuses[0] in (StepPhase.FAILED, StepPhase.COMPLETED):
-                pod.old_runs = False
+                pod.old_runs, pod.ended_at = False, self.now
         elif order is OrderKind.HOLD and pod.new is New.RUNS:
             pod.new, pod.known.phase, pod.known.slipped = New.HELD, StepPhase.STOPPED, 0.5
         self._tell_of(pod)
@@ -267,7 +302,7 @@ class World:
         if known is None:
             return
         if known.phase is StepPhase.STOPPED:
-            pod.new, known.phase = New.RUNS, StepPhase.RUNNING
+            pod.new, known.phase, pod.ended_at = New.RUNS, StepPhase.RUNNING, self.now
         elif known.phase is StepPhase.STOPPING and known.order is OrderKind.HOLD:
             known.released = True
         self._tell_of(pod)
@@ -282,7 +317,7 @@ class World:
         assert pod.known is not None
         pod.known.phase, pod.known.reason = StepPhase.SELF_RELEASED, reason
         if pod.new is New.HELD:
-            pod.new, pod.ran_unheld = New.RUNS, reason
+            pod.new, pod.ran_unheld, pod.ended_at = New.RUNS, reason, self.now
         self._tell_of(pod)
 
     def work(self, pod: Pod) -> None:
@@ -291,7 +326,7 @@ class World:
         if known is None or not self._agent_of(pod) or known.phase is not StepPhase.STOPPING:
             return
         if known.order is OrderKind.RESTART and pod.old_runs:
-            pod.old_runs = False
+            pod.old_runs, pod.ended_at = False, self.now
         elif known.order is OrderKind.RESTART:
             pod.new, known.phase = New.HELD, StepPhase.STOPPED
             self._tell_of(pod)
@@ -328,9 +363,16 @@ class World:
     def _connect(self, node: Node) -> None:
         for event in self._hello(node):
             self._say(event)
+        for pod in self.pods.values():
+            if pod.member.node == node.name and node.agent:
+                for fault in pod.told:
+                    self._say(fault)
 
     def kill_agent(self, node: Node) -> None:
         node.agent = False
+        for pod in self.pods.values():
+            if pod.member.node == node.name:
+                pod.told = {}
         self._say(self._node_told(node))
 
     def start_agent(self, node: Node) -> None:
@@ -401,7 +443,7 @@ class World:
         """Kubelet starts a pod that has come anew; what starts is held at once where that was ordered before."""
         if pod.started or not pod.member.node or pod.member.deleting or not self.nodes[pod.member.node].ready:
             return
-        pod.started = True
+        pod.started, pod.ended_at = True, self.now
         known = pod.known
         if known is not None and known.phase is StepPhase.STOPPING and not known.released:
             pod.new, known.phase = New.HELD, StepPhase.STOPPED
@@ -457,8 +499,20 @@ class World:
             self.tell()
 
     def fault(self, pod: Pod) -> None:
+        """Something befalls what runs in a pod, and its agent tells of it for as long as it lives."""
+        if not self._agent_of(pod) or not (pod.old_runs or pod.new is not New.NONE):
+            return
         self.faulty.add(pod.uid)
-        self._say(FaultTold(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now))
+        fault = FaultTold(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now)
+        pod.told[fault] = False
+        self._say(fault)
+
+    def grow(self) -> None:
+        """The gang gets a member more."""
+        self.size += 1
+        member = builders.member(self.size - 1, node=NodeName(""), phase=PodPhase.PENDING, created_at=self.now)
+        self.pods[member.pod.uid] = Pod(member, old_runs=False, started=False)
+        self._say(MemberSeen(member))
 
     def cancel(self) -> None:
         self._say(Cancelled("its Restart object was deleted"))
@@ -477,6 +531,29 @@ class World:
         for pod in beside:
             assert pod.ran_unheld, f"{pod.uid} runs while an old one lives"
             self.excused.add(pod.uid)
+
+    def dropped(self) -> list[FaultTold]:
+        """Return the faults that the round has taken, has done nothing about, and does not have decided on next.
+
+        None where it has failed before it released anything: its record says why nothing is done.
+        """
+        if self.outcome is None or self.outcome.stopped is None:
+            return []
+        return [each.fault for each in self.answered if not self._is_answered_for(each, self.outcome)]
+
+    def _is_answered_for(self, answered: Answered, ended: Round) -> bool:
+        fault, pod = answered.fault, self.pods.get(answered.fault.pod)
+        if fault in ended.again or pod is None or pod.member.deleting or pod.completed:
+            return True
+        node = self.nodes.get(pod.member.node)
+        timed_out = pod.known is not None and pod.known.reason == "HoldTimeout"  # which the hub may hear too late
+        if answered.unheard or timed_out or node is None or node.dead:
+            return True
+        not_back = {each.member for each in outcome.failures(ended)}
+        if answered.stood in BEFORE_RELEASE and pod.member.pod.name in not_back:
+            return True
+        assert fault.at is not None
+        return pod.ended_at >= fault.at and not fault.needs_recreation
 
 
 def check(state: Round) -> None:
@@ -515,7 +592,7 @@ def make(rolls: random.Random, *, healthy: bool = False) -> World:
     decision = Decision(kind, Reason.MEMBER_FAILED, "", frozenset(recreate))
     nodes = {NodeName(f"node-{index}"): Node(NodeName(f"node-{index}")) for index in range(size + 1)}
     rolling = rolls.randint(1, 2) if rolls.random() < 0.15 else None
-    return World(rolls, pods, nodes, decision, early_replacement=early, rolling=rolling)
+    return World(rolls, pods, nodes, decision, early_replacement=early, rolling=rolling, size=size)
 
 
 _REFUSALS = (
