@@ -9,6 +9,7 @@
     ├── ForbiddenError         403: RBAC lacks a rule, or an admission policy refuses it
     ├── NotFoundError          404
     ├── ConflictError          409: another writer was first, or the object is a new one of the same name
+    │   └── AlreadyExistsError what was to be created is there, or something else of its name
     ├── GoneError              410: the resource version is too old; list again
     └── InvalidError           400, 405, 415, 422, 501: the server will not take this request as it is
 """
@@ -68,6 +69,10 @@ class ConflictError(KubeError):
     """A precondition (resource version, UID) did not hold, or the object exists already."""
 
 
+class AlreadyExistsError(ConflictError):
+    """There is an object of this name. A creation meets other conflicts too, such as a quota that many ask for."""
+
+
 class GoneError(KubeError):
     """The resource version is older than what the server remembers: list again."""
 
@@ -93,24 +98,30 @@ def from_status(
     retry_after: float | None = None,
 ) -> KubeError:
     """Return the error for a ``Status`` object, be it an answer's body or a watch's ERROR event."""
-    kind = _kind(status)
+    reason = str(answer.get("reason") or "")
+    kind = _kind(status, reason)
     said = str(answer.get("message") or _phrase(status))
     return kind(
         f"cannot {target} at {server}: {said}",
         mend=_mend(kind, target, said=said),
         status=status,
-        reason=str(answer.get("reason") or ""),
+        reason=reason,
         retry_after=retry_after,
     )
 
 
-def _kind(status: int) -> type[KubeError]:
+def _kind(status: int, reason: str) -> type[KubeError]:
+    if status == http.HTTPStatus.CONFLICT and reason == _ALREADY_EXISTS:
+        return AlreadyExistsError
     if status == http.HTTPStatus.NOT_IMPLEMENTED:
         return InvalidError
     if status == http.HTTPStatus.TOO_MANY_REQUESTS or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
         return ApiUnavailableError
     return _BY_STATUS.get(status, InvalidError)
 
+
+_ALREADY_EXISTS: Final = "AlreadyExists"
+"""``Status.reason`` (``StatusReasonAlreadyExists`` of metav1)."""
 
 _POLICY: Final = "ValidatingAdmissionPolicy"
 """In the message of a refusal by one of them; what refuses by RBAC says nothing of a policy."""

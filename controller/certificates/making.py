@@ -161,8 +161,8 @@ def normal(name: str) -> str:
 def _names(certificate: x509.Certificate) -> frozenset[str]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        return frozenset()  # a Secret can hold anything
     addresses = map(str, found.get_values_for_type(x509.IPAddress))
     return frozenset([*found.get_values_for_type(x509.DNSName), *addresses])
 

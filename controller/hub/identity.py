@@ -50,7 +50,7 @@ def expiry_of(token: str) -> float:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error, RecursionError):
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, binascii.Error, RecursionError):
         return math.inf
 
 

@@ -15,6 +15,8 @@ INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 MOST_LEVELS: Final = 64
 """Of lists and objects within each other; a Job has some dozen. Whatever walks through them may call itself."""
+_YEAR_10000: Final = 253402300800
+"""Unix seconds."""
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _Choice = TypeVar("_Choice", bound=enum.Enum)
@@ -139,9 +141,12 @@ def moment(value: object, where: str) -> float:
     if not said:
         return 0.0
     try:
-        return float(timestamps.unix(said))
+        moment = timestamps.unix(said)
     except (ValueError, OverflowError):
-        raise NotUnderstoodError(where, what="is no time", mend="write it as 2026-01-31T08:00:00Z") from None
+        moment = -1
+    if not 0 <= moment < _YEAR_10000:  # what is outside could not be written again, too
+        raise NotUnderstoodError(where, what="is no time", mend="write it as 2026-01-31T08:00:00Z")
+    return float(moment)
 
 
 def _inside(value: object) -> Iterable[object]:

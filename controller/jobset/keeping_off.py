@@ -6,11 +6,12 @@ again. A node that was replaced is another object and has no taint of ours.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from common.kube import timestamps
+from controller.jobset import fields
 from controller.jobset.model import Json
 
 TAINT: Final = "kubemend.io/device-failure"
@@ -71,17 +72,18 @@ class LetBack:
 
 
 def node(obj: Json) -> NodeState:
-    """Return a node. Raises KeyError, TypeError, ValueError, AttributeError."""
-    meta = obj["metadata"]
-    taints = tuple((obj.get("spec") or {}).get("taints") or ())
+    """Return a node. Raises NotUnderstoodError: the API server lets times pass that are none, such as of the year 0."""
+    meta, spec = fields.mapping(obj.get("metadata"), "metadata"), fields.mapping(obj.get("spec"), "spec")
+    taints = tuple(fields.objects(spec.get("taints"), "spec.taints"))
     added = [each["timeAdded"] for each in taints if _is_ours(each) and each.get("timeAdded")]
-    conditions = {each["type"]: each for each in (obj.get("status") or {}).get("conditions") or ()}
+    told = fields.mapping(obj.get("status"), "status")
+    conditions = {each.get("type"): each for each in fields.objects(told.get("conditions"), "status.conditions")}
     return NodeState(
-        name=meta["name"],
-        resource_version=meta.get("resourceVersion", ""),
-        created_at=timestamps.unix(meta["creationTimestamp"]),
+        name=fields.name(meta.get("name"), "metadata.name"),
+        resource_version=fields.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
+        created_at=fields.moment(meta.get("creationTimestamp"), "metadata.creationTimestamp"),
         healthy_at=_healthy_at(conditions.get(DEVICES_HEALTHY) or {}),
-        tainted_at=max(map(timestamps.unix, added), default=None),
+        tainted_at=max((fields.moment(each, "spec.taints[].timeAdded") for each in added), default=None),
         taints=taints,
     )
 
@@ -124,11 +126,11 @@ def _is_healthy_since(node: NodeState, at: float) -> bool:
     return node.healthy_at is not None and node.healthy_at >= at + SETTLED
 
 
-def _healthy_at(condition: Mapping[str, Any]) -> float | None:
+def _healthy_at(condition: Json) -> float | None:
     if condition.get("status") != "True":
         return None
-    told = [condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)]
-    return max(map(timestamps.unix, told), default=None)
+    told = {name: condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)}
+    return max((fields.moment(each, f"{DEVICES_HEALTHY}.{name}") for name, each in told.items()), default=None)
 
 
 def _taint(change: KeepOff) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from common import aio
-from common.kube import client, errors, paths
+from common.kube import by_uid, client, errors, paths
 from common.kube.transport import Json
 from controller.jobset import model
 from controller.jobset.model import JobSet
@@ -63,13 +63,9 @@ class StatusWriter:
 
     async def _found(self, path: str, *, uid: str) -> Json | None:
         """Return the JobSet that a status was meant for, as it is now; None where there is another one, or none."""
-        try:
-            found = await self._api.get(path)
-        except errors.NotFoundError:
-            return None
-        if found["metadata"]["uid"] != uid:
-            return None
-        self._views.wrote_jobset(found)
+        found = await by_uid.get(self._api, path, uid=uid)
+        if found is not None:
+            self._views.wrote_jobset(found)
         return found
 
 

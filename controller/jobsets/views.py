@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from common import aio, joint_part
 from common.kube import client, errors, mirror, paths
 from common.parts import PartState, PartStatus
@@ -16,6 +18,8 @@ from controller.jobsets import names, seen
 from controller.jobsets.names import Names
 from controller.jobsets.newest import Newest
 from controller.jobsets.seen import NotUnderstood, Others, Owned, Seen
+
+log = structlog.get_logger(__name__)
 
 GROUP: Final = seen.GROUP
 VERSION: Final = "v1alpha2"
@@ -145,8 +149,12 @@ class Views:
         self._jobsets.wrote(obj["metadata"]["uid"], seen.jobset(obj))
 
     def wrote_job(self, obj: Mapping[str, Any]) -> None:
-        """Take in a Job as a write of ours, or a look at it, has left it."""
-        found = self._owned(obj)
+        """Take in a Job as a write of ours, or a look at it, has left it; else what is known of it stays."""
+        try:
+            found = self._owned(obj)
+        except reading.NotUnderstoodError as error:
+            log.warning("job.not_understood", job=obj["metadata"].get("name"), error=str(error))
+            return
         if found is not None:
             self._owned_jobs.wrote(found.job.uid, found)
 

@@ -9,17 +9,16 @@ from typing import Any, Final
 
 import structlog
 
-from common.kube import client, errors, paths
+from common.kube import by_uid, client, errors, paths
 from common.kube.transport import Json
 from controller.jobset import plan
 from controller.jobset.model import JobSet
 from controller.jobsets import seen, statuses
 from controller.jobsets.metrics import JobSetMetrics
 from controller.jobsets.views import Views
+from controller.model import restart_resource
 
 log = structlog.get_logger(__name__)
-
-_RESTARTS: Final = ("restarts.kubemend.io", "v1alpha1")
 
 _CREATION_FAILED: Final[Mapping[type, str]] = MappingProxyType(
     {
@@ -116,25 +115,23 @@ class Writer:
                     await self._create(paths.collection("persistentvolumeclaims", namespace=namespace), write.body)
                     self._views.found_claim(namespace, write.name)
                 case plan.RequestRestart():
-                    group, version = _RESTARTS
-                    path = paths.collection("restarts", namespace=namespace, group=group, version=version)
-                    await self._create(path, write.body)
+                    await self._create(_restarts_path(namespace), write.body)
                 case plan.DeleteJobSet():
                     await self._delete(statuses.path_of(jobset), uid=jobset.uid)
 
     async def _create(self, path: str, body: Json | Mapping[str, Any]) -> None:
         """Create what need only be there."""
-        with contextlib.suppress(errors.ConflictError):
+        with contextlib.suppress(errors.AlreadyExistsError):
             await self._api.create(path, dict(body))
 
     async def _create_job(self, jobset: JobSet, write: plan.CreateJob) -> None:
         path = _job_path(jobset.namespace, "")
         try:
             self._views.wrote_job(await self._api.create(path, dict(write.body)))
-        except errors.ConflictError as error:
+        except errors.AlreadyExistsError as error:
             await self._look_at_taken(jobset, write.name, error)
 
-    async def _look_at_taken(self, jobset: JobSet, name: str, error: errors.ConflictError) -> None:
+    async def _look_at_taken(self, jobset: JobSet, name: str, error: errors.AlreadyExistsError) -> None:
         """Find out whose Job has the name. Raises TakenByUsError where it is ours, and the error where it is not."""
         try:
             found = await self._api.get(_job_path(jobset.namespace, name))
@@ -157,7 +154,11 @@ class Writer:
         options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         try:
             return await self._api.delete(path, options=options)
-        except (errors.NotFoundError, errors.ConflictError):
+        except errors.NotFoundError:
+            return None
+        except errors.ConflictError:  # a wrong UID answers it, and so may whoever else has a say
+            if await by_uid.get(self._api, path, uid=uid) is not None:
+                raise
             return None
 
     async def _resume_job(self, namespace: str, write: plan.ResumeJob) -> None:
@@ -178,19 +179,11 @@ class Writer:
         except errors.NotFoundError:
             self._views.removed_job(uid)
         except (errors.ConflictError, errors.InvalidError):  # a wrong UID answers either
-            if await self._is_there(path, uid=uid):
+            if await by_uid.get(self._api, path, uid=uid) is not None:
                 raise
             self._views.removed_job(uid)
         else:
             self._views.wrote_job(found)
-
-    async def _is_there(self, path: str, *, uid: str) -> bool:
-        """Whether this very Job exists."""
-        try:
-            found = await self._api.get(path)
-        except errors.NotFoundError:
-            return False
-        return bool(found["metadata"]["uid"] == uid)
 
 
 def _leave(rest: Iterator[plan.Write]) -> None:
@@ -202,6 +195,11 @@ def _leave(rest: Iterator[plan.Write]) -> None:
 def _job_path(namespace: str, name: str) -> str:
     path = paths.collection("jobs", namespace=namespace, group="batch")
     return f"{path}/{name}" if name else path
+
+
+def _restarts_path(namespace: str) -> str:
+    group, version = restart_resource.GROUP, restart_resource.VERSION
+    return paths.collection(restart_resource.PLURAL, namespace=namespace, group=group, version=version)
 
 
 def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:

@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation of the Lease: the epoch of the leader that holds it or held it last."""
+_LONGEST_EPOCH: Final = 18
+"""Digits; it goes over the wire as a uint64."""
 
 
 class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
@@ -132,4 +134,4 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 def _epoch_of(lease: Json) -> int:
     """Return the epoch of whoever holds or held a Lease; 0 where it says none that makes sense."""
     text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0

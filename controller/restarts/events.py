@@ -4,21 +4,15 @@ core/v1 Events, as the agent's, and for its reason (``agent.reporters.event_obje
 tools that collect them go by ``lastTimestamp``, which events.k8s.io has not.
 """
 
-import asyncio
-import collections
 import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-
 from common import aio
-from common.kube import client, errors, paths, timestamps
-from common.parts import PartState, PartStatus
-
-log = structlog.get_logger(__name__)
+from common.kube import client, paths, telling, timestamps
+from common.parts import PartStatus
 
 COMPONENT: Final = "kubemend"
 MAX_MESSAGE: Final = 1024
@@ -59,54 +53,20 @@ class EventTeller:
         report: Callable[[PartStatus], None],
         clock: Callable[[], float] = time.time,
         backoff: aio.Backoff | None = None,
-        keep: float = 600.0,
-        waiting: int = 1000,
     ) -> None:
-        """Create it; ``keep`` is for how many seconds a story is news, ``waiting`` how many can wait (newest first)."""
-        self._api = api
-        self._report = report
+        """``clock`` gives Unix seconds."""
         self._clock = clock
-        self._backoff = backoff if backoff is not None else aio.Backoff(first=0.2, limit=10.0)
-        self._keep = keep
-        self._stories: collections.deque[Story] = collections.deque(maxlen=waiting)
-        self._news = asyncio.Event()
+        self._teller = telling.Teller(api=api, report=report, clock=clock, backoff=backoff)
 
     def tell(self, about: ObjectRef, *, reason: str, message: str, warning: bool = False, subject: str = "") -> None:
         """Take a story in. Does not block."""
-        self._stories.append(Story(about, reason, message, self._clock(), warning=warning, subject=subject))
-        self._news.set()
+        story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
+        path = paths.collection("events", namespace=about.namespace)
+        self._teller.tell(path, event(story), at=story.at)
 
     async def run(self) -> None:
         """Tell for ever."""
-        self._report(PartStatus(PartState.IDLE, "nothing has happened yet"))
-        while True:
-            while not self._stories:
-                self._news.clear()
-                await self._news.wait()
-            story = self._stories[0]
-            if self._clock() - story.at > self._keep or await self._told(story):
-                if self._stories and self._stories[0] is story:  # else it had to make room
-                    self._stories.popleft()
-            else:
-                await self._backoff.wait()
-
-    async def _told(self, story: Story) -> bool:
-        """Tell a story; return False when that must be tried again."""
-        try:
-            await self._api.create(paths.collection("events", namespace=story.about.namespace), event(story))
-        except errors.ConflictError:
-            pass  # told before, by a former leader or by an attempt whose answer was lost
-        except (errors.InvalidError, errors.NotFoundError) as error:  # never, or its namespace is gone
-            log.warning("event.refused", reason=story.reason, error=str(error))
-        except errors.ForbiddenError as error:  # its namespace is going, say: all others would wait for it
-            log.warning("event.refused", reason=story.reason, error=str(error))
-            return True
-        except errors.KubeError as error:
-            self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
-            return False
-        self._report(PartStatus(PartState.READY))
-        self._backoff.reset()
-        return True
+        await self._teller.run()
 
 
 def event(story: Story) -> dict[str, Any]:

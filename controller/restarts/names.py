@@ -4,12 +4,13 @@ from typing import Final
 from urllib.parse import quote
 
 from common.kube import paths
+from controller.model import restart_resource
 
-GROUP: Final = "restarts.kubemend.io"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
-KIND: Final = "Restart"
-PLURAL: Final = "restarts"
+GROUP: Final = restart_resource.GROUP
+VERSION: Final = restart_resource.VERSION
+API_VERSION: Final = restart_resource.API_VERSION
+KIND: Final = restart_resource.KIND
+PLURAL: Final = restart_resource.PLURAL
 
 GANG_KIND: Final = "kubemend.io/gang-kind"
 GANG_NAME: Final = "kubemend.io/gang-name"

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from common import aio, conditions
-from common.kube import client, errors, paths, timestamps
+from common.kube import by_uid, client, errors, paths, timestamps
 from controller.model.members import PodRef, PodUid
 from controller.model.rounds import Recreate
 
@@ -144,19 +144,11 @@ class Recreator:
             await self._api.delete(path, options=_options(wanted))
         except errors.NotFoundError:
             return Outcome.GONE, "the API server does not know it"
-        except (errors.ConflictError, errors.InvalidError):
-            if not await self._is_there(pod):
-                return Outcome.GONE, "there is another pod of its name"
+        except (errors.ConflictError, errors.InvalidError):  # a wrong UID answers 409 to a deletion, 422 to a patch
+            if await by_uid.get(self._api, path, uid=pod.uid) is None:
+                return Outcome.GONE, "it is gone, or there is another pod of its name"
             raise
         return Outcome.DELETED, wanted.message
-
-    async def _is_there(self, pod: PodRef) -> bool:
-        """Whether this very pod exists: a wrong UID answers 409 to a deletion, and 422 to a patch."""
-        try:
-            found = await self._api.get(paths.pod(pod.namespace, pod.name))
-        except errors.NotFoundError:
-            return False
-        return bool(found["metadata"]["uid"] == pod.uid)
 
 
 def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """The writes to Restart objects, each of which can be sent again after a lost answer, and none by a former leader."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from common.kube import client, errors
+from common.kube import by_uid, client, errors
 from controller.restarts import names, objects
 from controller.restarts.objects import Json, NewRound, Restart
+
+_TRIES: Final = 3
+"""How often a request is taken at once, each time as it is by then."""
 
 
 class SupersededError(Exception):
@@ -41,7 +45,7 @@ async def create(api: client.KubeClient, name: str, new: NewRound) -> Written:
     namespace = new.gang.namespace
     try:
         return written(await api.create(names.collection(namespace), new.body(name)))
-    except errors.ConflictError as error:
+    except errors.AlreadyExistsError as error:
         found = await api.get(names.path(namespace, name))
         if _annotations(found).get(names.ROUND) == new.annotations()[names.ROUND]:
             return written(found)  # ours, and the answer was lost
@@ -49,9 +53,13 @@ async def create(api: client.KubeClient, name: str, new: NewRound) -> Written:
 
 
 async def take(api: client.KubeClient, request: Restart, new: NewRound) -> Written:
-    """Make a round of a request. Raises KubeError, and SupersededError when another leader has, or it is gone."""
+    """Make a round of a request. Raises KubeError, and SupersededError when another leader has, or it is gone.
+
+    ConflictError: it was refused again and again, by whoever else has a say about it. To try on is the caller's.
+    """
     path = names.path(request.namespace, request.name)
     version = request.version
+    tries = itertools.count(1)
     while True:
         metadata = {"resourceVersion": version, "labels": new.labels(), "annotations": new.annotations()}
         try:
@@ -60,10 +68,10 @@ async def take(api: client.KubeClient, request: Restart, new: NewRound) -> Writt
             raise SupersededError(f"{request.id} is gone") from error
         except errors.ConflictError as error:
             found = await _same(api, path, uid=request.uid, error=error)
-        if (told := _annotations(found).get(names.ROUND)) is not None:
-            if told == new.annotations()[names.ROUND] and _annotations(found)[names.EPOCH] == str(new.epoch):
-                return written(found)  # ours, and the answer was lost
-            raise SupersededError(f"{request.id} is a round already")
+            if _is_taken(found, request, new):
+                return written(found)  # by us, and the answer was lost
+            if next(tries) == _TRIES:
+                raise
         version = found["metadata"]["resourceVersion"]  # somebody changed its labels, say
 
 
@@ -118,13 +126,20 @@ def _presupposed(before: Written) -> list[Json]:
 
 async def _same(api: client.KubeClient, path: str, *, uid: str, error: errors.KubeError) -> Json:
     """Return the object that a write was refused for; raises SupersededError unless it is the one that is meant."""
-    try:
-        found = await api.get(path)
-    except errors.NotFoundError:
-        raise SupersededError(f"{path} is gone") from error
-    if found["metadata"]["uid"] != uid:
-        raise SupersededError(f"{path} is another object by now") from error
+    found = await by_uid.get(api, path, uid=uid)
+    if found is None:
+        raise SupersededError(f"{path} is gone, or another object by now") from error
     return found
+
+
+def _is_taken(found: Json, request: Restart, new: NewRound) -> bool:
+    """Whether a request is this very round by now. Raises SupersededError when it is another one."""
+    told, ours = _annotations(found), new.annotations()
+    if names.ROUND not in told:
+        return False
+    if any(told.get(each) != ours[each] for each in (names.ROUND, names.EPOCH)):
+        raise SupersededError(f"{request.id} is a round already")
+    return True
 
 
 def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:

@@ -6,9 +6,8 @@ from controller.jobset import model
 from controller.jobset.building import owning
 from controller.jobset.model import JobSet
 from controller.jobset.plan import RequestRestart
+from controller.model import restart_resource
 
-API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
-"""The Restart resource's (``controller.restarts.names``, which stands above the decisions)."""
 STRATEGY: Final = "reset"
 
 _UID_CHARACTERS: Final = 8
@@ -21,8 +20,8 @@ def reset(jobset: JobSet) -> RequestRestart:
     """
     name = f"{jobset.name}-{jobset.uid[:_UID_CHARACTERS]}-reset-{jobset.generation}"
     body = {
-        "apiVersion": API_VERSION,
-        "kind": "Restart",
+        "apiVersion": restart_resource.API_VERSION,
+        "kind": restart_resource.KIND,
         "metadata": {"name": name, "namespace": jobset.namespace, "ownerReferences": [owning.owner(jobset)]},
         "spec": {
             "gang": {"kind": model.KIND, "name": jobset.name},

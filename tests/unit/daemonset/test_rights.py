@@ -1,12 +1,11 @@
 """The ClusterRole allows what the agent and doctor do, and nothing else."""
 
-from itertools import product
 from typing import Any
 
 from agent.doctor import api_rights, kubernetes_api
 from agent.doctor.api_rights import Right
 from common.kube import errors, paths
-from tests.unit.daemonset import manifests
+from tests.unit.daemonset import manifests, roles
 
 EVERYBODY = {Right("create", "selfsubjectaccessreviews", group="authorization.k8s.io")}
 """What every account may do (system:basic-user)."""
@@ -34,22 +33,6 @@ class Recorder:
             self.asked.add(Right(target.verb, target.resource, target.group, target.subresource))
 
 
-def allowed() -> set[Right]:
-    """Return what the ClusterRole allows."""
-    rules = manifests.one("ClusterRole")["rules"]
-    assert all(rule.keys() == {"apiGroups", "resources", "verbs"} for rule in rules)
-    return {
-        Right(verb, *_split(resource, group))
-        for rule in rules
-        for verb, resource, group in product(rule["verbs"], rule["resources"], rule["apiGroups"])
-    }
-
-
-def _split(resource: str, group: str) -> tuple[str, str, str]:
-    name, _, subresource = resource.partition("/")
-    return name, group, subresource
-
-
 async def doctors_own() -> set[Right]:
     """Return what doctor asks the API server for."""
     api = Recorder()
@@ -63,7 +46,8 @@ async def doctors_own() -> set[Right]:
 
 async def test_the_role_allows_exactly_what_is_needed() -> None:
     assert Right("get", "nodes") in await doctors_own()
-    assert allowed() == {*api_rights.NEEDED, *api_rights.FOR_NODE, api_rights.FOR_GROUPS} | await doctors_own()
+    allowed = roles.rights(manifests.one("ClusterRole"))
+    assert allowed == {*api_rights.NEEDED, *api_rights.FOR_NODE, api_rights.FOR_GROUPS} | await doctors_own()
 
 
 def test_the_role_is_bound_to_the_account_of_the_pods() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from controller.jobset import building
-from controller.jobset.building import restarts
 from controller.restarts import names, objects
 from tests.unit.jobset.manifests import jobset, replicated
 
@@ -139,7 +138,7 @@ def test_a_reset_is_a_request_that_our_rounds_understand() -> None:
     assert read.gang is not None
     assert (str(read.gang), read.spec.strategy) == ("ml/JobSet/train", "reset")
     assert write.body["metadata"]["ownerReferences"] == [OWNER]
-    assert (restarts.API_VERSION, write.body["kind"]) == (names.API_VERSION, names.KIND)
+    assert (write.body["apiVersion"], write.body["kind"]) == (names.API_VERSION, names.KIND)
 
 
 def test_a_reset_is_asked_for_once_for_one_state_of_the_spec() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.kube import timestamps
-from controller.jobset import keeping_off
+from controller.jobset import fields, keeping_off
 from controller.jobset.keeping_off import DeviceFault, KeepOff, LetBack, NodeState
 
 T = 1_700_000_000.0
@@ -116,6 +116,31 @@ def test_the_patch_takes_ours_away_alone() -> None:
 @pytest.mark.parametrize("code", ["", "a b", "x" * 64, "-a", "Xid 79", "ä", "a\n"])
 def test_a_code_that_is_no_taint_s_value_is_left_out(code: str) -> None:
     assert keeping_off.patch(KeepOff(node(), T, code))["spec"]["taints"] == [TAINT]
+
+
+ODD_TIMES = ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z", "soon", 7]
+
+
+@pytest.mark.parametrize("time", ODD_TIMES)
+@pytest.mark.parametrize("place", ["creationTimestamp", "timeAdded", "lastHeartbeatTime", "lastTransitionTime"])
+def test_a_node_with_a_time_that_is_none_is_not_understood_and_says_where(place: str, time: object) -> None:
+    condition = {"type": "kubemend.io/DevicesHealthy", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}
+    odd = {place: time}
+    told = {
+        "metadata": {"name": "n1", "creationTimestamp": "2026-01-01T00:00:00Z", **odd},
+        "spec": {"taints": [{**TAINT, **odd}]},
+        "status": {"conditions": [{**condition, **odd}]},
+    }
+    with pytest.raises(fields.NotUnderstoodError, match=f"{place}: .*; write "):
+        keeping_off.node(told)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"metadata": []}, {"spec": "x"}, {"spec": {"taints": ["x"]}}, {"status": {"conditions": {"a": "b"}}}, {}]
+)
+def test_a_node_of_another_shape_is_not_understood(odd: dict[str, Any]) -> None:
+    with pytest.raises(fields.NotUnderstoodError):
+        keeping_off.node({"metadata": {}, **odd})
 
 
 @given(

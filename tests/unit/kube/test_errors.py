@@ -35,6 +35,22 @@ def test_every_status_has_its_error(status: int, kind: type[errors.KubeError]) -
     assert error.status == status
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (409, "AlreadyExists", errors.AlreadyExistsError),
+        (409, "Conflict", errors.ConflictError),
+        (409, "", errors.ConflictError),
+        (403, "AlreadyExists", errors.ForbiddenError),
+    ],
+)
+def test_a_conflict_says_that_something_is_there_only_in_so_many_words(
+    status: int, reason: str, kind: type[errors.KubeError]
+) -> None:
+    """A quota that many ask for answers 409 as well."""
+    assert type(_error(status, json.dumps({"reason": reason}))) is kind
+
+
 def test_forbidden_names_the_rule_that_is_missing() -> None:
     text = str(_error(403, json.dumps({"message": "pods is forbidden", "reason": "Forbidden"})))
     assert text == (

@@ -80,7 +80,12 @@ async def test_of_two_that_write_at_once_one_fails(api: client.KubeClient) -> No
 
 
 async def test_a_lease_without_a_sensible_epoch_begins_anew(api: client.KubeClient) -> None:
-    for told in ({}, {"annotations": {EPOCH: "many"}}, {"annotations": {EPOCH: "-4"}}):
+    for told in (
+        {},
+        {"annotations": {EPOCH: "many"}},
+        {"annotations": {EPOCH: "-4"}},
+        {"annotations": {EPOCH: "9" * 5000}},
+    ):
         await api.create(LEASES, {"metadata": {"name": "l", **told}, "spec": {"holderIdentity": "x"}})
         one = lock(api, "a")
         assert await write(one)

@@ -1,0 +1,80 @@
+"""Nodes that nobody shall be put on, whatever else the API has of them, and however often it refuses."""
+
+import asyncio
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from common.kube import client, errors
+from common.kube.transport import Json
+from controller.jobset import keeping_off
+from controller.jobsets.taints import Taints
+from tests import eventually
+from tests.unit.reporters.running import started
+
+TAINT: Final = {"key": keeping_off.TAINT, "effect": keeping_off.EFFECT, "timeAdded": "2026-01-02T00:00:00Z"}
+LATER: Final = "2026-01-02T01:00:00Z"
+
+
+class Nodes(client.KubeClient):
+    """An API server of nodes alone. ``busy``: it answers each patch with a conflict."""
+
+    def __init__(self, *names: str, busy: bool = False) -> None:
+        super().__init__(kubeconfig=None, deadlines=client.Deadlines())
+        self.busy = busy
+        self.nodes = {name: node(name) for name in names}
+        self.asked: Counter[str] = Counter()
+        self.patched: Counter[str] = Counter()
+
+    async def list(self, path: str, *, params: client.Params | None = None) -> client.Listing:
+        await asyncio.sleep(0)
+        name = str((params or {})["fieldSelector"]).removeprefix("metadata.name=")
+        self.asked[name] += 1
+        return client.Listing([self.nodes[name]], resource_version="1")
+
+    async def patch(self, path: str, body: Any, *, content_type: client.Patch = client.Patch.STRATEGIC) -> Json:
+        if self.busy:
+            raise errors.ConflictError("somebody else changes it")
+        name = path.rpartition("/")[2]
+        self.patched[name] += 1
+        self.nodes[name] = {**self.nodes[name], "spec": body["spec"]}
+        return self.nodes[name]
+
+    def heard(self, name: str, time: str) -> None:
+        """A tainted node's agent has found all devices healthy."""
+        condition = {"type": keeping_off.DEVICES_HEALTHY, "status": "True", "lastHeartbeatTime": time}
+        self.nodes[name] = {**node(name), "spec": {"taints": [TAINT]}, "status": {"conditions": [condition]}}
+
+
+def node(name: str) -> Json:
+    return {"metadata": {"name": name, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z"])
+async def test_a_node_with_a_time_that_is_none_is_told_of_once_and_keeps_no_other_waiting(time: str) -> None:
+    api = Nodes("node-a", "node-b")
+    for name, said in (("node-a", time), ("node-b", LATER)):
+        api.heard(name, said)
+    taints = Taints(api=api, tainted=lambda: ["node-a", "node-b"], period=0.01)
+    with capture_logs() as logs:
+        async with started(taints):
+            await eventually.true(lambda: api.patched["node-b"] == 1 and api.asked["node-a"] >= 3)
+            assert api.patched["node-a"] == 0
+            api.heard("node-a", LATER)
+            await eventually.true(lambda: api.patched["node-a"] == 1)
+    (told,) = [each for each in logs if each["event"] == "node.not_understood"]
+    assert told["node"] == "node-a"
+
+
+async def test_a_node_that_always_conflicts_is_not_asked_for_without_a_pause() -> None:
+    api = Nodes("node-a", busy=True)
+    taints = Taints(api=api, tainted=tuple)
+    taints.fault("node-a", code="Xid79", pod="uid-1")
+    async with started(taints):
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert 0 < api.asked["node-a"] < 100
+        api.busy = False
+        await eventually.true(lambda: api.patched["node-a"] == 1)
