@@ -24,8 +24,7 @@ from controller.model.faults import Fault, Request
 from controller.model.members import Member
 from controller.model.rounds import Cancelled, FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
 from controller.restarts.objects import Restart
-from controller.rounds import outcome
-from controller.rounds.states import Round
+from controller.rounds.outcome import Mended
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +65,7 @@ class Desk:
         self._deciding = False
         self._conducting: Conducting | None = None
         self._joined: dict[FaultTold, Fault] = {}
-        self._released: Round | None = None
+        self._mended: Mended | None = None
         self._taken: set[str] = set()
 
     @property
@@ -86,8 +85,8 @@ class Desk:
             self._joined[told] = fault
             self._conducting.take(told)
             self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._conducting.id))
-        elif (last := self._released) is not None and _is_mended(told, last):
-            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, last.ref.id))  # it came late: that is over
+        elif self._mended is not None and self._mended.has(told):
+            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._mended.round))  # it came late: that is over
         else:
             self._open(Case(fault))
 
@@ -242,7 +241,7 @@ class Desk:
         ended = round_.round
         self._conducting = None
         if round_.released_at is not None:
-            self._released = ended
+            self._mended = Mended.by(ended)
         self._outside.metrics.rounds_active.dec()
         if ended.phase.is_final:
             self._outside.jobsets.ended(ended)
@@ -267,9 +266,3 @@ class Desk:
         if decision.kind is Kind.FAIL:
             story.tell_refusal(case.cause, decision, outside=self._outside)
         self._gang.turned_down(decision, pod=case.cause.pod.name)
-
-
-def _is_mended(fault: FaultTold, last: Round) -> bool:
-    """Whether the last round has stopped what a fault hit; a device that is not usable is not mended by that."""
-    hit = last.members.get(fault.pod)
-    return not fault.needs_recreation and not outcome.is_new(fault, hit, state=last, stopped=last.stopped)

@@ -1,8 +1,9 @@
 """What came of a round: who is back, who is not and why, and whether anything new ran beside something old. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.model.members import NodeName
+from controller.model.members import NodeName, PodUid
 from controller.model.rounds import FaultTold
 from controller.rounds.states import MemberState, Phase, Round, Stand
 
@@ -73,16 +74,45 @@ def is_new(fault: FaultTold, one: MemberState | None, *, state: Round, stopped: 
     """Return whether a fault hit what runs since the round, and not what it has stopped; agents may tell of it late.
 
     ``one`` is its pod in the round, None where that does not know it, and ``stopped`` when everything was stopped, in
-    seconds since the round began. Where nothing is known to have been stopped of a pod, or it was let go by itself,
-    whatever happened since the round began is new.
+    seconds since the round began.
     """
-    if fault.at is None:
-        return True
-    begins = 0.0
-    if one is not None and one.stopped is not None and not one.let_go:
-        waits_for_others = not state.rolling and one.stand is not Stand.FAILED
-        begins = stopped if stopped is not None and waits_for_others else one.stopped
-    return fault.at >= state.started_at + begins
+    return fault.at is None or fault.at >= state.started_at + _new_from(one, state=state, stopped=stopped)
+
+
+def _new_from(one: MemberState | None, *, state: Round, stopped: float | None) -> float:
+    """Return since when what runs of a pod is new, in seconds since the round began.
+
+    Where nothing is known to have been stopped of it, or it was let go by itself, all is that happened since then.
+    """
+    if one is None or one.stopped is None or one.let_go:
+        return 0.0
+    waits_for_others = not state.rolling and one.stand is not Stand.FAILED
+    return stopped if stopped is not None and waits_for_others else one.stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What is kept of a round that is over: which faults were of what it has stopped. A round itself is large.
+
+    ``by_pod``: Unix time since when what runs of a pod is new; of other pods all is since the round ``began``.
+    """
+
+    round: str
+    began: float
+    by_pod: Mapping[PodUid, float]
+
+    @classmethod
+    def by(cls, ended: Round) -> "Mended":
+        """Return what a round has mended that has released its members."""
+        since = {uid: _new_from(one, state=ended, stopped=ended.stopped) for uid, one in ended.members.items()}
+        shared = {each: ended.started_at + each for each in since.values()}  # one number, not one for each pod
+        return cls(ended.ref.id, ended.started_at, {uid: shared[each] for uid, each in since.items()})
+
+    def has(self, fault: FaultTold) -> bool:
+        """Whether the round has stopped what a fault hit. A device that is not usable is not mended by that."""
+        if fault.needs_recreation or fault.at is None:
+            return False
+        return fault.at < self.by_pod.get(fault.pod, self.began)
 
 
 def unheld(state: Round) -> tuple[MemberState, ...]:
