@@ -7,6 +7,7 @@ over from it: it is set while the process stands in execve(2), and stops it befo
 
 import asyncio
 import time
+import weakref
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -81,6 +82,7 @@ class Freezer:
         self._cgroup_root = cgroup_root
         self._owner = owner
         self._groups: dict[ContainerId, Cgroup] = {}
+        self._turns: weakref.WeakValueDictionary[ContainerId, asyncio.Lock] = weakref.WeakValueDictionary()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="freezer")
 
     @property
@@ -111,7 +113,13 @@ class Freezer:
 
         ``armed`` is what holds it at its first instruction, and may let go afterwards; ``near`` is the cgroup of
         another container of its pod. Raises HoldError; harmless when it has ended.
+
+        One after the other for each container: who has let it go meanwhile thaws it before the next one freezes it.
         """
+        async with self._turns.setdefault(container_id, asyncio.Lock()):
+            return await self._freeze(container_id, mark=mark, armed=armed, near=near)
+
+    async def _freeze(self, container_id: ContainerId, *, mark: str, armed: Held | None, near: Cgroup | None) -> float:
         group = await self._find(container_id, asker=armed.asker if armed is not None else None, near=near)
         if group is None:
             return 0.0

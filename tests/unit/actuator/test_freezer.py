@@ -1,5 +1,6 @@
 """What an agent finds frozen at its start, on a cgroup file system of plain files."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from agent.actuator import cgroups
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.freezer import Freezer
+from agent.actuator.holding import Holding
 from agent.cri.answers import ContainerInfo
 from agent.cri.errors import CriError, NotFound, RuntimeUnavailable
 from agent.model.workloads import ContainerId
@@ -89,3 +91,31 @@ async def test_one_that_the_runtime_does_not_know_any_more_needs_no_hold(tmp_pat
     away = Infos(RuntimeUnavailable("nobody answers", where="/run/c.sock", mend=""))
     with pytest.raises(HoldError):
         await freezer(tmp_path, runtime=away).freeze(CONTAINER, mark="uid-1")
+
+
+async def test_one_that_is_let_go_as_it_is_being_frozen_stands_still_for_who_holds_it_then(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group / "cgroup.freeze").write_text("0")
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def find(*_: object, **__: object) -> Cgroup:
+        if not asked.is_set():
+            asked.set()
+            await answers.wait()
+        return Cgroup(group)
+
+    monkeypatch.setattr(Freezer, "_find", find)
+    one = freezer(group.parent)
+    first, second = (Holding(one, mark=f"uid-{number}") for number in (1, 2))
+    holding = [asyncio.create_task(first.hold(CONTAINER))]
+    async with asyncio.timeout(60):
+        await asked.wait()
+        first.let_go()
+        holding.append(asyncio.create_task(second.hold(CONTAINER)))
+        await asyncio.sleep(0)  # it has asked, too
+        answers.set()
+        await asyncio.gather(*holding)
+    assert second.stands_still(CONTAINER)
+    assert (group / "cgroup.freeze").read_text() == "1"
+    assert (group / "mark").read_text() == "held uid-2 node-1 /run/c.sock"
