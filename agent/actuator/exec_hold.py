@@ -33,7 +33,8 @@ class HoldError(Exception):
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds. ``at_most`` ends every hold. ``hook``: who asks to execute while the runtime has not said "started" for
-    so long is no container but an OCI hook inside its root, which the start itself waits for."""
+    so long is no container but an OCI hook inside its root, which the start itself waits for. Of the first process of a
+    PID namespace that is not believed: it is the container, and the runtime is slow."""
 
     at_most: float = 10.0
     hook: float = 0.5
@@ -142,7 +143,8 @@ class Hold:
         self._waiting.append(asked.file)
         self.asker = asked.pid
         self._asked.set()
-        self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
+        if not self._is_first(asked.pid):
+            self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
 
     def _unless_started(self) -> None:
         if not self._started:
@@ -157,6 +159,15 @@ class Hold:
         except OSError:
             return False
         return cgroup_paths.container_id(cgroup) == self._container_id
+
+    def _is_first(self, pid: int) -> bool:
+        """Whether a process is the first of a PID namespace (proc_pid_status(5)): containers of most pods have one."""
+        try:
+            status = (self._proc / str(pid) / "status").read_text()
+        except OSError:
+            return False
+        ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        return len(ids) > 1 and ids[-1] == "1"
 
     def _answer_all(self) -> None:
         while self._waiting:

@@ -77,6 +77,11 @@ class Bench:
             labels=info.config["labels"],
             annotations=info.config["annotations"],
             log_path=f"main/{info.attempt + 1}.log",
+            linux=api_pb2.LinuxContainerConfig(
+                security_context=api_pb2.LinuxContainerSecurityContext(
+                    namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)  # as kubelet's are by default
+                )
+            ),
             mounts=[
                 api_pb2.Mount(container_path=mount["container_path"], host_path=mount["host_path"])
                 for mount in info.config["mounts"]
@@ -141,6 +146,19 @@ async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Be
     await bench.has_run("old", "new")
     await bench.has_exited(bench.old)
     assert (await bench.runtime.container_info(bench.old)).exit_code == 137
+
+
+async def test_a_runtime_that_is_slow_to_say_started_does_not_make_a_hook_of_the_container(bench: Bench) -> None:
+    await bench.has_run("old")
+    successor = await bench.create_next("new")
+    impatient = bench.standbys(patience=Patience(hook=0.0))
+    standby = await impatient.prepare(successor, old_pid=await bench.pid(bench.old))
+    await bench.runtime.start_container(successor)
+    assert await standby.hold.engaged()
+    assert bench.runs() == ["old"]
+    await bench.runtime.stop_container(bench.old, grace=0)
+    standby.let_run(old_is_dead=True)
+    await bench.has_run("old", "new")
 
 
 async def test_a_held_container_can_be_removed(bench: Bench) -> None:
