@@ -29,9 +29,10 @@ async def test_a_swapped_container_is_adopted(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="OnFailure")
     await cluster.condition(pod, FOREIGN, "False")
     swap = Swapper(cluster, pod)
-    await swap.stop()
-    successor = await swap.create_next()
-    await swap.start(successor)
+    async with cluster.between_looks():
+        await swap.stop()
+        successor = await swap.create_next()
+        await swap.start(successor)
     after = await cluster.wait(pod, lambda now: runs_again(1)(now) and is_ready(now))
     assert status_of(after)["containerID"] == f"containerd://{successor}"
     assert status_of(after)["lastState"]["terminated"]["exitCode"] == 137
@@ -44,17 +45,19 @@ async def test_swaps_in_a_row_meet_no_backoff(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="OnFailure")
     swap = Swapper(cluster, pod)
     for count in range(1, 5):
-        await swap.stop()
-        await swap.start(await swap.create_next())
-        await cluster.wait(pod, runs_again(count), timeout=5)
+        async with cluster.between_looks():
+            await swap.stop()
+            await swap.start(await swap.create_next())
+        await cluster.wait(pod, runs_again(count), timeout=9)
 
 
 async def test_create_before_stop_keeps_a_never_pod_alive(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     swap = Swapper(cluster, pod)
-    successor = await swap.create_next()
-    await swap.stop()
-    await swap.start(successor)
+    async with cluster.between_looks():
+        successor = await swap.create_next()
+        await swap.stop()
+        await swap.start(successor)
     after = await cluster.wait(pod, runs_again(1))
     assert after["status"]["phase"] == "Running"
 
@@ -135,9 +138,10 @@ async def test_all_containers_removed_runs_the_init_container_again(cluster: Clu
 async def test_a_container_with_another_hash_is_replaced(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     swap = Swapper(cluster, pod)
-    successor = await swap.create_next(annotations={HASH: "1"})
-    await swap.stop()
-    await swap.start(successor)
+    async with cluster.between_looks():
+        successor = await swap.create_next(annotations={HASH: "1"})
+        await swap.stop()
+        await swap.start(successor)
     await cluster.wait(pod, runs_again(2))
     assert newest(await cluster.containers(pod)).attempt == 2
 
