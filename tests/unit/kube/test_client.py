@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -144,8 +143,3 @@ async def test_objects_larger_than_any_buffer_pass_a_watch(server: standin.Stand
     events = api.watch(paths.PODS)
     assert (await anext(events)).object["metadata"]["annotations"] == annotations
     await events.aclose()
-
-
-def test_generated_models_stay_unimported() -> None:
-    """They would cost the agent some 25 MB."""
-    assert not [name for name in sys.modules if name.startswith("kubernetes.aio.client.models.v1_pod")]
