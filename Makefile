@@ -9,7 +9,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode demo test lint unit test-gpu format bench bench-crash bench-faults generate lock clean
+.PHONY: help venv devnode kubernetes demo test test-real test-long lint unit test-gpu format bench bench-crash bench-faults generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -24,6 +24,9 @@ venv: $(VENV)/.installed  ## create .venv and install kubemend with its test too
 
 devnode: venv  ## fetch what the dev node needs: containerd, runc, CNI, busybox, a C compiler
 	python -m hack.devnode setup
+
+kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
+	python -m hack.devnode kubernetes
 
 demo: devnode  ## a GPU fault restarts the container that holds the GPU, and another one a gang of four, in place, on a real runtime
 	python -m hack.demo

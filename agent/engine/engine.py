@@ -46,10 +46,14 @@ class Engine:
         metrics: Metrics,
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         capacity: int = 10_000,
         on_aside: Callable[[Finding], None] = lambda _: None,
     ) -> None:
-        """``on_aside`` is told of findings that are about no device, but may be about a container."""
+        """``on_aside`` is told of findings that are about no device, but may be about a container.
+
+        ``now`` is Unix time; ``monotonic`` bounds storms. Both are in seconds.
+        """
         self._ledger = ledger
         self._publisher = publisher
         self._faults = faults
@@ -59,7 +63,7 @@ class Engine:
         self._metrics = metrics
         self._now = now
         self._on_aside = on_aside
-        self._storms = Storms()
+        self._storms = Storms(clock=monotonic)
         self._questions = DriverQuestions(
             ledger=ledger, devices=devices, classify=classify, submit=self.submit, now=now
         )

@@ -1,7 +1,7 @@
 """What does the product lose when what surrounds it fails? Each fault is tried on real processes.
 
 Agents and controllers run as processes, on two nodes with a real containerd; API server and kubelet are real where
-$KUBEBUILDER_ASSETS has them. One fault after another is tried: what docs/operations.md promises about it is printed
+`make kubernetes` has built them. One fault after another is tried: what docs/operations.md promises about it is printed
 ("What it withstands"), what was tried, what was measured, and what was lost: verdicts, restarts, rounds, conditions,
 decisions, or restarts that nothing asked for.
 

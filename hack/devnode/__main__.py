@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from common import logs
-from hack.devnode import claims, cluster, controllers, layout, leftovers, node, packages, processes, ready
+from hack.devnode import claims, cluster, controllers, kubernetes, layout, leftovers, node, packages, processes, ready
 from hack.devnode.containerd import ContainerdError
 from hack.devnode.images import ImagesError
 from hack.devnode.kubelet import process
@@ -43,7 +43,7 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--gpus", type=click.IntRange(0, 16), default=8, show_default=True, help="Of each node."),
         click.option("--nodes", type=click.IntRange(1, 16), default=1, show_default=True, help="NAME, NAME-2, …"),
         click.option("--gang", is_flag=True, help="Also run a controller, and on every node an agent of its hub."),
-        click.option("--stand-ins", is_flag=True, help="No real parts, even where $KUBEBUILDER_ASSETS has them."),
+        click.option("--stand-ins", is_flag=True, help="No real parts, even where `make kubernetes` has built them."),
     ):
         command = option(command)
     return command
@@ -69,6 +69,22 @@ def setup() -> None:
     """Fetch what is missing on this machine (Debian, root)."""
     logs.configure(log_format="console")
     node.setup()
+
+
+@main.command("kubernetes")
+def build_kubernetes() -> None:
+    """Build Kubernetes' own programs from its Go modules, once."""
+    logs.configure(log_format="console")
+    click.echo(kubernetes.ensure())
+
+
+@main.command()
+def versions() -> None:
+    """Print the version that each real part of a dev cluster reports."""
+    answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
+    answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
+    for name, version in answers.items():
+        click.echo(f"{name:<26}{version}")
 
 
 @main.command()

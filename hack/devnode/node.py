@@ -1,6 +1,6 @@
 """One whole dev node: containerd, an API server, a kubelet, a fake NVML and a stand-in for the kernel log.
 
-Real parts where ``$KUBEBUILDER_ASSETS`` has them, stand-ins where it has not. Everything lies under one root, and
+Real parts where ``kubernetes.assets`` has them, stand-ins where it has not. Everything lies under one root, and
 leaving the node's context stops all parts in order and removes what they made.
 """
 
@@ -26,7 +26,7 @@ _HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "uti
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What kind of node. ``real_*`` None means: real when ``$KUBEBUILDER_ASSETS`` has it.
+    """What kind of node. ``real_*`` None means: real when ``kubernetes.assets`` has it.
 
     ``kubelet_flags`` are further flags of the stand-in (``{"backoff-first": "1"}``), ``kubelet_config`` is merged over
     the real one's KubeletConfiguration.
@@ -198,7 +198,7 @@ class DevNode:
             where.kubeconfig.symlink_to(self._beside.kubeconfig)
             return self._beside.api
         if _wants_real(self.options.real_api, realkube.missing()):
-            real = realkube.RealKube(where.root / "kube", assets=_assets(), kubeconfig=where.kubeconfig)
+            real = realkube.RealKube(where.root / "kube", kubeconfig=where.kubeconfig)
             return await stack.enter_async_context(real)
         stand_in = apiprocess.ApiProcess(
             kubeconfig=where.kubeconfig, log=where.log_file("api"), pid_file=where.pid_file("api")
@@ -210,7 +210,6 @@ class DevNode:
         if options.wants_real_kubelet:
             return realkubelet.RealKubelet(
                 where,
-                assets=_assets(),
                 kubeconfig=where.kubeconfig,
                 node_name=name,
                 devices=self.gpu_uuids,
@@ -249,7 +248,3 @@ def _wants_real(asked: bool | None, missing: str) -> bool:  # noqa: FBT001 - a t
     if asked and missing:
         raise processes.ProcessError(f"a real part was asked for, but {missing}")
     return not missing if asked is None else asked
-
-
-def _assets() -> Path:
-    return Path(os.environ["KUBEBUILDER_ASSETS"])

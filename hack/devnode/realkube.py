@@ -1,4 +1,4 @@
-"""A real etcd and kube-apiserver from ``$KUBEBUILDER_ASSETS`` (envtest's convention), on loopback, in a directory.
+"""A real etcd and kube-apiserver on loopback, in a directory.
 
 No controller manager runs: namespaces beyond the built-in ones get no service account, so that admission plugin is off.
 """
@@ -16,7 +16,7 @@ from typing import Self
 
 import aiohttp
 
-from hack.devnode import loopback, processes
+from hack.devnode import kubernetes, loopback, processes
 from hack.devnode.api import kubeconfig as kubeconfigs
 
 _START_SECONDS = 60.0
@@ -25,17 +25,13 @@ _STOP_SECONDS = 10.0
 
 def missing(environ: Mapping[str, str] = os.environ) -> str:
     """Return why there is no real API server on this machine, or "" when there is one."""
-    assets = environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        return "KUBEBUILDER_ASSETS is not set: no real kube-apiserver"
-    lacking = [name for name in ("etcd", "kube-apiserver") if not (Path(assets) / name).is_file()]
-    return f"$KUBEBUILDER_ASSETS lacks {' and '.join(lacking)}" if lacking else ""
+    return kubernetes.missing("etcd", "kube-apiserver", environ=environ)
 
 
 class RealKube:
     """etcd and kube-apiserver as processes; an ``ApiServer``. ``stop`` takes only the API server away.
 
-    ``assets`` holds the binaries, ``directory`` is for everything that they write; ``options`` are more flags for
+    ``directory`` is for everything that they write; ``options`` are more flags for
     kube-apiserver. Raises processes.ProcessError when one of them does not come up; its log says why.
     """
 
@@ -43,13 +39,11 @@ class RealKube:
         self,
         directory: Path,
         *,
-        assets: Path,
         kubeconfig: Path | None = None,
         port: int = 0,
         options: Sequence[str] = (),
     ) -> None:
         self._directory = directory
-        self._assets = assets
         self._kubeconfig = kubeconfig or directory / "kubeconfig"
         self._options = tuple(options)
         self._token = secrets.token_urlsafe(16)
@@ -135,7 +129,7 @@ class RealKube:
 
     def _spawn(self, name: str, arguments: list[str]) -> processes.Child:
         return processes.Child.start(
-            [str(self._assets / name), *arguments],
+            [str(kubernetes.program(name)), *arguments],
             name=name,
             log=self._log(name),
             pid_file=self._directory / f"{name}.pid",

@@ -1,4 +1,4 @@
-"""A real kubelet from ``$KUBEBUILDER_ASSETS``, kept inside one dev node: own directories, own cgroup, own mounts.
+"""A real kubelet, kept inside one dev node: own directories, own cgroup, own mounts.
 
 It gets a mount namespace of its own in which /var/lib and /var/log are empty (it insists on /var/lib/kubelet and
 /var/log/containers), and in which the kernel parameters that it would set on this machine seem to be set already.
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import yaml
 
-from hack.devnode import layout, processes
+from hack.devnode import kubernetes, layout, processes
 from hack.devnode.kubelet import cleanup, process
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -38,10 +38,7 @@ _STOP_SECONDS = 15.0
 
 def missing(environ: Mapping[str, str] = os.environ) -> str:
     """Return why there is no real kubelet on this machine, or "" when there is one."""
-    assets = environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        return "KUBEBUILDER_ASSETS is not set: no real kubelet"
-    return "" if (Path(assets) / "kubelet").is_file() else "$KUBEBUILDER_ASSETS lacks kubelet"
+    return kubernetes.missing("kubelet", environ=environ)
 
 
 class RealKubelet:
@@ -51,7 +48,6 @@ class RealKubelet:
         self,
         where: layout.NodeLayout,
         *,
-        assets: Path,
         kubeconfig: Path,
         node_name: str,
         devices: Sequence[str] = (),
@@ -61,7 +57,6 @@ class RealKubelet:
         self.node_name = node_name
         self._dies_with_us = dies_with_us
         self._where = where
-        self._assets = assets
         self._kubeconfig = kubeconfig
         self._devices = tuple(devices)
         self._config = dict(config or {})
@@ -195,7 +190,7 @@ class RealKubelet:
     def _script(self) -> str:
         binds = {"/var/lib/kubelet": self._var_lib, "/var/log/containers": self._where.container_log_links}
         command = [
-            str(self._assets / "kubelet"),
+            str(kubernetes.program("kubelet")),
             f"--config={self._config_file}",
             f"--kubeconfig={self._kubeconfig}",
             f"--root-dir={self._where.kubelet_root}",

@@ -1,7 +1,6 @@
 """Plays scenarios, each on the backend that is asked for."""
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ async def in_memory(scenario: Scenario) -> Outcome:
 def _server(backend: BackendName, directory: Path) -> standin.StandIn | realkube.RealKube:
     if backend is BackendName.STAND_IN:
         return standin.StandIn(kubeconfig=directory / "kubeconfig")
-    return realkube.RealKube(directory, assets=Path(os.environ["KUBEBUILDER_ASSETS"]))
+    return realkube.RealKube(directory)
 
 
 async def _beside(live: LiveController, scenarios: Sequence[Scenario]) -> list[Outcome]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from hack.devnode import processes
+from hack.devnode import kubernetes, processes
 from hack.devnode.kubelet import process
 
 _MANAGER = "kube-controller-manager"
@@ -18,10 +18,7 @@ _NODES = "node-lifecycle-controller"
 
 def missing(environ: Mapping[str, str] = os.environ) -> str:
     """Return why there is no real controller manager on this machine, or "" when there is one."""
-    assets = environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        return "KUBEBUILDER_ASSETS is not set: no real kube-controller-manager"
-    return "" if (Path(assets) / _MANAGER).is_file() else f"$KUBEBUILDER_ASSETS lacks {_MANAGER}"
+    return kubernetes.missing(_MANAGER, environ=environ)
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +54,7 @@ def _manager(kubeconfig: Path, directory: Path, controllers: Sequence[str]) -> l
         "cert-dir": str(directory),
         "use-service-account-credentials": "false",
     }
-    return [str(Path(os.environ["KUBEBUILDER_ASSETS"]) / _MANAGER), *(f"--{key}={text}" for key, text in flags.items())]
+    return [str(kubernetes.program(_MANAGER)), *(f"--{key}={text}" for key, text in flags.items())]
 
 
 def _run(stack: contextlib.AsyncExitStack, name: str, command: Sequence[str], directory: Path) -> None:

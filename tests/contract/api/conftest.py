@@ -1,7 +1,6 @@
 """Both API servers behind one fixture. The real one is started once for all tests here: it takes some seconds."""
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ DEADLINES = client.Deadlines(call=15.0, watch=2.0)
 def real_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[realkube.RealKube]:
     if why := realkube.missing():
         pytest.skip(why)
-    server = realkube.RealKube(tmp_path_factory.mktemp("kube"), assets=Path(os.environ["KUBEBUILDER_ASSETS"]))
+    server = realkube.RealKube(tmp_path_factory.mktemp("kube"))
     loop = asyncio.new_event_loop()  # its processes are bound to no loop, so the tests' own loops can come and go
     try:
         loop.run_until_complete(server.__aenter__())
@@ -68,7 +67,7 @@ async def own_server(real_or_none: realkube.RealKube | None, tmp_path: Path) -> 
     own = (
         standin.StandIn(kubeconfig=tmp_path / "own" / "kubeconfig")
         if real_or_none is None
-        else realkube.RealKube(tmp_path / "own", assets=Path(os.environ["KUBEBUILDER_ASSETS"]))
+        else realkube.RealKube(tmp_path / "own")
     )
     async with own:
         yield own

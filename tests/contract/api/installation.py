@@ -7,7 +7,6 @@ that checks the expressions of admission policies for types.
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import yaml
 
 from common.kube import client, paths
-from hack.devnode import processes, realkube
+from hack.devnode import kubernetes, processes, realkube
 from hack.devnode.api import kubeconfig as kubeconfigs
 from tests.contract.api import objects
 from tests.contract.api.conftest import DEADLINES
@@ -73,18 +72,13 @@ def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) 
 
     ``options`` are more flags for kube-apiserver. Skips where the real programs are not there.
     """
-    assets = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere"))
-    if why := realkube.missing():
+    if why := kubernetes.missing("etcd", "kube-apiserver", "kube-controller-manager", "kubectl"):
         pytest.skip(why)
-    if kubectl.PROGRAM is None:
-        pytest.skip(kubectl.MISSING)
-    if shutil.which("kube-controller-manager", path=str(assets)) is None:
-        pytest.skip("$KUBEBUILDER_ASSETS lacks kube-controller-manager")
-    server = realkube.RealKube(directory / "server", assets=assets, options=options)
+    server = realkube.RealKube(directory / "server", options=options)
     loop = asyncio.new_event_loop()  # its processes are bound to no loop, so the tests' own loops can come and go
     try:
         loop.run_until_complete(server.__aenter__())
-        manager = _manager(server, assets=assets, directory=directory)
+        manager = _manager(server, directory=directory)
         try:
             cluster = Cluster(server, _kustomization(directory / "installed", components))
             cluster.kubectl("apply", "--server-side", "--kustomize", str(cluster.directory))
@@ -115,10 +109,10 @@ def _kustomization(directory: Path, components: tuple[str, ...]) -> Path:
     return directory
 
 
-def _manager(server: realkube.RealKube, *, assets: Path, directory: Path) -> processes.Child:
+def _manager(server: realkube.RealKube, *, directory: Path) -> processes.Child:
     return processes.Child.start(
         [
-            str(assets / "kube-controller-manager"),
+            str(kubernetes.program("kube-controller-manager")),
             f"--kubeconfig={server.kubeconfig}",
             f"--controllers={_CONTROLLERS}",
             "--leader-elect=false",

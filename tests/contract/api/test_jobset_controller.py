@@ -4,7 +4,6 @@ On the real one Kubernetes' own Job controller and garbage collector run beside 
 hand, for nothing runs them. On the stand-in the statuses of Jobs are set by hand, and what is deleted is let go.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from typing import Any, Protocol, cast
 import pytest
 
 from controller.jobset import naming
-from hack.devnode import layout, processes, realkube
+from hack.devnode import kubernetes, layout, processes, realkube
 from hack.devnode.api import ApiServer
 from hack.devnode.controllers import Controllers
 from hack.devnode.node import DevNode
@@ -108,9 +107,9 @@ async def workloads(
         async with rig.background(bench.collecting):
             yield ByHand(bench)
         return
-    binary = Path(os.environ["KUBEBUILDER_ASSETS"]) / _MANAGER
-    if not binary.is_file():
-        pytest.skip(f"$KUBEBUILDER_ASSETS lacks {_MANAGER}: no Job controller")
+    if why := kubernetes.missing(_MANAGER):
+        pytest.skip(why)
+    binary = kubernetes.program(_MANAGER)
     flags = {
         "kubeconfig": str(server.kubeconfig),
         "controllers": "job-controller,garbage-collector-controller",

@@ -1,9 +1,7 @@
 """The JobSet resource: what its definition takes and fills in, what it refuses, and how it reads."""
 
 import asyncio
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from common.kube import client, errors
 from controller.jobset import reading, writing
 from controller.jobset.model import Condition, ReplicatedJobStatus, Status
-from hack.devnode import realkube
+from hack.devnode import kubernetes, realkube
 from tests.contract.api import jobsets
 from tests.unit.jobset import refused, refused_changes, written
 from tests.unit.jobset.refused import Case
@@ -148,16 +146,15 @@ async def test_half_a_status_is_refused(api: client.KubeClient, namespace: str, 
 async def test_kubectl_shows_what_it_shows_of_upstreams(
     api: client.KubeClient, namespace: str, real_or_none: realkube.RealKube | None
 ) -> None:
-    kubectl = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere")) / "kubectl"
-    if real_or_none is None or not kubectl.is_file():
+    if real_or_none is None or kubernetes.missing("kubectl"):
         pytest.skip("tables are made by a real kube-apiserver, and shown by kubectl")
     made = await create(api, namespace, jobset(suspend=True))
     over = Condition("Completed", status=True, reason="AllJobsCompleted", message="", since=1769846400.0)
     told = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
     await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": told})
     process = await asyncio.create_subprocess_exec(
-        kubectl, "--kubeconfig", real_or_none.kubeconfig, "--namespace", namespace, "get", "jobset",
-        stdout=asyncio.subprocess.PIPE,
+        kubernetes.program("kubectl"), "--kubeconfig", real_or_none.kubeconfig, "--namespace", namespace,
+        "get", "jobset", stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, _ = await process.communicate()
     header, line = output.decode().splitlines()

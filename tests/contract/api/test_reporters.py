@@ -4,7 +4,6 @@ Only what hangs on the server is looked at here; the reporters' own behaviour is
 """
 
 import asyncio
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,11 +167,10 @@ async def test_server_without_taint_rules_leaves_the_part_idle(api: client.KubeC
 @pytest.mark.parametrize("version", ["v1beta2", "v1alpha3"])
 async def test_device_is_tainted_and_freed_on_a_real_server(version: str, node: str, tmp_path: Path) -> None:
     """The real server alone: it checks the rules' fields, which the stand-in would take whatever they are."""
-    assets = Path(os.environ["KUBEBUILDER_ASSETS"])
     options = (f"--runtime-config=resource.k8s.io/{version}=true", "--feature-gates=DRADeviceTaintRules=true")
     rules = paths.collection("devicetaintrules", group="resource.k8s.io", version=version)
     async with (
-        realkube.RealKube(tmp_path / "kube", assets=assets, options=options) as server,
+        realkube.RealKube(tmp_path / "kube", options=options) as server,
         client.connect(kubeconfig=server.kubeconfig) as api,
     ):
         created = await api.create(paths.NODES, {"metadata": {"name": node}})

@@ -1,15 +1,13 @@
 """The Restart resource: what it takes, what it refuses and in which words, and how it reads."""
 
 import asyncio
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.kube import client, errors
 from controller.restarts import names
-from hack.devnode import realkube
+from hack.devnode import kubernetes, realkube
 from tests.contract.api import restarts
 
 GANG = {"kind": "Job", "name": "train"}
@@ -163,15 +161,14 @@ async def test_status_that_the_controller_may_write_is_taken_whole(api: client.K
 async def test_kubectl_shows_a_log_of_what_failed_and_how_long_it_took(
     api: client.KubeClient, namespace: str, real_or_none: realkube.RealKube | None
 ) -> None:
-    kubectl = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere")) / "kubectl"
-    if real_or_none is None or not kubectl.is_file():
+    if real_or_none is None or kubernetes.missing("kubectl"):
         pytest.skip("tables are made by a real kube-apiserver, and shown by kubectl")
     new = restarts.new_round(namespace)
     await api.create(names.collection(namespace), new.body("train-1-abcd"))
     body = {"status": restarts.done(new)}
     await api.patch_status(names.path(namespace, "train-1-abcd"), body, content_type=client.Patch.MERGE)
     process = await asyncio.create_subprocess_exec(
-        kubectl, "--kubeconfig", real_or_none.kubeconfig, "--namespace", namespace, "get", "rst",
+        kubernetes.program("kubectl"), "--kubeconfig", real_or_none.kubeconfig, "--namespace", namespace, "get", "rst",
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, _ = await process.communicate()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[realkube.
         pytest.skip(why)
     directory = tmp_path_factory.mktemp("kube")
     loop, stack = asyncio.new_event_loop(), contextlib.AsyncExitStack()
-    server = realkube.RealKube(directory, assets=Path(os.environ["KUBEBUILDER_ASSETS"]))
+    server = realkube.RealKube(directory)
 
     async def start() -> None:
         await stack.enter_async_context(server)

@@ -1,4 +1,4 @@
-"""kubectl, where there is one: in ``$KUBEBUILDER_ASSETS`` or ``$PATH``."""
+"""kubectl, where there is one: the one built with Kubernetes, or one in ``$PATH``."""
 
 import os
 import re
@@ -9,14 +9,15 @@ from typing import Final
 
 import yaml
 
+from hack.devnode import kubernetes
 from tests.unit.daemonset.manifests import Json
 
-MISSING: Final = "no kubectl in $KUBEBUILDER_ASSETS or $PATH"
+MISSING: Final = "no kubectl: run `make kubernetes`, or put one into $PATH"
 
 _SECONDS: Final = 120.0
 _NOTE: Final = re.compile(r"I\d{4} ")
 """How klog marks what is no warning: that kubectl waited because it asks too much, say."""
-_PLACES = filter(None, (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH")))
+_PLACES = filter(None, (str(kubernetes.assets() or ""), os.environ.get("PATH")))
 PROGRAM: Final = shutil.which("kubectl", path=os.pathsep.join(_PLACES))
 
 

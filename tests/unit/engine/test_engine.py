@@ -73,18 +73,18 @@ class World:
     store: Store
     metrics: Metrics
 
-    async def restarted(self, *, within: float = 5) -> Request:
+    async def restarted(self, *, within: float = 60) -> Request:
         async with asyncio.timeout(within):
             return await self.restarts.requests.get()
 
     async def nothing_restarted(self) -> None:
         """Wait until all that came in has been dealt with; nothing may have been restarted."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not self.engine.idle:  # noqa: ASYNC110 - a property that sources poll, too
                 await asyncio.sleep(0.01)
         assert self.restarts.requests.empty()
 
-    async def condition(self, kind: str, reason: str, *, within: float = 5) -> conditions.Condition:
+    async def condition(self, kind: str, reason: str, *, within: float = 60) -> conditions.Condition:
         async with asyncio.timeout(within):
             return await self.said.wait_for(builders.POD, kind, reason)
 
@@ -119,6 +119,7 @@ def make(store: Store, metrics: Metrics) -> World:
         metrics=metrics,
         classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
         now=lambda: 200.0,
+        monotonic=lambda: 50.0,  # a storm is one moment, however busy the machine
     )
     return World(
         engine, faults, ledger, publisher, pods, devices, holders, events, said, processes, restarts, store, metrics
