@@ -23,7 +23,7 @@ from common.kube import client as kube
 from hack.devnode import node
 from tests.fakes import outside
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ async def test_custom_resources_follow_their_definition(api: client.KubeClient, 
     definitions = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
     await api.create(definitions, definition)
     things = paths.collection("things", namespace=namespace, group=group)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it says Established
             if await _is_served(api, things):
                 break

@@ -156,8 +156,8 @@ async def test_of_two_leaders_one_takes_a_request(api: client.KubeClient, namesp
     (request,) = [each for each in store.store.requests() if each.namespace == namespace]
     async with running(api) as other:
         taken = await asyncio.gather(
-            store.store.take(request, restarts.new_round(namespace, epoch=5), timeout=5.0),
-            other.store.take(request, restarts.new_round(namespace, epoch=6), timeout=5.0),
+            store.store.take(request, restarts.new_round(namespace, epoch=5), timeout=60.0),
+            other.store.take(request, restarts.new_round(namespace, epoch=6), timeout=60.0),
         )
     assert sorted(each.durable for each in taken) == [False, True]
 

@@ -170,7 +170,7 @@ async def test_exec_gives_output_and_exit_code(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.run()
 
-    result = await node.cri.exec_sync(container_id, ECHO, timeout=5)
+    result = await node.cri.exec_sync(container_id, ECHO, timeout=60)
 
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
 
@@ -181,7 +181,7 @@ async def test_exec_in_an_exited_container_fails(node: Node) -> None:
     await node.cri.stop_container(container_id, grace=0)
 
     with pytest.raises(errors.CallFailed):
-        await node.cri.exec_sync(container_id, ("/bin/true",), timeout=5)
+        await node.cri.exec_sync(container_id, ("/bin/true",), timeout=60)
 
 
 async def test_probe_finds_config_and_events(node: Node) -> None:

@@ -11,7 +11,7 @@ from tests.contract.cri.node import Node
 
 async def _until(queue: "asyncio.Queue[ContainerEvent]", kind: EventKind) -> list[ContainerEvent]:
     told: list[ContainerEvent] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not told or told[-1].kind is not kind:
             told.append(await queue.get())
     return told

@@ -146,7 +146,7 @@ class Cluster:
         """Make a container that runs ``obeying`` exit with that code."""
         async with self.runtime() as runtime:
             command = ("sh", "-c", f"echo {exit_code} > /tmp/exit")
-            await runtime.exec_sync(newest(await self.containers(pod, name)).id, command, timeout=5)
+            await runtime.exec_sync(newest(await self.containers(pod, name)).id, command, timeout=60)
 
     async def _follow(self, pod: Json) -> AsyncGenerator[Json, None]:
         selector = {"fieldSelector": f"metadata.name={pod['metadata']['name']}"}

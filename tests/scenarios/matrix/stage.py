@@ -178,7 +178,7 @@ class Stage:
 
     async def _hooked(self, container: ContainerId) -> int:
         """Return how often postStart has run in a container: its record is in the container's own file system."""
-        answer = await self.eyes.cri.exec_sync(container, ("cat", pods.HOOKED), timeout=10)
+        answer = await self.eyes.cri.exec_sync(container, ("cat", pods.HOOKED), timeout=60)
         return len(answer.stdout.splitlines())
 
     async def _control(self, what: str) -> None:

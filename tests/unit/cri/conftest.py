@@ -80,7 +80,7 @@ class Reports:
             wanted = (item for item in self.seen[after:] if item.state is state and containing in item.message)
             return next(wanted, None)
 
-        async with self._changed, asyncio.timeout(20):
+        async with self._changed, asyncio.timeout(60):
             await self._changed.wait_for(lambda: found() is not None)
         status = found()
         assert status is not None

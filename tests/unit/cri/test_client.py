@@ -148,7 +148,7 @@ async def test_a_runtime_that_comes_back_is_found_again(server: CriServer, cri: 
         await cri.list_containers()
     await server.start()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
             with contextlib.suppress(errors.RuntimeUnavailable):
                 found = await cri.list_containers()

@@ -28,7 +28,7 @@ class Watched:
 
     async def steps(self, count: int) -> list[ContainerEvent]:
         """Wait for that many steps."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return [await self._queue.get() for _ in range(count)]
 
 

@@ -107,7 +107,7 @@ async def test_a_missing_socket_is_unknown_and_degraded_until_kubelet_comes(
         assert await client.list() == UNKNOWN
         assert await client.get(P) == UNKNOWN
         [status] = reports
-        async with kubelet, asyncio.timeout(10):
+        async with kubelet, asyncio.timeout(60):
             async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
                 if (await client.list()).known:
                     break

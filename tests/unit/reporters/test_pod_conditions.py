@@ -60,13 +60,13 @@ class Bench:
         return {item["type"]: item for item in found["status"].get("conditions", ())}
 
     async def flush(self) -> None:
-        assert await self.reporter.flush(timeout=10)
+        assert await self.reporter.flush(timeout=60)
 
 
 @contextlib.asynccontextmanager
 async def running(tmp_path: Path, **options: Any) -> AsyncIterator[Bench]:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
         client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
     ):
