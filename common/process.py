@@ -48,6 +48,15 @@ def go_first() -> None:
         log.info("process.not_first", error=error.strerror)
 
 
+def helper_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line of a helper process of ours.
+
+    ``-P``: modules are not looked for in the working directory. kubemend runs as root, and whoever owns the directory
+    that it is started in would otherwise have their ``agent`` package run in place of ours.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
 def registry() -> CollectorRegistry:
     """Return a registry that has what the process itself costs."""
     made = CollectorRegistry()

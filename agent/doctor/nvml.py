@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from agent.doctor import nvml_probe
 from agent.doctor.checks import Check, Result
 from agent.sources.nvml import presence, reader, statuses
 from agent.sources.nvml.child import Child
-from common import own_thread
+from common import own_thread, process
 from common.parts import PartState, PartStatus
 
 GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
@@ -88,7 +87,7 @@ def _stopped(status: PartStatus) -> Sequence[Check]:
 
 async def _ask(hang_deadline: float) -> nvml_probe.Message:
     """Run the probe and return its first message. Raises OSError when it cannot be started."""
-    argv = [sys.executable, "-m", nvml_probe.__name__, str(hang_deadline)]
+    argv = process.helper_command(nvml_probe.__name__, str(hang_deadline))
     with _child(argv) as child:
         await child.connect()
         try:

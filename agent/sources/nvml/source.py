@@ -6,7 +6,6 @@ Everything here waits on events of the worker's pipes; no NVML call is ever made
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,7 +23,7 @@ from agent.sources.nvml.child import Child
 from agent.sources.nvml.protocol import DevicesAnswer, EndReason
 from agent.sources.nvml.questions import Questions, Unknown
 from agent.sources.nvml.telling import OnInventory, Teller
-from common import aio
+from common import aio, process
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -216,7 +215,7 @@ class NvmlSource:
     def _argv(self) -> list[str]:
         given = {option.name: getattr(self._periods, option.name) for option in fields(poller.Options)}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        return [sys.executable, "-m", "agent.sources.nvml.worker", *flags]
+        return process.helper_command("agent.sources.nvml.worker", *flags)
 
     async def _listen(self, child: Child) -> EndReason | None:
         """Take in the worker's messages until it ends."""
