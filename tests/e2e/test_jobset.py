@@ -1,7 +1,8 @@
 """A JobSet of ours, with real containers, from its creation to its completion, through all that may befall it.
 
 On stand-ins by default; on a real kube-apiserver, real kubelets and the real Job controller where
-`make kubernetes` has built them. One cluster and one JobSet for all of it: what comes later must work after what came before.
+`make kubernetes` has built them. One cluster and one JobSet for all of it: what comes later must work after what came
+before.
 """
 
 import os
