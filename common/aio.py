@@ -58,10 +58,19 @@ class Backoff:
 
 
 async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
-    """Do works side by side, and return what they return in their order. One alone needs no task of its own."""
+    """Do works side by side, and return what they return in their order. One alone needs no task of its own.
+
+    What one of them raises is raised when all have ended: nobody goes on with what another one is still at.
+    """
     if len(works) == 1:
         return [await works[0]]
-    return await asyncio.gather(*works)
+    results = await asyncio.gather(*works, return_exceptions=True)
+    done: list[_T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
 
 
 async def ticks(*, period: float) -> AsyncIterator[None]:

@@ -372,8 +372,7 @@ ROWS: Final[Sequence[Row]] = (
                 "timeseries",
                 (
                     Query("sum(increase(kubemend_findings_lost_total[$window]))", "findings lost"),
-                    Query("sum(increase(kubemend_gang_defects_total[$window]))", "defects of ours, gangs"),
-                    Query("sum(increase(kubemend_jobset_defects_total[$window]))", "defects of ours, JobSets"),
+                    Query("sum(increase(kubemend_contained_failures_total[$window]))", "defects of ours"),
                     Query(
                         "sum(increase(kubemend_rounds_begun_without_record_total[$window]))", "rounds without a record"
                     ),

@@ -239,11 +239,11 @@ ALERTS: Final[Sequence[Alert]] = (
         "An Event of the pod that failed last, and the controller's log event gang.decided, say which gang and why.",
     ),
     Alert(
-        "KubemendControllerDefect",
+        "KubemendDefect",
         CRITICAL,
-        "increase(kubemend_gang_defects_total[15m]) > 0 or increase(kubemend_jobset_defects_total[15m]) > 0",
-        "The controller {{ $labels.pod }} has given up a gang, a round or a JobSet for a defect of its own.",
-        "The log events gang.defect, round.defect and jobset.defect have the traceback. Please report it.",
+        "increase(kubemend_contained_failures_total[15m]) > 0",
+        "{{ $labels.pod }} has given up work on one thing ({{ $labels.part }}) for a defect of its own.",
+        "The log event work.failed has the traceback, what it was about and where. Please report it.",
     ),
     Alert(
         "KubemendRoundsWithoutRecord",

@@ -46,7 +46,7 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
-from common import aio, process
+from common import aio, contained, process
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 from common.web import WebServer
@@ -114,7 +114,8 @@ async def _run_parts(
         return catalog.action(FaultKey(kind, code))
 
     def devices_changed() -> None:
-        plugins.look()
+        with contained.within(contained.Part.DEVICE, "what plugins say"):
+            plugins.look()
         publisher.holders_changed()
 
     watching = await Watching.of(

@@ -13,12 +13,15 @@ from typing import Any, Final, Self
 import structlog
 from aiohttp import web
 
+from agent.actuator import progress
 from agent.app import peers
 from agent.app.feed import Feed
 from agent.control import client, events, messages
 from agent.engine.requests import NoSuchPodError, PodsUnknownError, Requests
 from agent.model.workloads import ContainerRef
 from agent.restart import asking, options
+from agent.restart.admission import Decision, Reason, Verb
+from common import contained
 from common.web import ListenError
 
 log = structlog.get_logger(__name__)
@@ -95,7 +98,11 @@ class ControlServer:
     async def _carry_out(self, job: _Job) -> None:
         stopped = True
         try:
-            await self._requests.carry_out(job.asked, target=job.target, who=job.who, followed=job.feed)
+            with contained.within(contained.Part.REQUEST, job.target) as work:
+                await self._requests.carry_out(job.asked, target=job.target, who=job.who, followed=job.feed)
+            if work.error is not None:
+                refusal = Decision(Verb.REFUSE, Reason.INTERNAL, contained.why(work.error))
+                job.feed.tell(progress.Decided(refusal))
             stopped = False
         finally:
             job.feed.end(stopped=stopped)

@@ -14,11 +14,14 @@ from agent.coordination.inbox import Inbox, StaleLeaderError
 from agent.coordination.metrics import HubMetrics
 from agent.coordination.outbox import Outbox
 from agent.coordination.troubles import Rank, Trouble, TroubleError
-from common import aio
+from common import aio, contained
 from common.parts import PartState, PartStatus
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 log = structlog.get_logger(__name__)
+
+
+_OUR_DEFECT = "a defect of ours: work.failed in the log has the traceback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ class Connection:
         found: list[Trouble] = []
         for address in after(addresses, latest):
             latest = address
-            trouble = await self._talk(address)
+            trouble = Trouble(f"what the hub at {address} was to be told, or said, was not understood", _OUR_DEFECT)
+            with contained.within(contained.Part.HUB, address):
+                trouble = await self._talk(address)
             if self._welcomed_at is not None:
                 lasted = asyncio.get_running_loop().time() - self._welcomed_at
                 self._welcomed_at = None

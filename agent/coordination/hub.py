@@ -6,6 +6,7 @@ Without a hub the agent works alone. So nobody waits for anything here but at th
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from agent.coordination import ports
@@ -23,7 +24,7 @@ from agent.coordination.verdicts import Verdicts
 from agent.model.rounds import FaultKind, Order, Standing, Taken
 from agent.model.workloads import ContainerRef, PodRef, PodUid
 from agent.restart import admission
-from common import aio
+from common import aio, contained
 from common.parts import PartStatus
 
 
@@ -111,7 +112,7 @@ class Hub:
 
             def failed(failure: Failure) -> None:
                 guarded = rounds.guarding(failure.container) if self._is_heard else None
-                work = self._desk.tell(failure, guarded=guarded)
+                work = self._tell(failure, guarded)
                 tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
             def changed(uid: PodUid) -> None:
@@ -142,6 +143,10 @@ class Hub:
             await members.until_known()
             aio.spawn_eternal(tasks, self._sampler(outbox).run(), name="gang-samples")
             aio.spawn_eternal(tasks, self._connection.run(), name="hub-connection")
+
+    async def _tell(self, failure: Failure, guarded: "AbstractAsyncContextManager[asyncio.Event] | None") -> None:
+        with contained.within(contained.Part.FAULT, failure.container.ref):
+            await self._desk.tell(failure, guarded=guarded)
 
     @property
     def _is_heard(self) -> bool:

@@ -11,6 +11,7 @@ from agent.coordination.metrics import IN, HubMetrics
 from agent.coordination.troubles import Rank, Trouble, TroubleError
 from agent.model.rounds import Order
 from agent.model.workloads import PodRef, PodUid
+from common import contained
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -58,7 +59,8 @@ class Inbox:
         elif body == "welcome":
             return _leader(message.welcome)
         else:
-            self._obey(message, body)
+            with contained.within(contained.Part.HUB, body):
+                self._obey(message, body)
         return None
 
     def _obey(self, message: pb.HubMessage, body: str) -> None:

@@ -12,6 +12,8 @@ from agent.cri.errors import CriError
 from agent.cri.events import ContainerEvent, EventKind
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, PodView
 from agent.sources.pods import PodChange, PodChangeKind
+from common import contained
+from common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +72,12 @@ class Members:
     def all(self) -> tuple[Member, ...]:
         """Return every member."""
         uids = [*self._pods.pods(), *self._leaving]
-        return tuple(found for uid in uids if (found := self.member(uid)) is not None)
+        found = []
+        for uid in uids:
+            with contained.within(Part.MEMBER, uid):
+                if (member := self.member(uid)) is not None:
+                    found.append(member)
+        return tuple(found)
 
     def member(self, uid: PodUid) -> Member | None:
         """Return a pod as a member; None when it is none, or is gone."""
@@ -96,7 +103,9 @@ class Members:
                 self._known.set()
                 tasks.create_task(self._newcomers(), name="gang-newcomers")
                 while True:
-                    self._take(await steps.get(), tasks)
+                    step = await steps.get()
+                    with contained.within(Part.MEMBER, step.container.ref):
+                        self._take(step, tasks)
         finally:
             unsubscribe()
 
@@ -136,6 +145,10 @@ class Members:
 
     async def _ask(self, view: ContainerView, *, at: float | None) -> None:
         """Ask the runtime how a container has ended, at ``at`` (Unix time; None: the runtime knows that, too)."""
+        with contained.within(Part.MEMBER, view.ref):
+            await self._find_out(view, at=at)
+
+    async def _find_out(self, view: ContainerView, *, at: float | None) -> None:
         try:
             info = await self._runtime.container_info(view.id)
         except CriError as error:
@@ -147,6 +160,10 @@ class Members:
 
     async def _look_at(self, pod: PodView) -> None:
         """Learn how the newest containers of a member have ended while nobody looked."""
+        with contained.within(Part.MEMBER, pod.ref):
+            await self._learn_of(pod)
+
+    async def _learn_of(self, pod: PodView) -> None:
         if membership.gang_of(pod) is None:
             return
         for view in membership.newest(self._of(pod.ref.uid)).values():

@@ -12,6 +12,7 @@ from agent.model.devices import GpuUuid
 from agent.model.loads import Load
 from agent.model.rounds import Standing
 from agent.model.workloads import PodUid
+from common import contained
 from common.pb.coordination.v1 import coordination_pb2 as pb
 
 MOST: Final = 1024
@@ -123,10 +124,15 @@ class Outbox:
 
     async def next(self) -> pb.AgentMessage | None:
         """Wait for something to say and return it, the most urgent first. None: all has been said, and we leave."""
-        while (message := self._pick()) is None and not self._leaving:
+        while (message := self._picked()) is None and not self._leaving:
             self._something.clear()
             await self._something.wait()
         return message
+
+    def _picked(self) -> pb.AgentMessage | None:
+        while True:
+            with contained.within(contained.Part.HUB, "something to be told"):  # it is not picked again
+                return self._pick()
 
     def _pick(self) -> pb.AgentMessage | None:
         if self._hello_due:
@@ -144,6 +150,10 @@ class Outbox:
         self._hello_due = False
         about, members = self._introduction, self._members.all()
         self._forget()
+        worded = []
+        for member in members:
+            with contained.within(contained.Part.MEMBER, member.pod):
+                worded.append(wire.member(member))
         self._told = {member.pod.uid: member for member in members}
         self._faults.say_again()
         return pb.AgentMessage(
@@ -153,7 +163,7 @@ class Outbox:
                 instance=about.instance,
                 agent_version=about.version,
                 epoch=about.epoch(),
-                members=map(wire.member, members),
+                members=worded,
                 results=[wire.result(each, self._told.get(each.pod.uid)) for each in about.standings()],
                 can_hold=about.can_hold,
             )
@@ -163,13 +173,14 @@ class Outbox:
         while self._changed:
             uid = next(iter(self._changed))
             del self._changed[uid]
-            change = self._members.change(uid, told=self._told.get(uid))
-            if isinstance(change, Member):
-                self._told[uid] = change
-            elif change is not None:
-                del self._told[uid]
-            if change is not None:
-                return wire.change(change)
+            with contained.within(contained.Part.MEMBER, uid):
+                change = self._members.change(uid, told=self._told.get(uid))
+                if isinstance(change, Member):
+                    self._told[uid] = change
+                elif change is not None:
+                    del self._told[uid]
+                if change is not None:
+                    return wire.change(change)
         return None
 
     def _sampled(self) -> pb.AgentMessage | None:

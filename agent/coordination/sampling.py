@@ -7,7 +7,7 @@ from agent.coordination.outbox import Loads, Outbox
 from agent.model.devices import GpuUuid
 from agent.model.loads import Load
 from agent.model.workloads import PodUid
-from common import aio
+from common import aio, contained
 
 PERIOD: Final = 5.0
 """Seconds between two samples."""
@@ -29,8 +29,9 @@ class Sampler:
     async def run(self) -> None:
         """Sample for ever."""
         async for _ in aio.ticks(period=self._period):
-            if self._outbox.is_open and (taken := await self._sample()):
-                self._outbox.samples(taken)
+            with contained.within(contained.Part.MEMBER, "samples of all"):
+                if self._outbox.is_open and (taken := await self._sample()):
+                    self._outbox.samples(taken)
 
     async def _sample(self) -> Loads:
         """Return the loads of devices by the member that holds them. Of an instance of a GPU nothing can be told."""

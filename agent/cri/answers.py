@@ -202,7 +202,7 @@ def verbose_info(info: Mapping[str, str], *, endpoint: str) -> Mapping[str, Any]
         return {}
     try:
         return _object(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.InvalidAnswer(f"the verbose status is not JSON ({error})", where=endpoint) from error
 
 

@@ -59,6 +59,10 @@ class Act(abc.ABC):
         """Return the same act for another try: what was seen before the first no longer holds."""
 
     @abc.abstractmethod
+    def bare(self) -> "Act":
+        """Return the same act without all that was gathered for it: enough to take it back, and to make nothing."""
+
+    @abc.abstractmethod
     async def resolve(self, outcome: Outcome) -> Outcome:
         """Look again after the end: a copy that kubelet has started since goes, or takes over."""
 
@@ -149,6 +153,9 @@ class SwapAct(Act):
     def again(self) -> Act:
         return replace(self, swaps=tuple(replace(swap, seen=None) for swap in self.swaps))
 
+    def bare(self) -> Act:
+        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
+
     async def resolve(self, outcome: Outcome) -> Outcome:
         swapper = self.outside.actuators.swap
         again = outcomes.together(
@@ -225,6 +232,9 @@ class PodAct(Act):
 
     def again(self) -> Act:
         return self
+
+    def bare(self) -> Act:
+        return replace(self, materials=None, pod=None, sweep=None)
 
     async def released(self) -> None:
         """What kubelet has started it looks after itself."""

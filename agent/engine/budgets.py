@@ -12,7 +12,7 @@ from agent.history.store import COUNT_SECONDS, Store
 from agent.model.workloads import ContainerRef, PodView
 from agent.restart import admission, counts, intents, options
 from agent.restart.device_budget import ON_DEVICE
-from common import budgets
+from common import budgets, contained
 
 
 class Budgets:
@@ -109,7 +109,8 @@ class BudgetGauges(Collector):
         begun = budgets.noted_by(self._budgets.all(), now=now)
         for uid in {each.pod for each in begun}:
             if (pod := self._pods.pods().get(uid)) is not None:
-                self._add_pod(of_workload, pod, past=counts.of_pod(begun, uid), now=now)
+                with contained.within(contained.Part.RESTART, pod.ref):  # else nothing at all could be scraped
+                    self._add_pod(of_workload, pod, past=counts.of_pod(begun, uid), now=now)
         for device in {each.device for each in begun if each.device is not None}:
             left = ON_DEVICE.left(counts.on_device(begun, device), now=now)
             if left < ON_DEVICE.limit:

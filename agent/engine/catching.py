@@ -12,7 +12,8 @@ from agent.cri.events import ContainerEvent, EventKind
 from agent.engine import ports
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodRef, PodUid
 from agent.restart import members
-from common import aio
+from common import aio, contained
+from common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -132,21 +133,29 @@ class Catcher:
         while True:
             event = await changes.get()
             self.changed.set()
-            view = event.container
-            if not self._holding.takes(view.ref.name) or view.id in self._holding.spared:
-                continue
-            if event.kind is EventKind.CREATED and view.restart_id is None:
-                await self._holding.expect(view.id)
-            elif event.kind is EventKind.STARTED:
-                self._catch(view)
+            with contained.within(Part.CONTAINER, event.container.ref):
+                await self._take(event)
+
+    async def _take(self, event: ContainerEvent) -> None:
+        view = event.container
+        if not self._holding.takes(view.ref.name) or view.id in self._holding.spared:
+            return
+        if event.kind is EventKind.CREATED and view.restart_id is None:
+            await self._holding.expect(view.id)
+        elif event.kind is EventKind.STARTED:
+            self._catch(view)
 
     def _catch(self, view: ContainerView) -> None:
         foreign = view.restart_id is None
         if foreign:
             self.strangers.add(view.id)
-        task = asyncio.create_task(self._holding.hold(view.id, foreign=foreign), name=f"catch {view.ref}")
+        task = asyncio.create_task(self._hold(view, foreign=foreign), name=f"catch {view.ref}")
         self._catching.add(task)
         task.add_done_callback(self._catching.discard)
+
+    async def _hold(self, view: ContainerView, *, foreign: bool) -> None:
+        with contained.within(Part.CONTAINER, view.ref):
+            await self._holding.hold(view.id, foreign=foreign)
 
     async def _watch_pod(self) -> None:
         pods, uid = self._outside.pods, self._pod.uid

@@ -5,8 +5,9 @@ goes into a task of its own, so that one stuck container never delays the next f
 """
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -25,6 +26,8 @@ from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.workloads import ContainerRef
 from agent.sources.processes import ProcFs
+from common import contained
+from common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -87,10 +90,11 @@ class Engine:
         """Handle findings for ever."""
         async with asyncio.TaskGroup() as tasks:
             for device in self._ledger.devices():
-                tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
-                self._lost.found(device, tasks, earlier=True)
-                for noted in self._questions.unanswered(device):
-                    tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
+                with contained.within(Part.DEVICE, device):
+                    tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
+                    self._lost.found(device, tasks, earlier=True)
+                    for noted in self._questions.unanswered(device):
+                        tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
             while True:
                 batch = await self._next_batch()
                 self._in_hand += len(batch)
@@ -108,11 +112,17 @@ class Engine:
 
     async def _take(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
         """Fold them all and say so; act when the verdicts are on disk."""
-        noted = [self._note(finding) for finding in batch if self._is_worth_noting(finding)]
+        noted = []
+        for finding in batch:
+            with contained.within(Part.FINDING, f"{finding.title} on {finding.device}"):
+                if self._is_worth_noting(finding):
+                    noted.append(self._note(finding))
         await self._ledger.save()
-        self._lost.leave_those_back()
+        with contained.within(Part.DEVICE, "those that are back"):
+            self._lost.leave_those_back()
         for each in noted:
-            self._act(each, tasks)
+            with contained.within(Part.FINDING, f"{each.finding.title} on {each.device}"):
+                self._act(each, tasks)
 
     def _is_worth_noting(self, finding: Finding) -> bool:
         return not (_is_of_old(finding) or self._is_no_news(finding) or self._of_no_device(finding))
@@ -187,16 +197,27 @@ class Engine:
 
     async def _mend(self, noted: Noted) -> None:
         """See one app-class fault through, to the end of what it hit."""
-        try:
-            over = await self._faults.mend(noted)
-        finally:
-            self._in_hand -= 1
-        await over()
-        if self._faults.is_over(noted):
-            self._app_gone(noted.finding, text=f"what {noted.finding.title} hit has ended")
+        finding, about = noted.finding, f"{noted.finding.title} on {noted.device}"
+        # Where it cannot be told what was hit, it is over when no holder is older than the fault.
+        over: Callable[[], Awaitable[None]] = functools.partial(
+            self._faults.replaced, noted.device, since=finding.observed_at
+        )
+        with contained.within(Part.FAULT, about):
+            try:
+                over = await self._faults.mend(noted)
+            finally:
+                self._in_hand -= 1
+        with contained.within(Part.FAULT, about) as ending:
+            await over()
+        if self._faults.is_over(noted) and not ending.failed:
+            self._app_gone(finding, text=f"what {finding.title} hit has ended")
 
     async def _earlier_fault(self, device: str) -> None:
         """An app-class fault that an earlier agent left: over when no holder is older than the fault."""
+        with contained.within(Part.FAULT, device):
+            await self._until_replaced(device)
+
+    async def _until_replaced(self, device: str) -> None:
         since: float | None = None
         while (latest := self._latest_app_fault(device)) is not None and latest != since:
             since = latest  # another one may come while this is waited for
@@ -213,6 +234,10 @@ class Engine:
 
     async def _ask_driver(self, noted: Noted) -> None:
         """The table leaves it to the driver: ask it now rather than at the next poll."""
+        with contained.within(Part.FAULT, f"{noted.finding.title} on {noted.device}"):
+            await self._until_licensed(noted)
+
+    async def _until_licensed(self, noted: Noted) -> None:
         if not await self._questions.licensed(noted):
             return
         # The driver's None is the licence to start a new process on the device: now it is an app-class fault.

@@ -10,7 +10,7 @@ from agent.engine.ledger import HealthLedger
 from agent.health.catalog import Catalog
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind, Source
-from common import aio
+from common import aio, contained
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -55,17 +55,21 @@ class Fading:
             return
         read_for = self._clock() - self._read_since
         for device in self._ledger.devices():
-            for latch in self._ledger.latches(device):
-                silence = self._catalog.over_after(latch.key)
-                if silence is not None and min(read_for, self._now() - latch.last_seen) >= silence:
-                    self._submit(
-                        Finding(
-                            source=Source.KERNEL_LOG,
-                            kind=FindingKind.FAULT_OVER,
-                            code=latch.kind.value,
-                            device=ports.locator(device),
-                            action=ActionClass.NONE,
-                            observed_at=self._now(),
-                            text=f"{latch.title} has not been seen for {silence:.0f} s",
-                        )
+            with contained.within(contained.Part.DEVICE, device):
+                self._look_at(device, read_for=read_for)
+
+    def _look_at(self, device: str, *, read_for: float) -> None:
+        for latch in self._ledger.latches(device):
+            silence = self._catalog.over_after(latch.key)
+            if silence is not None and min(read_for, self._now() - latch.last_seen) >= silence:
+                self._submit(
+                    Finding(
+                        source=Source.KERNEL_LOG,
+                        kind=FindingKind.FAULT_OVER,
+                        code=latch.kind.value,
+                        device=ports.locator(device),
+                        action=ActionClass.NONE,
+                        observed_at=self._now(),
+                        text=f"{latch.title} has not been seen for {silence:.0f} s",
                     )
+                )

@@ -21,6 +21,7 @@ from agent.model.workloads import ContainerRef, ContainerView
 from agent.podresources import answers
 from agent.restart import admission
 from agent.sources.processes import ProcessFacts, ProcFs
+from common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +136,8 @@ class AppFaults:
         if found.restart:
             await asyncio.sleep(self._patience.root_cause)
         for target in found.restart:
-            await self._restarts.handle(await self._request(noted, target))
+            with contained.within(contained.Part.FAULT, target):
+                await self._restarts.handle(await self._request(noted, target))
         return over
 
     def is_over(self, noted: Noted) -> bool:

@@ -20,6 +20,7 @@ from agent.model.rounds import FaultKind
 from agent.model.workloads import ContainerId, ContainerRef, PodRef
 from agent.podresources import answers
 from agent.restart import admission
+from common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -96,19 +97,20 @@ class Hangs:
                 tasks.create_task(work, name=f"mend hang of {hang.target}")
 
     async def _mend(self, hang: Hang, *, restarts: Restarts, still_hung: Callable[[], Awaitable[str]]) -> None:
-        try:
-            held = answers.held_by(hang.target, await self._holders.current(max_age=1.0))
-            await restarts.handle(
-                Request(
-                    target=hang.target,
-                    cause=functools.partial(self._cause, hang, held),
-                    devices=held,
-                    withdrawn=still_hung,
-                    kind=FaultKind.HANG,
+        with contained.within(contained.Part.HANG, hang.target):
+            try:
+                held = answers.held_by(hang.target, await self._holders.current(max_age=1.0))
+                await restarts.handle(
+                    Request(
+                        target=hang.target,
+                        cause=functools.partial(self._cause, hang, held),
+                        devices=held,
+                        withdrawn=still_hung,
+                        kind=FaultKind.HANG,
+                    )
                 )
-            )
-        finally:
-            self._in_hand.discard(hang.container_id)
+            finally:
+                self._in_hand.discard(hang.container_id)
 
     def _cause(self, hang: Hang, held: frozenset[GpuUuid] | None) -> admission.Cause:
         """A hang on a device that needs more than a restart is not mended by one."""

@@ -20,6 +20,7 @@ from agent.model.findings import Finding
 from agent.model.rounds import Taken
 from agent.model.workloads import ContainerId, ContainerRef, ContainerView
 from agent.restart import admission
+from common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +76,10 @@ class LostDevices:
             self._told = {container: where for container, where in self._told.items() if where != device}
 
     async def _tell_of_all(self, device: str, *, earlier: bool) -> None:
+        with contained.within(contained.Part.FAULT, device):
+            await self._tell_who_is_hit(device, earlier=earlier)
+
+    async def _tell_who_is_hit(self, device: str, *, earlier: bool) -> None:
         await asyncio.sleep(self._settle)
         if (loss := self._loss(device)) is None:
             return
@@ -95,8 +100,9 @@ class LostDevices:
             action=self._ledger.worst_action({device}, inventory=self._devices.inventory),
             device=device,
         )
-        taken = await self._tell(container.ref, cause)
-        log.info("device.lost", container=str(container.ref), device=device, cause=cause.code, taken=taken.value)
+        with contained.within(contained.Part.FAULT, container.ref):
+            taken = await self._tell(container.ref, cause)
+            log.info("device.lost", container=str(container.ref), device=device, cause=cause.code, taken=taken.value)
 
     def _loss(self, device: str) -> Latch | None:
         """Return what says that a device is lost, a cause rather than its effects; None when nothing does."""

@@ -42,6 +42,8 @@ class Word(enum.Enum):
 
 _NEVER_RUN = (Word.SUPERSEDED, Word.DELETED)
 
+INTERNAL = admission.Reason.INTERNAL.value
+
 BEFORE_RELEASE = (Phase.STOPPING, Phase.STOPPED)
 
 _LET_GO_AS = {
@@ -288,6 +290,17 @@ class Member:
         """Hold what has been started already, but for what is to end."""
         if self._word is None:
             await self._catcher.hold_what_runs(self._over)
+
+    async def fail(self, why: str) -> None:
+        """Tell that a defect of ours keeps it from going on. What stands still stays so until the round is over."""
+        if self.standing.phase not in (Phase.FAILED, Phase.RUNNING, Phase.SELF_RELEASED, Phase.GONE):
+            self.stand(Phase.FAILED, reason=INTERNAL, detail=why)
+        await self._over.wait()
+
+    def drop(self) -> None:
+        """Let go whatever is held, though not even that could be told."""
+        self._word = self._word if self._word is not None else Word.ABORTED
+        self._let_go()
 
     def come_to_an_end(self) -> None:
         """Whatever has become of it, it is not on its way any more: nobody waits for ever for a word on it."""

@@ -12,6 +12,7 @@ from agent.model.devices import GpuUuid
 from agent.model.workloads import ContainerId
 from agent.restart.gates import DeviceUse
 from agent.restart.intents import Strategy
+from common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +63,8 @@ class Newcomers:
         """Look for ever, while some are expected."""
         while True:
             await self._some.wait()
-            await self._look()
+            with contained.within(contained.Part.DEVICE, "those of restarted containers"):
+                await self._look()
             if not self._expected:
                 self._some.clear()
             await asyncio.sleep(self._period)  # NVML has no event for a new process
@@ -83,5 +85,10 @@ class Newcomers:
                 self._expected.remove(each)
 
     def _containers(self, use: DeviceUse) -> frozenset[ContainerId]:
-        processes = (self._processes.look(each.pid) for each in use.processes)
-        return frozenset(each.container for each in processes if each is not None and each.container is not None)
+        found: set[ContainerId] = set()
+        for each in use.processes:
+            with contained.within(contained.Part.DEVICE, f"pid {each.pid}"):
+                process = self._processes.look(each.pid)
+                if process is not None and process.container is not None:
+                    found.add(process.container)
+        return frozenset(found)

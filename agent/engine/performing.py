@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -18,7 +18,7 @@ from agent.engine.acts import Act
 from agent.engine.budgets import Counted
 from agent.engine.metrics import Metrics
 from agent.engine.newcomers import Newcomers
-from agent.engine.recovery import STALE_AFTER
+from agent.engine.recovery import STALE_AFTER, taken_back
 from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
 from agent.model import rounds
@@ -27,8 +27,14 @@ from agent.model.findings import FindingKind
 from agent.model.workloads import PodUid
 from agent.restart import admission, steps, verification
 from agent.restart.gates import Verdict
+from common import contained
+from common.contained import Part as Kind
 
 log = structlog.get_logger(__name__)
+
+
+async def _nothing() -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +122,16 @@ class Performer:
             containers = sorted(act.names)
             act.followed.tell(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
             with self._act_noted():
-                await visit.remembered()
-                outcome = await self._to_the_end(act)
-            if part is not None:
-                outcome = await part.hold(act, outcome)
+                outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
-            await self._conclude(done, devices=devices, visit=visit)
+            await self._see_off(done, part=part, devices=devices, visit=visit)
 
     async def take_up(self, act: Act, *, cause: admission.Cause, part: Part) -> None:
         """See an act through that an earlier agent has begun for a round. It is in the journal already."""
         async with self._outside.actuators.gates.around(act.entries, devices=frozenset()) as visit:
             with self._act_noted():
                 outcome = await self._to_the_end(act)
-            outcome = await part.hold(act, outcome)
-            await self._conclude(_Done(act, cause, outcome, in_round=True), devices=None, visit=visit)
+            await self._see_off(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
 
     @contextlib.contextmanager
     def hurried(self, pod: PodUid) -> Iterator[None]:
@@ -155,7 +157,28 @@ class Performer:
             if self._acting == 0:
                 self.quiet.set()
 
-    async def _to_the_end(self, act: Act) -> Outcome:
+    async def _see_off(
+        self, done: _Done, *, part: Part | None, devices: frozenset[GpuUuid] | None, visit: Visit
+    ) -> None:
+        """Hold it as long as its round wants, and conclude it. Its intents are closed whatever we come upon."""
+        try:
+            if part is not None:
+                done = replace(done, outcome=await part.hold(done.act, done.outcome))
+            await self._conclude(done, devices=devices, visit=visit)
+        except Exception:
+            if done.outcome.result is not Result.UNFINISHED:
+                await self._close(done)
+            raise
+
+    async def _to_the_end(self, act: Act, *, remembered: Callable[[], Awaitable[None]] = _nothing) -> Outcome:
+        """Carry it out, once what is to be remembered is; where we come upon a defect of ours, take it back."""
+        with contained.within(Kind.RESTART, act.target) as work:
+            await remembered()
+            return await self._carried_out(act)
+        assert work.error is not None
+        return await taken_back(act, why=contained.why(work.error))
+
+    async def _carried_out(self, act: Act) -> Outcome:
         """Carry it out, again while the runtime stays away; what has grown stale is taken back where that is safe."""
         clock = asyncio.get_running_loop().time
         begun = clock()
@@ -182,7 +205,9 @@ class Performer:
         if done.outcome.result.restarted:
             begun = asyncio.get_running_loop().time()
             self._expect(done, devices=devices, visit=visit)
-            verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
+            verified = None
+            with contained.within(Kind.VERIFICATION, done.act.target):
+                verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
             if verified is None:
                 log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
                 if done.in_round:

@@ -101,6 +101,13 @@ def without_material(outside: ports.Outside, intent: intents.Intent) -> acts.Act
     return acts.SwapAct(outside=outside, target=intent.target, restart_count=0, swaps=(acts.Swap(intent, None),))
 
 
+def bare(outside: ports.Outside, intent: intents.AnyIntent) -> acts.Act:
+    """Return what can be done about a restart without looking at anything that it was made from."""
+    if isinstance(intent, intents.PodIntent):
+        return acts.PodAct(outside=outside, target=intent.target, restart_count=0, intent=intent)
+    return without_material(outside, intent)
+
+
 async def _prepare_swap(
     outside: ports.Outside,
     decision: admission.Decision,

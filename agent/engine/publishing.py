@@ -12,6 +12,8 @@ from agent.engine.ledger import HealthLedger, gpu_keys
 from agent.model.devices import GpuUuid
 from agent.model.verdicts import Verdict
 from agent.model.workloads import Allocations, ContainerRef, PodRef
+from common import contained
+from common.contained import Part
 
 _ANY_AGE = 3600.0
 _FRESH = 0.5
@@ -78,18 +80,23 @@ class Publisher:
             self._wake.clear()
             fresh = self._holders_changed or not on_time
             self._holders_changed = False
-            self.publish(await self._holders.current(max_age=_FRESH if fresh else _ANY_AGE))
+            with contained.within(Part.CONDITION, "all pods"):
+                self.publish(await self._holders.current(max_age=_FRESH if fresh else _ANY_AGE))
 
     def publish(self, allocations: Allocations) -> None:
         """Say it once. Without an answer from kubelet nothing is said about holders: what was said before stays."""
         self._forget_named()
         concerned = self._concerned(allocations)
         for pod, names in concerned.items():
-            near = self._nics.near(names) - names
-            for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
-                self._reporter.set(pod, condition)
+            with contained.within(Part.CONDITION, pod):
+                self._publish_of(pod, names)
         if self._node is not None:
             self._node.publish(_by_device(concerned) if allocations.known else None)
+
+    def _publish_of(self, pod: PodRef, names: set[str]) -> None:
+        near = self._nics.near(names) - names
+        for condition in conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
+            self._reporter.set(pod, condition)
 
     def _forget_named(self) -> None:
         """Forget pods that are gone, for nobody could be told of them any more, and those whose device is well."""
@@ -106,10 +113,11 @@ class Publisher:
         for ref, held in held_devices(allocations, pods=self._pods).items():
             concerned[ref.pod] |= gpu_keys(held, inventory=self._devices.inventory)
         for item in allocations.items:
-            pod = self._pods.by_name(item.namespace, item.pod_name)
-            nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
-            if pod is not None and nics:
-                concerned[pod.ref] |= nics
+            with contained.within(Part.CONDITION, f"{item.namespace}/{item.pod_name}"):
+                pod = self._pods.by_name(item.namespace, item.pod_name)
+                nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
+                if pod is not None and nics:
+                    concerned[pod.ref] |= nics
         for pod_ref, device in self._named:
             concerned[pod_ref].add(self._ledger.name(device))
         return concerned

@@ -25,7 +25,7 @@ from agent.model.devices import GpuUuid
 from agent.model.findings import FindingKind
 from agent.model.workloads import ContainerRef
 from agent.restart import admission, asking, budget, clone
-from common import budgets
+from common import budgets, contained
 
 log = structlog.get_logger(__name__)
 
@@ -125,8 +125,11 @@ class Restarts:
         """Carry one request to its end. A second one for the same container meanwhile is the same request.
 
         But for a fault that hit the successor already: that is a request of its own. A fault is first told to whoever
-        restarts gangs.
+        restarts gangs. A defect of ours that the request comes upon ends this request alone.
         """
+        await self._contained(request, self._handle)
+
+    async def _handle(self, request: Request) -> None:
         if request.part is not None:
             await self._until_decided(request)
             return
@@ -140,10 +143,25 @@ class Restarts:
         under_way = self._for_faults if request.asked is None else self._for_people
         followers = under_way[request.target] = Followers(request.followed, cause=request.cause)
         try:
-            await self._until_decided(replace(request, followed=followers))
+            await self._contained(replace(request, followed=followers), self._until_decided)
         finally:
             del under_way[request.target]
             followers.end()
+
+    async def _contained(self, request: Request, work: Callable[[Request], Awaitable[None]]) -> None:
+        with contained.within(contained.Part.RESTART, request.target) as done:
+            await work(request)
+        if done.error is not None:
+            with contained.within(contained.Part.RESTART, request.target):
+                self._tell_of_defect(request, done.error)
+
+    def _tell_of_defect(self, request: Request, error: Exception) -> None:
+        """Say on the pod that nothing more is done. Its cause may be what cannot be told any more."""
+        cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
+        with contained.within(contained.Part.RESTART, request.target):
+            cause = request.cause()
+        refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.INTERNAL, contained.why(error))
+        self._announce(replace(request, cause=lambda: cause), refusal)
 
     async def take_up(self, act: Act, *, cause: admission.Cause, part: Part) -> None:
         """See a restart through that an earlier agent has begun for a round."""

@@ -8,7 +8,7 @@ import structlog
 from agent.history.store import HistoryError, Store
 from agent.model.rounds import Record
 from agent.model.workloads import PodUid
-from common import aio
+from common import aio, contained
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,8 @@ class Records:
             notes, self._to_note = self._to_note, {}
             gone, self._gone = self._gone, set()
             try:
-                await self._store.note(*notes.values(), gone=gone)
+                with contained.within(contained.Part.RECORD, f"{len(notes)} records", passing=(HistoryError,)):
+                    await self._store.note(*notes.values(), gone=gone)
                 backoff.reset()
             except HistoryError as error:
                 log.error("round.not_written", error=str(error))

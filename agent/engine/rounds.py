@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 import structlog
@@ -20,7 +20,7 @@ from agent.cri.errors import CriError
 from agent.engine import ports, preparing
 from agent.engine.catching import until_dead
 from agent.engine.guards import Guards
-from agent.engine.members import BEFORE_RELEASE, Clocks, Member, Word
+from agent.engine.members import BEFORE_RELEASE, INTERNAL, Clocks, Member, Word
 from agent.engine.metrics import Metrics
 from agent.engine.orders import Bounds, Knowledge, Orders, refuse
 from agent.engine.restarts import Restarts
@@ -30,7 +30,8 @@ from agent.model.rounds import Order, OrderKind, Phase, Record, Standing
 from agent.model.workloads import ContainerId, ContainerView, PodRef, PodUid, PodView
 from agent.restart import admission
 from agent.restart.members import Selection
-from common import aio
+from common import aio, contained
+from common.contained import Part
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +77,16 @@ class Rounds:
         """See one member through a round: stopped, held, let go, verified. Lives as long as that takes.
 
         Idempotent by round and pod: said again it renews the hold, and tells where the member stands. Of another round
-        it takes the pod over.
+        it takes the pod over. A defect of ours that this comes upon ends this member's part alone, and is told.
         """
+        with contained.within(Part.ROUND, f"{order.round} {order.pod}") as work:
+            await self._carry_out(order, told=told)
+        if work.error is not None and (order.round, order.pod) not in self._records.all:
+            with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
+                why = contained.why(work.error)
+                told(Standing(order.round, PodRef("", "", order.pod), Phase.FAILED, reason=INTERNAL, detail=why))
+
+    async def _carry_out(self, order: Order, *, told: Told) -> None:
         pod = await self._pod(order)
         key = order.round, order.pod
         if (member := self._members.get(key)) is not None:
@@ -152,17 +161,24 @@ class Rounds:
         marked = await self._freezer.take_over(keep=held)
         for record in records:
             uid = record.pod.uid
-            found = marked.get(uid, {})
-            let_go = not all(found.values())
-            if newest[uid] is not record:
-                self._records.forget_one(record)  # a later round has had the pod, and what is frozen there
-            elif uid in held and not let_go:
-                self._take_up(record, frozen=found)
-            else:
-                for container_id in found:
-                    self._freezer.thaw(container_id)  # the last of those that were being let go
-                self._records.note(_over(record, let_go=let_go))
+            with contained.within(Part.ROUND, record.pod) as work:
+                self._load(record, frozen=marked.get(uid, {}), newest=newest[uid] is record, held=uid in held)
+            if work.failed:
+                for container_id in marked.get(uid, {}):
+                    with contained.within(Part.ROUND, container_id):
+                        self._freezer.thaw(container_id)
         return frozenset(member.pod.uid for member in self._taken_up)
+
+    def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
+        let_go = not all(frozen.values())
+        if not newest:
+            self._records.forget_one(record)  # a later round has had the pod, and what is frozen there
+        elif held and not let_go:
+            self._take_up(record, frozen=frozen)
+        else:
+            for container_id in frozen:
+                self._freezer.thaw(container_id)  # the last of those that were being let go
+            self._records.note(_over(record, let_go=let_go))
 
     async def run(self) -> None:
         """Go on with what was taken up, and write down where members stand, for ever."""
@@ -206,14 +222,23 @@ class Rounds:
         return member
 
     async def _see_through(self, member: Member, work: Callable[[], Awaitable[None]]) -> None:
-        async with member.at_work():
-            await work()
-            member.come_to_an_end()
-        self._ended.extend(member.ended)
-        if member.word is Word.DELETED:
-            await member.until_gone()
-        if self._members.get(key := (member.order.round, member.order.pod)) is member:
-            del self._members[key]
+        try:
+            with contained.within(Part.ROUND, member.pod) as whole:
+                async with member.at_work():
+                    with contained.within(Part.ROUND, member.pod) as done:
+                        await work()
+                        member.come_to_an_end()
+                    if done.error is not None:
+                        await member.fail(contained.why(done.error))
+            if whole.failed:
+                with contained.within(Part.ROUND, member.pod):
+                    member.drop()
+            self._ended.extend(member.ended)
+            if member.word is Word.DELETED:
+                await member.until_gone()
+        finally:
+            if self._members.get(key := (member.order.round, member.order.pod)) is member:
+                del self._members[key]
 
     async def _go(self, member: Member, pod: PodView) -> None:
         await self._restart_unless_refused(member, pod)

@@ -15,7 +15,7 @@ from agent.health import fold
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind, Source
 from agent.restart.gates import DeviceUse
-from common import aio
+from common import aio, contained
 
 log = structlog.get_logger(__name__)
 
@@ -61,10 +61,14 @@ class Suspects:
     async def look(self) -> None:
         """Look once at every device that is suspect."""
         for device in self._ledger.devices():
-            for latch in self._ledger.latches(device):
-                if latch.kind in fold.SUSPICIONS and (why := await self._over(device, latch)):
-                    kind = FindingKind.FAULT_OVER
-                    self._tell(kind, code=latch.kind.value, device=device, text=why, action=ActionClass.NONE)
+            with contained.within(contained.Part.DEVICE, device):
+                await self._look_at(device)
+
+    async def _look_at(self, device: str) -> None:
+        for latch in self._ledger.latches(device):
+            if latch.kind in fold.SUSPICIONS and (why := await self._over(device, latch)):
+                kind = FindingKind.FAULT_OVER
+                self._tell(kind, code=latch.kind.value, device=device, text=why, action=ActionClass.NONE)
 
     async def _over(self, device: str, latch: fold.Latch) -> str:
         """Return what speaks against a suspicion; empty while nothing does, or the driver does not answer."""

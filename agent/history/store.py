@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS begun (
     pod_uid TEXT NOT NULL, containers TEXT NOT NULL, device TEXT, at REAL NOT NULL, fault_at REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS begun_by_time ON begun (at);
+CREATE TABLE IF NOT EXISTS replays (
+    intent TEXT PRIMARY KEY, begun INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, why TEXT
+);
 CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (
     round TEXT NOT NULL, pod_uid TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (round, pod_uid)
@@ -35,6 +38,12 @@ CREATE TABLE IF NOT EXISTS rounds (
 """
 _KEEP_SECONDS = 7 * 24 * 3600.0
 _EPOCH = "epoch"
+QUARANTINED = "Quarantined"
+"""The outcome of an intent that is not replayed any more, as its replay fails."""
+_MOST_FAILED = 2
+"""Replays of one intent that may fail."""
+_MOST_BEGUN = 5
+"""Replays of one intent at which the agent may die in a row. Most such deaths have other causes."""
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget looks back further."""
 
@@ -104,12 +113,59 @@ class Store:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
+            connection.execute("DELETE FROM replays WHERE intent = ?", (intent_id,))
             connection.execute("DELETE FROM intents WHERE closed_at < ?", (now - _KEEP_SECONDS,))
+            connection.execute("DELETE FROM replays WHERE intent NOT IN (SELECT id FROM intents)")
             # What lies that far in the future was noted by a clock that has been set back since.
             kept = (now - COUNT_SECONDS, now + COUNT_SECONDS)
             connection.execute("DELETE FROM begun WHERE at NOT BETWEEN ? AND ?", kept)
 
         await self._do(write)
+
+    async def replay_begins(self, intent_id: str) -> bool:
+        """Note on the disk that an intent is about to be replayed; False: this was begun too often, do not.
+
+        Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> bool:
+            connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
+            connection.execute("UPDATE replays SET begun = begun + 1 WHERE intent = ?", (intent_id,))
+            return _replays(connection, intent_id)[0] <= _MOST_BEGUN
+
+        return await self._do(write)
+
+    async def replay_ended(self, intent_id: str, *, failed: bool) -> bool:
+        """Note that this agent has outlived the replay; return whether it has failed too often by now.
+
+        Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> bool:
+            connection.execute(
+                "UPDATE replays SET begun = 0, failed = failed + ? WHERE intent = ?", (int(failed), intent_id)
+            )
+            return _replays(connection, intent_id)[1] >= _MOST_FAILED
+
+        return await self._do(write)
+
+    async def quarantine(self, intent_id: str, *, why: str, now: float) -> None:
+        """Close an intent that cannot be replayed. It is kept for a week, with ``why``. Raises HistoryError."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (why, intent_id))
+            connection.execute(
+                "UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, QUARANTINED, intent_id)
+            )
+
+        await self._do(write)
+
+    async def quarantined(self) -> frozenset[str]:
+        """Return the ids of the intents that are kept and not replayed. Raises HistoryError."""
+        rows = await self._do(
+            lambda connection: connection.execute("SELECT id FROM intents WHERE outcome = ?", (QUARANTINED,)).fetchall()
+        )
+        return frozenset(intent_id for (intent_id,) in rows)
 
     async def unfinished(self) -> tuple[intents.AnyIntent, ...]:
         """Return the intents that were begun and never closed, oldest first.
@@ -205,6 +261,11 @@ class Store:
             raise HistoryError(
                 f"cannot write the state file {self._path}: {error}; free disk space or mend --state-dir"
             ) from error
+
+
+def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:
+    row = connection.execute("SELECT begun, failed FROM replays WHERE intent = ?", (intent_id,)).fetchone()
+    return (0, 0) if row is None else (row[0], row[1])
 
 
 def _put_record(connection: sqlite3.Connection, record: rounds.Record) -> None:

@@ -14,7 +14,7 @@ import structlog
 from agent.model.verdicts import Health, Verdict
 from agent.reporters import resource_slices, taint_rules
 from agent.reporters.taint_rules import Rule
-from common import aio
+from common import aio, contained
 from common.kube import client, errors, paths
 from common.parts import PartState, PartStatus
 
@@ -84,10 +84,11 @@ class DeviceTaintReporter:
         while True:
             self._news.clear()
             try:
-                if self._served is None:
-                    self._served = await self._discover()
-                if self._served is not None:
-                    await self._converge(self._served)
+                with contained.within(contained.Part.TAINT, self._node, passing=(errors.KubeError,)):
+                    if self._served is None:
+                        self._served = await self._discover()
+                    if self._served is not None:
+                        await self._converge(self._served)
             except errors.KubeError as error:
                 if isinstance(error, errors.NotFoundError):
                     self._served = None  # what was there may have been switched off

@@ -17,7 +17,7 @@ from agent.model.announcements import Announcement
 from agent.model.workloads import PodRef
 from agent.reporters import event_objects
 from agent.reporters.allowances import Allowances
-from common import aio
+from common import aio, contained
 from common.kube import client, errors
 from common.parts import PartState, PartStatus
 
@@ -117,7 +117,12 @@ class EventReporter:
         self._report(PartStatus(PartState.IDLE, "nothing has happened yet"))
         while True:
             series = await self._next()
-            if not await self._attempt(series):
+            told = True
+            with contained.within(contained.Part.EVENT, series.announcement.about) as work:
+                told = await self._attempt(series)
+            if work.failed:
+                self._dealt_with(series, Outcome.DROPPED)
+            if not told:
                 series.not_before = asyncio.get_running_loop().time()  # others first
                 await self._backoff.wait()
 

@@ -18,7 +18,7 @@ from agent.model.conditions import Condition
 from agent.model.workloads import PodRef, PodUid, PodView
 from agent.reporters import status_conditions
 from agent.reporters.status_conditions import StatusConditions
-from common import aio
+from common import aio, contained
 from common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
@@ -186,6 +186,13 @@ class PodConditionReporter:
         self._count(entry)
 
     async def _attempt(self, entry: _Pod) -> Outcome:
+        """Write once. What a defect of ours keeps from being written counts as said, until the pod changes."""
+        with contained.within(contained.Part.CONDITION, entry.ref):
+            return await self._write(entry)
+        entry.status.known = {**(entry.status.known or {}), **entry.status.desired}
+        return Outcome.REFUSED
+
+    async def _write(self, entry: _Pod) -> Outcome:
         try:
             async with self._slots:
                 wrote = await status_conditions.write(self._api, entry.status, now=self._clock())

@@ -79,6 +79,7 @@ class Reason(enum.Enum):
     LEFT_TO_GANG = "LeftToGang"
     CANNOT_HOLD = "CannotHold"
     ROUND_OVER = "RoundOver"
+    INTERNAL = "Internal"
 
 
 @dataclass(frozen=True, slots=True)

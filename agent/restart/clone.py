@@ -6,8 +6,9 @@ know is a refusal, never dropped: a container that silently lost a mount or a de
 """
 
 import base64
+import contextlib
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -84,8 +85,9 @@ def successor(
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "ContainerStatus(verbose) carries no info.config")
     rest = {key: value for key, value in config.items() if key != "envs"}
     clone = _parsed(rest, api_pb2.ContainerConfig())
-    clone.envs.extend(_environment(config.get("envs") or [], runtime_env=runtime_env))
-    count = _restart_count(clone) + 1
+    with _understanding():
+        clone.envs.extend(_environment(config.get("envs") or [], runtime_env=runtime_env))
+        count = _restart_count(clone) + 1
     clone.metadata.attempt = intent.old_attempt + 1
     clone.annotations[RESTART_COUNT_ANNOTATION] = str(count)
     clone.annotations[RESTART_ID_ANNOTATION] = intent.id
@@ -111,6 +113,15 @@ def _parsed(config: Mapping[str, Any], message: _Config) -> _Config:
     except json_format.ParseError as error:
         raise CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, str(error)) from error
     return message
+
+
+@contextlib.contextmanager
+def _understanding() -> Iterator[None]:
+    """Whatever is not formed as CRI has it is a refusal."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CloneRefusedError(CloneRefusal.UNKNOWN_FIELD, repr(error)) from error
 
 
 def _restart_count(config: api_pb2.ContainerConfig) -> int:

@@ -12,7 +12,7 @@ import structlog
 from agent.cri import client, errors, events
 from agent.cri.events import ContainerEvent
 from agent.model.workloads import ContainerId, ContainerView, PodUid
-from common import aio
+from common import aio, contained
 from common.parts import PartState, PartStatus
 from common.pb.runtime.v1 import api_pb2
 
@@ -103,10 +103,15 @@ class ContainerWatch:
         audit_at = loop.time() + first_audit
         while True:
             message = await ahead.next(until=audit_at)
-            if message is not None and (seen := events.read(message)) is not None:
-                self._publish(self._ledger.observe(seen))
+            if message is not None:
+                with contained.within(contained.Part.CONTAINER, message.container_id):
+                    self._take(message)
             if loop.time() >= audit_at:
                 audit_at = loop.time() + await self._audit()
+
+    def _take(self, message: api_pb2.ContainerEventResponse) -> None:
+        if (seen := events.read(message)) is not None:
+            self._publish(self._ledger.observe(seen))
 
     async def _audit(self) -> float:
         """List, and return after how many seconds to list again.

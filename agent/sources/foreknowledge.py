@@ -15,7 +15,7 @@ from agent.cri.answers import ContainerInfo
 from agent.cri.errors import CriError
 from agent.cri.events import ContainerEvent, EventKind
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, PodView, SandboxId
-from common import gangs
+from common import contained, gangs
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +68,9 @@ class Foreknowledge:
                 await asyncio.sleep(self._settled)
                 self._started.clear()
                 for view in self._events.containers():
-                    if view.state is ContainerState.RUNNING and view.id not in self._asked and self._matters(view):
-                        await self._ask(view)
+                    with contained.within(contained.Part.CONTAINER, view.ref):
+                        if view.state is ContainerState.RUNNING and view.id not in self._asked and self._matters(view):
+                            await self._ask(view)
 
     async def _follow(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         self._started.set()  # there may be some already

@@ -22,6 +22,7 @@ from agent.restart import options
 from agent.sources import thread_states
 from agent.sources.container_inside import CannotLookInsideError, Inside
 from agent.sources.processes import ProcFs
+from common import contained
 from common.own_thread import OwnThread
 
 log = structlog.get_logger(__name__)
@@ -69,7 +70,8 @@ class Watch:
         """Look for ever."""
         try:
             while True:
-                await self.look()
+                with contained.within(contained.Part.HEARTBEAT, self.view.ref):
+                    await self.look()
                 await asyncio.sleep(heartbeat.until_next_look(self.heart, timeout=self.wish.timeout))
         finally:
             self._thread.close(last=self._look_no_longer)

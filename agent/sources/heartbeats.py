@@ -25,6 +25,7 @@ from agent.restart import options
 from agent.sources.heartbeat_watch import Runtime, Watch
 from agent.sources.pods import PodChange
 from agent.sources.processes import ProcFs
+from common import contained
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -136,7 +137,8 @@ class HeartbeatSource:
                 self._to_save.set()
         for container, (view, wish) in wanted.items():
             if container not in self._watches:
-                self._begin(view, wish, tasks)
+                with contained.within(contained.Part.HEARTBEAT, view.ref):
+                    self._begin(view, wish, tasks)
         self._tell_status()
 
     def _begin(self, view: ContainerView, wish: options.Heartbeat, tasks: asyncio.TaskGroup) -> None:
@@ -155,7 +157,11 @@ class HeartbeatSource:
     def _wanted(self) -> Iterator[tuple[ContainerView, options.Heartbeat]]:
         pods = self._pods.pods()
         self._refused = {uid: why for uid, why in self._refused.items() if uid in pods}
-        wishes = {uid: wishes for uid, pod in pods.items() if (wishes := self._wishes(pod)) is not None}
+        wishes: dict[PodUid, options.Options] = {}
+        for uid, pod in pods.items():
+            with contained.within(contained.Part.HEARTBEAT, pod.ref):
+                if (wish := self._wishes(pod)) is not None:
+                    wishes[uid] = wish
         self._asked = frozenset(wishes)
         for view in self._events.containers():
             asked = wishes.get(view.ref.pod.uid)

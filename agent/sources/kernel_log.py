@@ -21,7 +21,7 @@ from agent.health.catalog import Catalog
 from agent.health.line_findings import Seen
 from agent.model.findings import Finding
 from agent.sources import kmsg_readers, pci_tree
-from common import aio
+from common import aio, contained
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -170,7 +170,8 @@ class KernelLogSource:
                 lost += max(seq - last.seq - 1, 0)
             last = Cursor(self._boot_id, seq, usec)
             if kernel_lines.may_matter(raw):
-                self._read(raw, offset=offset)
+                with contained.within(contained.Part.RECORD, f"kernel log record {seq}"):
+                    self._read(raw, offset=offset)
         self._account(read=len(batch.records), lost=lost, malformed=malformed)
         if last is not None and last != self._cursor:
             self._cursor = last

@@ -14,7 +14,7 @@ import structlog
 
 from agent.model.workloads import PHASES_OVER, PodUid, PodView
 from agent.restart import admission
-from common import gangs
+from common import contained, gangs
 from common.kube import errors, paths
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,10 @@ class OwnerLookup:
             while True:
                 changed.clear()
                 for pod in self._to_be_asked(pods.pods()):
-                    await self._ask(pod, counting=False)
+                    with contained.within(contained.Part.OWNER, pod.ref) as work:
+                        await self._ask(pod, counting=False)
+                    if work.failed:
+                        self._known[pod.ref.uid] = _Known(due=asyncio.get_running_loop().time() + _REFRESHED)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRIED):
                         await changed.wait()

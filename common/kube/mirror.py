@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.kube import client, errors, watching
 from common.kube.transport import Json
 from common.parts import PartState, PartStatus
@@ -126,7 +126,7 @@ class Mirror(Generic[T]):
             async for page in pages:
                 version = page.resource_version
                 for obj in page.items:
-                    uid, value = self._reduced(obj)
+                    uid, value = self._reduced_alone(obj)
                     if value is not None:
                         listed[uid] = value
         for uid in self._items.keys() - listed.keys():
@@ -146,7 +146,7 @@ class Mirror(Generic[T]):
         return version
 
     def _take(self, event: watching.WatchEvent) -> None:
-        uid, value = self._reduced(event.object)
+        uid, value = self._reduced_alone(event.object)
         if event.type is watching.EventType.DELETED or value is None:
             self._drop(uid, last=value)
         else:
@@ -163,6 +163,13 @@ class Mirror(Generic[T]):
             log.warning("mirror.not_understood", path=self._path, name=name, error=repr(error))
             return uid, self._items.get(uid)
 
+    def _reduced_alone(self, obj: Json) -> tuple[str, T | None]:
+        """Whatever else the reading of one object raises is a defect of ours, and ends nothing but that."""
+        uid = str((obj.get("metadata") or {}).get("uid", ""))
+        with contained.within(contained.Part.OBJECT, f"{self._path} {uid}"):
+            return self._reduced(obj)
+        return uid, self._items.get(uid)
+
     def _put(self, uid: str, value: T) -> None:
         before = self._items.get(uid)
         self._items[uid] = value
@@ -178,4 +185,5 @@ class Mirror(Generic[T]):
 
     def _tell(self, change: Change[T]) -> None:
         for listener in tuple(self._listeners):
-            listener(change)
+            with contained.within(contained.Part.LISTENER, f"{self._path} {change.uid}"):
+                listener(change)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.kube import client, errors
 from common.kube.transport import Json
 from common.parts import PartState, PartStatus
@@ -63,7 +63,10 @@ class Teller:
                 self._news.clear()
                 await self._news.wait()
             story = self._stories[0]
-            if self._clock() - story.at > self._keep or await self._told(story):
+            dealt_with = True
+            with contained.within(contained.Part.EVENT, story.body.get("reason")):
+                dealt_with = self._clock() - story.at > self._keep or await self._told(story)
+            if dealt_with:
                 if self._stories and self._stories[0] is story:  # else it had to make room
                     self._stories.popleft()
             else:

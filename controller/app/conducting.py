@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from common import contained
 from controller.app import story
 from controller.app.outside import Outside
 from controller.app.words import Orders
@@ -81,22 +82,22 @@ class Conducting:
     def _look(self) -> None:
         self._flush = None
         events, self._events = self._events, []
-        try:
+        with contained.within(contained.Part.ROUND, self.id) as work:
             self._perform(machine.advance(self._round, events, now=self._outside.now()))
-        except Exception:
-            log.exception("round.defect", round=self.id)
-            self._give_up()
+        if work.failed:
+            self.give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Fail for a defect of ours. Agents let go by themselves what they hold."""
         outside = self._outside
-        outside.metrics.defects.inc()
         self.drop()
-        restart = outside.restarts.restarts().get(self.id)
-        told = restart.status if restart is not None else {}
-        why = "a defect of the controller; its log has the traceback"
-        outside.restarts.set_status(self.id, story.failed(told, reason=story.INTERNAL, why=why, now=outside.now()))
-        self._over(self, ())
+        with contained.within(contained.Part.ROUND, self.id):
+            restart = outside.restarts.restarts().get(self.id)
+            told = restart.status if restart is not None else {}
+            why = "a defect of the controller; its log has the traceback"
+            outside.restarts.set_status(self.id, story.failed(told, reason=story.INTERNAL, why=why, now=outside.now()))
+        with contained.within(contained.Part.ROUND, self.id):
+            self._over(self, ())
 
     def _perform(self, advance: Advance) -> None:
         before, self._round = self._round, advance.round

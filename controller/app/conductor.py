@@ -1,14 +1,16 @@
 """What a leader does: hear agents and the API server, keep a desk for each gang, and conduct their rounds."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
-from common import aio
+from common import aio, contained
+from common.contained import Part
 from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app import conducting, garbage, story, words
@@ -93,7 +95,8 @@ class Conductor:
         if hello.epoch > self._term.epoch:  # ours it may have from us
             self._term.raise_above(hello.epoch)
         for result in hello.results:
-            self._standing(session, result)
+            with contained.within(Part.ROUND, f"{result.round} {result.pod.name}"):
+                self._standing(session, result)
         self._tell_node(session.node)  # after these: what they answer need not be said again
 
     def told(self, session: Session, message: pb.AgentMessage) -> None:
@@ -102,11 +105,13 @@ class Conductor:
             case "fault":
                 self._fault(session, message.fault)
             case "result":
-                self._standing(session, message.result)
+                with contained.within(Part.ROUND, f"{message.result.round} {message.result.pod.name}"):
+                    self._standing(session, message.result)
             case "samples":
-                samples = [words.sample(each) for each in message.samples.devices]
-                self._stragglers.take(samples)
-                self._outside.gpus.take(samples)
+                with contained.within(Part.STRAGGLER, session.node):
+                    samples = [words.sample(each) for each in message.samples.devices]
+                    self._stragglers.take(samples)
+                    self._outside.gpus.take(samples)
             case _:
                 pass  # what a member looks like is the API server's word; attempts are only for people who listen in
 
@@ -121,14 +126,18 @@ class Conductor:
         log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
         if outcome is Outcome.GONE:
             for each in rounds:
-                each.take(PodGone(pod.uid))
+                with contained.within(Part.ROUND, each.id):
+                    each.take(PodGone(pod.uid))
 
     async def _take_up(self) -> None:
         for restart in self._outside.restarts.unfinished():
-            await self._outside.restarts.resume(restart, epoch=self._term.epoch)
-            assert restart.gang is not None
-            if self._is_on(restart):
-                self._resume(restart, self._desk(restart.gang))
+            with contained.within(Part.ROUND, restart.id) as work:
+                await self._outside.restarts.resume(restart, epoch=self._term.epoch)
+                assert restart.gang is not None
+                if self._is_on(restart):
+                    self._resume(restart, self._desk(restart.gang))
+            if work.error is not None:
+                self._not_resumed(restart, why=contained.why(work.error))
         for restart in self._outside.restarts.requests():
             self._request(restart)
 
@@ -150,10 +159,13 @@ class Conductor:
                 return
         except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             why = f"what was kept of it cannot be understood: {error!r}"
+        self._not_resumed(restart, why=why)
+
+    def _not_resumed(self, restart: Restart, *, why: str) -> None:
         log.error("round.not_resumed", round=restart.id, why=why)
-        self._outside.restarts.set_status(
-            restart.id, story.failed(restart.status, reason=story.NOT_RESUMED, why=why, now=now)
-        )
+        with contained.within(Part.ROUND, restart.id):
+            told = story.failed(restart.status, reason=story.NOT_RESUMED, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(restart.id, told)
 
     def _fault(self, session: Session, told: pb.Fault) -> None:
         known = self._faults.get(told.id)
@@ -183,7 +195,13 @@ class Conductor:
         if member is None:
             self._answer(told.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="it is in no gang"))
             return
-        self._desk(member.gang).fault(words.fault(told, gang=member.gang, now=self._outside.now()))
+        desk = self._desk(member.gang)
+        with self._at(desk, member.gang):
+            desk.fault(words.fault(told, gang=member.gang, now=self._outside.now()))
+        asked = self._faults.get(told.id)
+        if asked is not None and asked.reply is None and desk.is_idle:  # it failed before the desk had it
+            detail = "the controller could not decide; its log has the traceback"
+            self._answer(told.id, Reply(pb.FaultAnswer.NOTHING, reason=story.INTERNAL, detail=detail))
 
     def _answer(self, fault_id: str, reply: Reply) -> None:
         asked = self._faults.get(fault_id)
@@ -221,10 +239,19 @@ class Conductor:
         desk = self._desks.get(change.member.gang)
         if desk is None:
             return
-        if change.kind is MemberChangeKind.LEFT:
-            desk.member_left(change.member)
-        else:
-            desk.member_changed(change.member, gone=change.kind is MemberChangeKind.GONE)
+        with self._at(desk, change.member.gang):
+            if change.kind is MemberChangeKind.LEFT:
+                desk.member_left(change.member)
+            else:
+                desk.member_changed(change.member, gone=change.kind is MemberChangeKind.GONE)
+
+    @contextlib.contextmanager
+    def _at(self, desk: Desk, key: GangKey) -> Iterator[None]:
+        """Contain what goes wrong at one desk: that gang's work is given up, and no other's."""
+        with contained.within(Part.GANG, key) as work:
+            yield
+        if work.failed:
+            desk.give_up()
 
     def _node_changed(self, change: NodeChange) -> None:
         self._tell_node(change.name)
@@ -234,19 +261,22 @@ class Conductor:
         told = conducting.node_told(node, outside=self._outside)
         for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
             if gang in self._desks:
-                self._desks[gang].node_changed(told)
+                with self._at(self._desks[gang], gang):
+                    self._desks[gang].node_changed(told)
 
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
             for desk in self._desks_about(restart):
-                desk.withdraw(restart)
+                with contained.within(Part.GANG, restart.id):
+                    desk.withdraw(restart)
         elif restart.is_request:
             self._request(restart)
 
     def _jobset_changed(self, gang: GangKey) -> None:
         if gang in self._desks:
-            self._desks[gang].jobset_changed()
+            with self._at(self._desks[gang], gang):
+                self._desks[gang].jobset_changed()
 
     def _desks_about(self, restart: Restart) -> list[Desk]:
         """Return the desks that may have it: of one that names a pod only the pod knows which."""
@@ -255,6 +285,14 @@ class Conductor:
         return [self._desks[restart.gang]] if restart.gang in self._desks else []
 
     def _request(self, restart: Restart) -> None:
+        with contained.within(Part.GANG, restart.id) as work:
+            self._take(restart)
+        if work.error is not None:
+            with contained.within(Part.GANG, restart.id):
+                told = story.failed({}, reason=story.INTERNAL, why=contained.why(work.error), now=self._outside.now())
+                self._outside.restarts.set_status(restart.id, told)
+
+    def _take(self, restart: Restart) -> None:
         key = self._gang_of(restart)
         if key is None or not self._outside.members.of_gang(key):
             detail = f"there are no pods of {key}" if key is not None else "its target is no gang"
@@ -295,6 +333,7 @@ class Conductor:
         """Forget the desks of gangs that are no more, and what pods held that are no more."""
         async for _ in aio.ticks(period=_TIDY_SECONDS):
             for key, desk in list(self._desks.items()):
-                if desk.is_idle and not self._outside.members.of_gang(key):
-                    del self._desks[key]
+                with contained.within(Part.GANG, key):
+                    if desk.is_idle and not self._outside.members.of_gang(key):
+                        del self._desks[key]
             self._outside.gpus.forget(unless=lambda pod: self._outside.members.by_uid(pod) is not None)

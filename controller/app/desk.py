@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import structlog
 
+from common import contained
+from common.contained import Part
 from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.app import cases, conducting, story
@@ -161,15 +163,15 @@ class Desk:
     async def _decide(self) -> None:
         """Decide until a round is under way or nothing is left to decide."""
         try:
-            while self._cases and self._conducting is None:
-                case = self._cases.next(now=self._outside.now())
-                if case is None:
-                    await self._rest()
-                else:
-                    await self._decide_one(case)
-        except Exception:
-            log.exception("gang.defect", gang=str(self._gang.key))
-            self._give_up()
+            with contained.within(Part.GANG, self._gang.key) as work:
+                while self._cases and self._conducting is None:
+                    case = self._cases.next(now=self._outside.now())
+                    if case is None:
+                        await self._rest()
+                    else:
+                        await self._decide_one(case)
+            if work.failed:
+                self.give_up()
         finally:
             self._deciding = False
 
@@ -191,16 +193,22 @@ class Desk:
             self._cases.remove(case)
             self._turn_down(case, decision)
 
-    def _give_up(self) -> None:
-        """Turn everything down for a defect of ours."""
-        self._outside.metrics.defects.inc()
-        why = "the controller could not decide; its log has the traceback"
+    def give_up(self) -> None:
+        """Turn everything down that waits, and fail the round under way, for a defect of ours."""
         for case in self._cases.take_all():
-            if isinstance(case.cause, Fault):
-                self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=story.INTERNAL, detail=why))
-            elif case.restart is not None:
-                told = story.failed({}, reason=story.INTERNAL, why=why, now=self._outside.now())
-                self._outside.restarts.set_status(case.restart.id, told)
+            with contained.within(Part.GANG, self._gang.key):
+                self._turn_down_for_defect(case)
+        if self._conducting is not None:
+            with contained.within(Part.ROUND, self._conducting.id):
+                self._conducting.give_up()
+
+    def _turn_down_for_defect(self, case: Case) -> None:
+        why = "the controller could not decide; its log has the traceback"
+        if isinstance(case.cause, Fault):
+            self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=story.INTERNAL, detail=why))
+        elif case.restart is not None:
+            told = story.failed({}, reason=story.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(case.restart.id, told)
 
     def _hold(self, case: Case, decision: Decision) -> None:
         """The gang will be restarted, but not yet: its agent leaves the member to us."""

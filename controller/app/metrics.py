@@ -4,6 +4,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from common import contained
 from common.parts import PartState
 from controller.rounds.states import Phase
 
@@ -15,6 +16,7 @@ class Metrics:
     """One instance per process; counters count, gauges show now."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        contained.serve(registry, agent=False)
         self.leads = Gauge("kubemend_controller_leads", "1 while this replica leads.", registry=registry)
         self.part_ready = Gauge(
             "kubemend_part_ready", "1 while that part of the controller works.", ["part"], registry=registry
@@ -76,11 +78,6 @@ class Metrics:
         self.not_durable = Counter(
             "kubemend_rounds_begun_without_record",
             "Rounds that were begun before their Restart object could be written.",
-            registry=registry,
-        )
-        self.defects = Counter(
-            "kubemend_gang_defects",
-            "Gangs that could not be decided about, and rounds that could not go on, for a defect of ours: must be 0.",
             registry=registry,
         )
         self.stragglers = Gauge(

@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.gangs import GangKey
 from controller.app.outside import Outside
 from controller.gangs import stragglers
@@ -51,14 +51,18 @@ class Stragglers:
     def judge(self) -> None:
         """Compare the members of each gang that anything was measured of."""
         for gang, watch in list(self._watches.items()):
-            members = self._outside.members.of_gang(gang)
-            if not members:
-                self._forget(gang)
-                continue
-            self._watches[gang], reports = watch.judged(members.keys(), now=self._outside.now())
-            for report in reports:
-                self._tell(members[report.pod], report)
-            self._show(gang)
+            with contained.within(contained.Part.STRAGGLER, gang):
+                self._judge_one(gang, watch)
+
+    def _judge_one(self, gang: GangKey, watch: stragglers.Watch) -> None:
+        members = self._outside.members.of_gang(gang)
+        if not members:
+            self._forget(gang)
+            return
+        self._watches[gang], reports = watch.judged(members.keys(), now=self._outside.now())
+        for report in reports:
+            self._tell(members[report.pod], report)
+        self._show(gang)
 
     def _tell(self, member: Member, report: Report) -> None:
         log.warning(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from common import contained
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.hub import streams
 from controller.hub.metrics import HubMetrics
@@ -38,7 +39,8 @@ class Roster:
         if self._streams.get(stream.node) is stream:
             del self._streams[stream.node]
             self._metrics.sessions.set(len(self._streams))
-            self._listener.gone(stream)
+            with contained.within(contained.Part.STREAM, stream.node):
+                self._listener.gone(stream)
 
     def end(self, stream: Stream, ending: Ending) -> None:
         """Have a stream end, and take it out at once."""

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from common import aio
+from common import aio, contained
 from controller.hub import streams
 from controller.hub.ports import Session
 from controller.hub.service import Coordination
@@ -138,4 +138,5 @@ class Hub:
 
     async def _review_one(self, stream: streams.Stream, at_once: asyncio.Semaphore) -> None:
         async with at_once:
-            await self._service.review(stream)
+            with contained.within(contained.Part.STREAM, stream.node):
+                await self._service.review(stream)

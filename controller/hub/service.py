@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from common import contained
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.hub import identity, messages, wire
 from controller.hub.hearing import Hearing
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _NAME: Final = pb.DESCRIPTOR.services_by_name["Coordination"].full_name
 _BYTES_OF_A_MESSAGE: Final = 4096
+_ENDS_A_STREAM: Final = (RefusedError, grpc.aio.BaseError)
 _NOT_LEADING: Final = "this replica does not lead: connect to another one"
 
 
@@ -167,17 +169,18 @@ class Coordination:
     def _ending(self, stream: Stream) -> Iterator[None]:
         """End a stream that breaks the rules, or that the listener fails at; nothing else ends with it."""
         try:
-            yield
+            with contained.within(contained.Part.STREAM, stream.node, passing=_ENDS_A_STREAM) as work:
+                yield
         except RefusedError as error:
             self._metrics.refused(error.reason)
             log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))
             stream.end(Ending(Why.REFUSED, error.code, str(error)))
         except grpc.aio.BaseError:
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended under us
-        except Exception:  # one agent's words must not take the hub from all the others
-            self._metrics.refused(Reason.INTERNAL)
-            log.exception("hub.listener_failed", node=stream.node)
-            stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message: see its log"))
+        else:
+            if work.failed:
+                self._metrics.refused(Reason.INTERNAL)
+                stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message: see its log"))
 
     def _check_rate(self, stream: Stream, data: bytes) -> None:
         """Raise RefusedError when an agent says too much; long messages count for several."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from common import aio, joint_part
+from common import aio, contained, joint_part
 from common.kube import client, errors, mirror, paths
 from common.parts import PartState, PartStatus
 from controller.jobset import naming
@@ -101,7 +101,9 @@ class Gates:
         async with board.watching():
             while self._needed or not await self._is_idle():
                 self._news.clear()
-                took = await self._place(board)
+                took = 0.0
+                with contained.within(contained.Part.PLACEMENT, "all that waits"):
+                    took = await self._place(board)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._idle):
                         await self._news.wait()
@@ -209,6 +211,12 @@ class _Board:
 
     async def _let_go(self, pod: Pod, domain: Domain) -> bool:
         """Return whether there is nothing more to be done about it."""
+        with contained.within(contained.Part.PLACEMENT, f"{pod.namespace}/{pod.name}"):
+            return await self._patch(pod, domain)
+        self._going.pop(pod.uid, None)
+        return False
+
+    async def _patch(self, pod: Pod, domain: Domain) -> bool:
         path = paths.pod(pod.namespace, pod.name)
         try:
             async with self._slots:

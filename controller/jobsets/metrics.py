@@ -48,11 +48,6 @@ class JobSetMetrics:
         self.waiting = Gauge(
             "kubemend_jobset_queue_depth", "JobSets that wait for a look, or are looked at.", registry=registry
         )
-        self.defects = Counter(
-            "kubemend_jobset_defects",
-            "Looks at a JobSet that ended in a defect of ours: must be 0.",
-            registry=registry,
-        )
 
     def count(self, what: str, *, namespace: str, name: str) -> None:
         """Count what a plan has brought about."""

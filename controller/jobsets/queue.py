@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.kube import errors
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,6 @@ class Queue:
         self,
         look: Callable[[str], Awaitable[float | None]],
         *,
-        defect: Callable[[], None],
         pace: Pace | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
         parallel: int = _PARALLEL,
@@ -65,12 +64,11 @@ class Queue:
     ) -> None:
         """``look`` returns after how many seconds to come again though nothing happens; None: it need not.
 
-        When it raises, it is tried again after ``backoff``; ``defect`` is called where that is no KubeError.
+        When it raises, it is tried again after ``backoff``; what is no KubeError is a defect of ours, and contained.
         ``parallel`` keys are looked at at once. ``rest`` is how many seconds there are at least from one look at a key
         to the next, where ``pace`` asks for less.
         """
         self._look = look
-        self._defect = defect
         self._pace = pace if pace is not None else Pace()
         self._backoff = backoff
         self._parallel = parallel
@@ -149,8 +147,10 @@ class Queue:
     async def _one(self, key: str, entry: _Entry) -> float | None:
         """Look once. Returns after how many seconds to come again."""
         entry.refused = False
+        again: float | None = None
         try:
-            again = await self._look(key)
+            with contained.within(contained.Part.JOBSET, key, passing=(errors.KubeError,)) as work:
+                again = await self._look(key)
         except (errors.ConflictError, errors.ApiUnavailableError) as error:
             log.info("jobset.again", jobset=key, error=str(error))
             return entry.backoff.next_wait()
@@ -158,9 +158,7 @@ class Queue:
             entry.refused = True
             log.warning("jobset.refused", jobset=key, error=str(error))
             return entry.backoff.next_wait()
-        except Exception:
-            log.exception("jobset.defect", jobset=key)
-            self._defect()
+        if work.failed:
             return entry.backoff.next_wait()
         entry.backoff.reset()
         return again

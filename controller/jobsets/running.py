@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from common import aio, joint_part
+from common import aio, contained, joint_part
 from common.kube import client
 from common.parts import PartStatus
 from controller.jobset.model import ChildJob, JobSet
@@ -65,7 +65,6 @@ class JobSets:
         )
         self._queue = Queue(
             self._reconciler.look,
-            defect=metrics.defects.inc,
             pace=pace,
             backoff=backoff,
             rest=lambda uid: _REST_SECONDS * self._views.size(uid),
@@ -139,16 +138,21 @@ class JobSets:
 
     def _told(self, jobset: JobSet | NotUnderstood) -> None:
         for listener in tuple(self._listeners):
-            listener(jobset.namespace, jobset.name)
+            with contained.within(contained.Part.LISTENER, f"{jobset.namespace}/{jobset.name}"):
+                listener(jobset.namespace, jobset.name)
 
     def _wanted(self) -> Iterator[Wanted]:
         """Yield the Jobs that may want domains, those of the oldest JobSet first."""
         found = (self._views.jobset(uid) for uid in self._gates.needed)
         jobsets = [each for each in found if isinstance(each, JobSet)]
         for jobset in sorted(jobsets, key=lambda each: (each.created_at, each.namespace, each.name)):
-            for job in self._views.jobs(jobset):
-                if job.end is None:
-                    yield Wanted(choosing.seeker(jobset.namespace, job), jobset.uid)
+            yield from self._wanted_by(jobset)
+
+    def _wanted_by(self, jobset: JobSet) -> list[Wanted]:
+        with contained.within(contained.Part.PLACEMENT, f"{jobset.namespace}/{jobset.name}"):
+            jobs = [job for job in self._views.jobs(jobset) if job.end is None]
+            return [Wanted(choosing.seeker(jobset.namespace, job), jobset.uid) for job in jobs]
+        return []
 
     def _tell_of_waiting(self, uid: str, reason: str, message: str) -> None:
         jobset = self._views.jobset(uid)

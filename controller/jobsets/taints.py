@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.kube import client, errors, paths
 from controller.jobset import fields, keeping_off
 from controller.jobset.keeping_off import DeviceFault, NodeState
@@ -58,7 +58,7 @@ class Taints:
             while True:
                 self._news.clear()
                 names = sorted({each.node for each in self._faults.values()} | {*self._tainted()})
-                done = [await self._look(name) for name in names]
+                done = [await self._look_alone(name) for name in names]
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._pause(all_done=all(done))):
                         await self._news.wait()
@@ -72,6 +72,11 @@ class Taints:
             return self._backoff.next_wait()
         self._backoff.reset()
         return self._period
+
+    async def _look_alone(self, name: str) -> bool:
+        with contained.within(contained.Part.NODE, name):
+            return await self._look(name)
+        return True
 
     async def _look(self, name: str) -> bool:
         """Do what is to be done about a node; return False when it has changed meanwhile: it is looked at again."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from common import aio
+from common import aio, contained
 from common.kube import client, errors
 from common.parts import PartState, PartStatus
 from controller.restarts import objects, writing
@@ -129,6 +129,13 @@ class Writer:
 
     async def _converge(self, entry: _Unsaid) -> None:
         """Write until the API server knows all that was said about one object, or never will."""
+        try:
+            with contained.within(contained.Part.RESTART, entry.id):
+                await self._write_all(entry)
+        finally:
+            self._forget(entry)
+
+    async def _write_all(self, entry: _Unsaid) -> None:
         backoff = self._backoff()
         while not entry.is_said:
             try:
@@ -148,7 +155,6 @@ class Writer:
                 self._report(PartStatus(PartState.DEGRADED, error.what, error.mend or _mend(error)))
                 log.warning("restart.not_written", restart=entry.id, error=str(error))
                 await backoff.wait()
-        self._forget(entry)
 
     async def _write(self, entry: _Unsaid) -> None:
         if entry.first is not None:

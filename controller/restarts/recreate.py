@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from common import aio, conditions
+from common import aio, conditions, contained
 from common.kube import by_uid, client, errors, paths, timestamps
 from controller.model.members import PodRef, PodUid
 from controller.model.rounds import Recreate
@@ -108,6 +108,13 @@ class Recreator:
             self._queue = asyncio.Queue()
 
     async def _converge(self, uid: PodUid) -> None:
+        with contained.within(contained.Part.RECREATION, uid) as work:
+            await self._carry_out(uid)
+        if work.failed:
+            self.forget(uid)  # its round asks again
+        self._active.discard(uid)
+
+    async def _carry_out(self, uid: PodUid) -> None:
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
         done: _Wish | None = None
@@ -130,7 +137,6 @@ class Recreator:
             loop.call_later(self._keep, self._expire, uid, wish)
             log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
             self._on_outcome(wanted.pod, outcome, why)
-        self._active.discard(uid)
 
     def _expire(self, uid: PodUid, wish: _Wish) -> None:
         """Forget what was carried out: should the pod still be there, and be asked for, it is tried again."""

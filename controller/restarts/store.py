@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from common import aio, joint_part
+from common import aio, contained, joint_part
 from common.gangs import GangKey
 from common.kube import client, errors, mirror, timestamps
 from common.parts import PartState, PartStatus
@@ -184,7 +184,8 @@ class RestartStore:
             del self._by_id[restart.id]
         self._changed.set()
         for listener in tuple(self._listeners):
-            listener(RestartChange(change.kind, restart))
+            with contained.within(contained.Part.LISTENER, restart.id):
+                listener(RestartChange(change.kind, restart))
 
     async def _sweep(self) -> None:
         """Remove what need not be kept, for ever."""
@@ -194,8 +195,10 @@ class RestartStore:
             now = self._clock()
             found = history.removal(self._by_id.values(), keeping=self._keeping, is_alive=self._is_alive, now=now)
             for restart in found.now:
-                await self._remove(restart)
-            self._close_superseded(now)
+                with contained.within(contained.Part.RESTART, restart.id):
+                    await self._remove(restart)
+            with contained.within(contained.Part.RESTART, "those that others have followed"):
+                self._close_superseded(now)
             self._forget_old_gangs()
             wait = _SWEEP_SECONDS if found.next_at is None else min(found.next_at - now, _SWEEP_SECONDS)
             with contextlib.suppress(TimeoutError):

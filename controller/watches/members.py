@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from common import aio, gangs, joint_part
+from common import aio, contained, gangs, joint_part
 from common.gangs import GangKey
 from common.kube import client, errors, mirror, paths
 from common.parts import PartStatus
@@ -160,19 +160,26 @@ class Members:
         """
         backoff = self._backoff()
         while (member := self._by_uid.get(uid)) is not None and not self._is_watched(uid):
-            try:
-                async with self._slots:
-                    found = await self._api.get(paths.pod(member.pod.namespace, member.pod.name))
-            except errors.NotFoundError:
-                found = {}
-            except errors.KubeError as error:
-                log.warning("members.whereabouts_unknown", pod=str(member.pod), error=str(error))
-                await backoff.wait()
-                continue
-            if self._is_watched(uid):
-                return
+            with contained.within(contained.Part.MEMBER, member.pod):
+                if await self._is_cleared_up(member):
+                    return
+            await backoff.wait()
+
+    async def _is_cleared_up(self, member: Member) -> bool:
+        """Ask once; whether it is known now."""
+        uid = member.pod.uid
+        try:
+            async with self._slots:
+                found = await self._api.get(paths.pod(member.pod.namespace, member.pod.name))
+        except errors.NotFoundError:
+            found = {}
+        except errors.KubeError as error:
+            log.warning("members.whereabouts_unknown", pod=str(member.pod), error=str(error))
+            return False
+        if not self._is_watched(uid):
             there = (found.get("metadata") or {}).get("uid") == uid
             self._drop(member, MemberChangeKind.LEFT if there else MemberChangeKind.GONE)
+        return True
 
     def _is_watched(self, uid: PodUid) -> bool:
         return any(uid in watch.items() for watch in self._watches)
@@ -209,7 +216,8 @@ class Members:
 
     def _tell(self, change: MemberChange) -> None:
         for listener in tuple(self._listeners):
-            listener(change)
+            with contained.within(contained.Part.LISTENER, change.member.pod):
+                listener(change)
 
 
 def _remove_from(index: dict[_Key, dict[PodUid, Member]], key: _Key, uid: PodUid) -> None:

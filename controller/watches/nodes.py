@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import aio
+from common import aio, contained
 from common.kube import client, mirror, paths
 from common.parts import PartStatus
 from controller.jobset import keeping_off
@@ -81,7 +81,8 @@ class Nodes:
 
     def _tell(self, change: NodeChange) -> None:
         for listener in tuple(self._listeners):
-            listener(change)
+            with contained.within(contained.Part.LISTENER, change.name):
+                listener(change)
 
 
 def view(node: Mapping[str, Any]) -> NodeView:

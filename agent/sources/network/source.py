@@ -31,7 +31,7 @@ from agent.sources.network.sockets import Listener
 from agent.sources.network.sysfs import Sysfs
 from agent.sources.network.telling import Teller
 from agent.sources.network.view import View
-from common import aio
+from common import aio, contained
 from common.parts import PartStatus
 
 log = structlog.get_logger(__name__)
@@ -207,8 +207,9 @@ class NetworkSource:
 
     def _take_links(self, message: bytes) -> None:
         for raw in netlink.raw_links(message):
-            if self._view.has_link(raw.index) or self._reader.is_of_device(raw):
-                self._take_link(raw.decode())  # virtual links, most of all on a node full of pods, are not decoded
+            with contained.within(contained.Part.DEVICE, f"link {raw.index}"):
+                if self._view.has_link(raw.index) or self._reader.is_of_device(raw):
+                    self._take_link(raw.decode())  # virtual links, most of all on a node full of pods, are not decoded
 
     def _take_link(self, link: Link) -> None:
         if self._view.take_link(link):
@@ -265,7 +266,8 @@ class NetworkSource:
             self._memory = memory
             self._remember(memory)
         for change in changes:
-            self._teller.tell(change)
+            with contained.within(contained.Part.DEVICE, type(change).__name__):
+                self._teller.tell(change)
 
 
 def _without(memory: NicMemory, ignored: frozenset[str]) -> NicMemory:

@@ -23,7 +23,7 @@ from agent.sources.nvml.child import Child
 from agent.sources.nvml.protocol import DevicesAnswer, EndReason
 from agent.sources.nvml.questions import Questions, Unknown
 from agent.sources.nvml.telling import OnInventory, Teller
-from common import aio, process
+from common import aio, contained, process
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -226,10 +226,9 @@ class NvmlSource:
                     self._on_beat(call)
                 case protocol.Snapshot():
                     self._on_snapshot(message)
-                case protocol.XidEvent():
-                    self._teller.xid(message)
-                case protocol.DeviceEvent():
-                    self._teller.event(message, clock=asyncio.get_running_loop().time())
+                case protocol.XidEvent() | protocol.DeviceEvent():
+                    with contained.within(contained.Part.DEVICE, type(message).__name__):
+                        self._on_event(message)
                 case protocol.DevicesAnswer():
                     self._questions.answer(message)
                 case protocol.DriverAbsent():
@@ -255,6 +254,12 @@ class NvmlSource:
                 return
             yield protocol.decode(line)
 
+    def _on_event(self, event: protocol.XidEvent | protocol.DeviceEvent) -> None:
+        if isinstance(event, protocol.XidEvent):
+            self._teller.xid(event)
+        else:
+            self._teller.event(event, clock=asyncio.get_running_loop().time())
+
     def _on_beat(self, call: str | None) -> None:
         if call is not None:
             self._on_stuck(call)
@@ -275,7 +280,8 @@ class NvmlSource:
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
         self._loads = loads.of(snapshot)
-        self._teller.snapshot(snapshot)
+        with contained.within(contained.Part.DEVICE, "a snapshot of all"):
+            self._teller.snapshot(snapshot)
         if not self._stuck:
             self._set_status(statuses.ready(self._teller.view))
         self._plan_reinit()

@@ -217,3 +217,17 @@ async def test_a_path_that_no_socket_can_have_is_refused_in_one_line(tmp_path: P
     with pytest.raises(ListenError, match="too long; choose another --state-dir"):
         async with ControlServer(path=tmp_path / ("x" * 200), requests=desk.requests):
             pytest.fail("listens nowhere")
+
+
+async def test_a_request_at_which_a_defect_shows_is_answered_and_the_next_one_works(desk: Desk) -> None:
+    async def broken(_: Request) -> None:
+        raise IndexError
+
+    desk.restarts.does = broken
+    told = await desk.ask()
+    events = [told.events.get_nowait() for _ in range(told.events.qsize())]
+    assert told.code != 0
+    assert (events[-1]["event"], events[-1]["reason"]) == ("done", "Internal")
+    assert "IndexError" in events[-1]["detail"]
+    desk.restarts.does = swap
+    assert (await desk.ask()).code == 0

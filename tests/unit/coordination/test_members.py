@@ -1,9 +1,11 @@
 """Members that fail by themselves are told to the hub, once, whoever noticed it and when."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from agent.coordination import exits, wire
 from agent.model.workloads import ContainerId, ContainerState
 from common.parts import PartState
 from common.pb.coordination.v1 import coordination_pb2 as pb
@@ -205,3 +207,32 @@ async def test_where_no_hub_hears_of_it_kubelet_is_not_held_up(rig: Rig) -> None
             stream, _ = await hub.welcomed()
             assert (await stream.next("fault")).id == "exit:c"
     assert rig.rounds.guards == []
+
+
+async def test_a_member_at_which_a_defect_shows_keeps_no_other_from_being_told(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why_no_fault, worded = exits.why_no_fault, wire.member
+
+    def asked(ended: exits.Exit, **more: Any) -> exits.NoFault | None:
+        if ended.pod.ref == builders.ref(0):
+            raise IndexError
+        return why_no_fault(ended, **more)
+
+    def member(of: Any) -> pb.Member:
+        if of.pod == builders.ref(2):
+            raise IndexError
+        return worded(of)
+
+    monkeypatch.setattr(exits, "why_no_fault", asked)
+    monkeypatch.setattr(wire, "member", member)
+    for number in range(3):
+        await rig.pods.put(builders.member(number))
+        rig.events.run(builders.trainer(number), name=f"c{number}")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, hello = await hub.welcomed()
+        assert {each.pod.uid for each in hello.members} == {"uid-0", "uid-1"}
+        for number in (0, 2, 1):
+            rig.events.exit(ContainerId(f"c{number}"), code=1)
+        told = [await stream.next("fault") for _ in range(2)]
+    assert {each.id for each in told} == {"exit:c1", "exit:c2"}

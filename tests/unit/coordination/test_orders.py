@@ -210,3 +210,24 @@ async def test_orders_go_on_when_their_stream_breaks(rig: Rig) -> None:
         stream, _ = await hub.welcomed()
         go_on.set()
         assert (await stream.next("result")).phase == pb.StepResult.RUNNING
+
+
+async def test_an_order_at_which_a_defect_shows_leaves_the_stream_and_the_next_order(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = wire.orders
+
+    def read(stop: pb.Stop) -> Any:
+        if stop.round == "bad":
+            raise IndexError
+        return orders(stop)
+
+    monkeypatch.setattr(wire, "orders", read)
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        for name in ("bad", "good"):
+            order = pb.Order(pod=builders.pod_of(0), action=pb.Order.RESTART)
+            await stream.say(stop=pb.Stop(round=name, gang="g", attempt=1, hold_seconds=10.0, orders=[order]))
+        taken, _ = await rig.rounds.ordered()
+        assert taken.round == "good"

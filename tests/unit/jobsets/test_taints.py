@@ -78,3 +78,20 @@ async def test_a_node_that_always_conflicts_is_not_asked_for_without_a_pause() -
         assert 0 < api.asked["node-a"] < 100
         api.busy = False
         await eventually.true(lambda: api.patched["node-a"] == 1)
+
+
+async def test_a_node_at_which_a_defect_shows_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Nodes("node-a", "node-b")
+    for name in ("node-a", "node-b"):
+        api.heard(name, LATER)
+    read = keeping_off.node
+
+    def understood(obj: Any) -> keeping_off.NodeState:
+        if obj["metadata"]["name"] == "node-a":
+            raise IndexError
+        return read(obj)
+
+    monkeypatch.setattr(keeping_off, "node", understood)
+    taints = Taints(api=api, tainted=lambda: ["node-a", "node-b"], period=0.01)
+    async with started(taints):
+        await eventually.true(lambda: api.patched["node-b"] == 1 and api.asked["node-a"] >= 3)

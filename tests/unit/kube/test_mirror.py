@@ -252,3 +252,41 @@ async def test_what_has_no_uid_hides_nothing_else(odd: Json) -> None:
     known = {"metadata": {"name": "a", "uid": "1", "labels": {"color": "red"}}}
     found = await run_for_a_while(EndsAtOnce(odd, known), Counted(at_most=1))
     assert found.items() == {"1": "a: red"}
+
+
+async def test_an_object_at_which_a_defect_shows_stays_as_it_was_and_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reduce = bench.mirror._reduce
+
+    def reduced(pod: Json) -> str | None:
+        if "broken" in (pod["metadata"].get("labels") or {}).values():
+            raise IndexError
+        return reduce(pod)
+
+    monkeypatch.setattr(bench.mirror, "_reduce", reduced)
+    await bench.create("a")
+    await bench.create("x", color="broken")
+    async with running(bench):
+        await bench.paint("a", "broken")
+        await bench.create("b")
+        await bench.until(lambda: ("appeared", "b: red") in bench.told)
+        assert sorted(bench.mirror.items().values()) == ["a: red", "b: red"]
+
+
+async def test_a_listener_that_fails_at_one_object_hears_of_the_next_as_do_the_others(bench: Bench) -> None:
+    heard = []
+
+    def fails(change: mirror.Change[str]) -> None:
+        heard.append(change.value)
+        if change.value == "a: red":
+            raise IndexError
+
+    bench.mirror.subscribe(fails)
+    bench.mirror._listeners.reverse()
+    async with running(bench):
+        await bench.create("a")
+        await bench.create("b")
+        await bench.until(lambda: ("appeared", "b: red") in bench.told)
+    assert ("appeared", "a: red") in bench.told
+    assert heard == ["a: red", "b: red"]

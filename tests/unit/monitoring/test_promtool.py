@@ -124,7 +124,7 @@ TRIALS: Final = (
         },
         {"reason": "NoProgress"},
     ),
-    Trial("KubemendControllerDefect", {'kubemend_gang_defects_total{pod="c-1"}': GROWS}, POD),
+    Trial("KubemendDefect", {'kubemend_contained_failures_total{pod="c-1",part="gang"}': GROWS}, POD),
     Trial("KubemendRoundsWithoutRecord", {'kubemend_rounds_begun_without_record_total{pod="c-1"}': GROWS}, POD),
     Trial(
         "KubemendHubRefuses",

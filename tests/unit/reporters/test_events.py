@@ -267,3 +267,21 @@ def test_name_is_a_dns_name_whatever_the_objects_is() -> None:
 def test_long_message_is_cut() -> None:
     event = event_objects.continued(announcement("x" * 5000), count=1)
     assert len(event["message"]) == event_objects.MAX_MESSAGE
+
+
+async def test_an_announcement_that_cannot_be_told_leaves_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = event_objects.created
+
+    def worded(about: Announcement, **more: Any) -> dict[str, Any]:
+        if about.message == "bad":
+            raise IndexError
+        return created(about, **more)
+
+    monkeypatch.setattr(event_objects, "created", worded)
+    bench.reporter.tell(announcement("bad", about=pod("bad")))
+    bench.reporter.tell(announcement("good", about=pod("good")))
+    await bench.until(Outcome.DROPPED, 1)
+    await bench.until(Outcome.TOLD, 1)
+    assert (await bench.event())["message"] == "good"

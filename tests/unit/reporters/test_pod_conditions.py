@@ -10,6 +10,7 @@ import pytest
 
 from agent.model.conditions import Condition, ConditionStatus
 from agent.model.workloads import PodRef, PodUid, PodView
+from agent.reporters import status_conditions
 from agent.reporters.pod_conditions import Outcome, PodConditionReporter
 from agent.sources import pod_objects
 from common.kube import client, paths
@@ -246,3 +247,25 @@ async def test_memory_is_bounded(tmp_path: Path) -> None:
             bench.reporter.set(PodRef("default", name, PodUid(name)), condition("x"))
         assert bench.reporter.pending() == 2
         assert Outcome.DROPPED in bench.outcomes
+
+
+async def test_a_pod_that_cannot_be_written_about_leaves_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = await bench.pod("bad"), await bench.pod("good")
+    write = status_conditions.write
+
+    async def written(api: Any, target: Any, **more: Any) -> bool:
+        if target.uid == bad.uid:
+            raise IndexError
+        return await write(api, target, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(status_conditions, "write", written)
+        for pod in (bad, good):
+            bench.reporter.set(pod, condition("one"))
+        await bench.flush()
+        assert HEALTHY in await bench.stored(good)
+    bench.reporter.set(bad, condition("two"))
+    await bench.flush()
+    assert (await bench.stored(bad))[HEALTHY]["message"] == "two"

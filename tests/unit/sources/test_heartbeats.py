@@ -21,6 +21,7 @@ from agent.model.workloads import (
     ContainerSpec,
     ContainerState,
     PodRef,
+    PodUid,
     PodView,
 )
 from agent.restart import options
@@ -415,3 +416,38 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 - an attribute, changed without an event
             await asyncio.sleep(0.005)
+
+
+async def test_a_container_that_cannot_be_looked_at_for_a_defect_leaves_the_others(
+    tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ContainerRef(replace(TRAINER.pod, name="trainer-1", uid=PodUid("another")), TRAINER.name)
+    look = heartbeat_watch.Watch.look
+
+    async def looked(watch: heartbeat_watch.Watch) -> Any:
+        if watch.view.ref == other:
+            raise IndexError
+        return await look(watch)
+
+    monkeypatch.setattr(heartbeat_watch.Watch, "look", looked)
+    async with running(make(tmp_path, annotated(), annotated(ref=other.pod))) as world:
+        world.begin(container_id(2), pid=200, ref=other)
+        await world.beats(world.begin())
+        assert (await world.hangs()).target == TRAINER
+
+
+async def test_a_pod_whose_wishes_cannot_be_read_for_a_defect_leaves_the_others(
+    tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(annotated(ref=replace(TRAINER.pod, name="trainer-1", uid=PodUid("another"))), labels={"bad": ""})
+    wishes = HeartbeatSource._wishes
+
+    def read(source: HeartbeatSource, pod: PodView) -> Any:
+        if "bad" in pod.labels:
+            raise IndexError
+        return wishes(source, pod)
+
+    monkeypatch.setattr(HeartbeatSource, "_wishes", read)
+    async with running(make(tmp_path, other, annotated())) as world:
+        await world.beats(world.begin())
+        assert (await world.hangs()).target == TRAINER

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from common import contained
 from common.gangs import GangKey
 from common.pb.coordination.v1 import coordination_pb2 as pb
+from controller.app import words
 from controller.app.conductor import Conductor
 from controller.app.outside import Policy
 from controller.decisions import table
@@ -278,6 +280,7 @@ async def test_of_a_former_leaders_rounds_the_others_go_on_when_one_is_taken_bac
 
 async def test_a_defect_in_deciding_about_one_gang_leaves_the_leader_leading(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(builders.gang(SIZE))
+    before = contained.count([contained.Part.GANG])
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -288,7 +291,7 @@ async def test_a_defect_in_deciding_about_one_gang_leaves_the_leader_leading(mon
             stage.fails(conductor, 1)
             answer = (await stage.agent(1).told("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        assert stage.outside.metrics.defects._value.get() == 1
+        assert contained.count([contained.Part.GANG]) == before + 1
         stage.fails(conductor, 0, fault_id="anew")
         await stopped(stage)
 
@@ -442,3 +445,58 @@ def request(spec: RestartSpec) -> Restart:
         spec=spec,
         gang=spec.gang,
     )
+
+
+async def test_a_defect_at_what_is_told_of_one_gang_ends_its_round_and_leaves_the_leader_leading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+        with monkeypatch.context() as patched:
+            patched.setattr(conductor._desks[builders.GANG], "member_changed", broken)
+            stage.members.appears(replace(builders.member(0), restart_policy="Never"))
+            await until(lambda: round_id in stage.restarts.statuses)
+        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
+        stage.fails(conductor, 0, fault_id="anew")
+        assert await stopped(stage) != round_id
+
+
+async def test_a_fault_that_cannot_even_be_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as conductor:
+        with monkeypatch.context() as patched:
+            patched.setattr(words, "fault", broken)
+            stage.fails(conductor, 1)
+            answer = (await stage.agent(1).told("answer")).answer
+        assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
+        stage.fails(conductor, 0, fault_id="anew")
+        await stopped(stage)
+
+
+async def test_a_former_leaders_round_that_cannot_be_taken_up_for_a_defect_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading(epoch=1) as conductor:
+        stage.fails(conductor, 1)
+        round_id = await stopped(stage)
+
+    def broken(*_: object, **__: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(stage.restarts, "resume", broken)
+    async with stage.leading(epoch=2) as conductor:
+        await until(lambda: round_id in stage.restarts.statuses)
+        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
+        stage.fails(conductor, 0, fault_id="anew")
+        assert await stopped(stage) != round_id

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+import pytest
+
 from controller.app.stragglers import CAUGHT_UP, STRAGGLER, Stragglers
 from controller.gangs.stragglers import DEFAULT
 from controller.model.samples import Sample
@@ -87,3 +89,22 @@ async def test_who_leads_no_more_shows_no_stragglers() -> None:
 def series(stage: Stage) -> list[tuple[str, ...]]:
     (metric,) = stage.outside.metrics.stragglers.collect()
     return [tuple(sample.labels.values()) for sample in metric.samples]
+
+
+async def test_a_gang_that_cannot_be_judged_for_a_defect_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    other = replace(builders.GANG, name="other")
+    watch._watches = {other: Broken(), **watch._watches}  # type: ignore[dict-item]
+    of_gang = stage.members.of_gang
+    monkeypatch.setattr(stage.members, "of_gang", lambda key: of_gang(builders.GANG if key == other else key))
+    watch.judge()
+    assert series(stage) == [("team", "Job", "train")]
+
+
+class Broken:
+    """A watch that cannot judge."""
+
+    def judged(self, *_: object, **__: object) -> None:
+        raise IndexError

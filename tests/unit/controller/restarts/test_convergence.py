@@ -144,3 +144,14 @@ async def test_what_is_unsaid_when_leading_ends_is_not_said_in_the_next_term(ben
             await task
         assert not first.is_unsaid("default/b")
         assert await first.flush(timeout=0.0)
+
+
+@pytest.mark.usefixtures("installed")
+async def test_an_object_at_which_a_defect_shows_leaves_the_others(bench: Bench) -> None:
+    async def broken() -> writing.Written:
+        raise IndexError
+
+    assert not await bench.writer.begin("default/bad", broken, timeout=0.1)
+    assert await bench.begin("good")
+    assert not bench.writer.is_unsaid("default/bad")
+    assert await bench.writer.flush(timeout=SECONDS)

@@ -5,10 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from common import aio
 from common.kube import client, paths
 from controller.model.members import PodRef, PodUid
 from controller.model.rounds import Recreate
+from controller.restarts import recreate
 from controller.restarts.recreate import Outcome, Recreator
 from hack.devnode.api import standin
 from tests import eventually
@@ -86,3 +89,19 @@ async def test_what_was_carried_out_is_forgotten(tmp_path: Path) -> None:
         bench.recreator.recreate(bench.wanted)
         assert await bench.next() is Outcome.DELETED
         await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+
+
+async def test_a_pod_at_which_a_defect_shows_leaves_the_others_and_can_be_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as bench:
+        with monkeypatch.context() as patched:
+            patched.setattr(recreate, "_marks", broken)
+            bench.recreator.recreate(bench.wanted)
+            await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+        bench.recreator.recreate(bench.wanted)
+        assert await bench.next() is Outcome.DELETED
+
+
+def broken(*_: object, **__: object) -> None:
+    raise IndexError

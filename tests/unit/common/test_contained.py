@@ -1,0 +1,101 @@
+"""What fails about one thing ends there; what concerns all does not."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import structlog
+
+from common import aio, contained
+from common.contained import Part
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the log is told, from a minute on in which nothing has been."""
+    monkeypatch.setattr(contained, "_minute", contained._Minute())
+    with structlog.testing.capture_logs() as lines:
+        yield lines  # type: ignore[misc]
+
+
+def broken() -> None:
+    raise IndexError("tuple index out of range")
+
+
+def test_an_error_is_counted_and_told_with_its_traceback_and_what_comes_next_goes_on(
+    told: list[dict[str, Any]],
+) -> None:
+    before = contained.count([Part.RESTART])
+    done = []
+    for name in ("bad", "good"):
+        with contained.within(Part.RESTART, f"default/{name}") as work:
+            if name == "bad":
+                broken()
+            done.append(name)
+        assert work.failed is (name == "bad")
+    assert done == ["good"]
+    assert contained.count([Part.RESTART]) == before + 1
+    (line,) = told
+    assert (line["event"], line["log_level"], line["part"]) == ("work.failed", "error", "restart")
+    assert line["about"] == "default/bad"
+    assert "common/test_contained.py:" in line["where"]
+    assert line["where"].endswith(" broken")
+    assert "IndexError: tuple index out of range" in line["exception"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.CancelledError(),
+        KeyboardInterrupt(),
+        SystemExit(1),
+        MemoryError(),
+        aio.EternalTaskEndedError("a part"),
+        ExceptionGroup("several", [ValueError(), MemoryError()]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_concerns_all_passes(error: BaseException) -> None:
+    before = contained.count()
+    with pytest.raises(type(error)), contained.within(Part.RESTART, "a pod"):
+        raise error
+    assert contained.count() == before
+
+
+def test_an_error_that_somebody_else_expects_passes() -> None:
+    with pytest.raises(KeyError), contained.within(Part.REPLAY, "a pod", passing=(LookupError,)):
+        raise KeyError("a")
+
+
+def test_several_errors_of_one_thing_are_one() -> None:
+    before = contained.count([Part.FAULT])
+    with contained.within(Part.FAULT, "a pod"):
+        raise ExceptionGroup("several", [ValueError(), KeyError()])
+    assert contained.count([Part.FAULT]) == before + 1
+
+
+def test_who_makes_many_fail_fills_no_log(told: list[dict[str, Any]]) -> None:
+    before = contained.count([Part.CONDITION])
+    for _ in range(1000):
+        with contained.within(Part.CONDITION, "a" * 1_000_000):
+            raise ValueError("b" * 10_000)
+    assert contained.count([Part.CONDITION]) == before + 1000
+    assert len(told) == 60
+    assert all(len(line["about"]) <= 256 and len(line["exception"]) <= 8192 for line in told)
+
+
+async def test_of_works_side_by_side_none_goes_on_when_the_error_of_one_is_raised() -> None:
+    may_end, ended = asyncio.Event(), []
+
+    async def fails() -> None:
+        may_end.set()
+        raise ZeroDivisionError
+
+    async def works() -> None:
+        await may_end.wait()
+        await asyncio.sleep(0)
+        ended.append(True)
+
+    with pytest.raises(ZeroDivisionError):
+        await aio.side_by_side(fails(), works())
+    assert ended == [True]

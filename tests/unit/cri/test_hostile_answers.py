@@ -1,0 +1,148 @@
+"""Whatever a runtime says of a container, and whatever a pod has had it say: read, or refused in words. Never a defect."""
+
+import contextlib
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent.cri import answers, errors, events
+from agent.restart import clone
+from common.pb.runtime.v1 import api_pb2
+from tests.unit.restart import builders
+
+LABELS: Final = {
+    answers.POD_NAME_LABEL: "trainer-0",
+    answers.POD_NAMESPACE_LABEL: "default",
+    answers.POD_UID_LABEL: "uid-1",
+    answers.CONTAINER_NAME_LABEL: "trainer",
+}
+WORDS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=6
+)
+CONFIG: Final[dict[str, Any]] = {
+    "metadata": {"name": "trainer"},
+    "image": {"image": "busybox"},
+    "command": ["sleep"],
+    "envs": [{"key": "RANK", "value": "0"}],
+    "mounts": [{"container_path": "/dev/termination-log", "host_path": "/pods/uid-1/containers/trainer/1"}],
+    "labels": LABELS,
+    "annotations": {
+        clone.RESTART_COUNT_ANNOTATION: "0",
+        clone.TERMINATION_PATH_ANNOTATION: "/dev/termination-log",
+    },
+    "log_path": "trainer/0.log",
+    "linux": {"resources": {"cpuset_cpus": "0-3"}, "security_context": {"namespace_options": {"pid": 1}}},
+}
+VERBOSE: Final[dict[str, Any]] = {
+    "sandboxID": "s",
+    "pid": 4242,
+    "config": CONFIG,
+    "runtimeSpec": {
+        "process": {"env": ["RANK=0"]},
+        "mounts": [{"destination": "/dev/shm", "source": "/run/shm"}],
+        "linux": {"cgroupsPath": "kubepods/podx/c"},
+    },
+}
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where in a value something else could stand."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(path for key, each in inner for path in paths(each, (*at, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    if not path:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(copy[path[0]], path[1:], by)
+    return copy
+
+
+hostile = st.builds(changed, st.just(VERBOSE), st.sampled_from(paths(VERBOSE)), JSON)
+"""What a runtime tells of one container, with something else in one place."""
+
+
+def status(verbose: str, **changes: Any) -> api_pb2.ContainerStatusResponse:
+    told = api_pb2.ContainerStatus(id="c", state=api_pb2.CONTAINER_RUNNING, labels=LABELS, **changes)
+    return api_pb2.ContainerStatusResponse(status=told, info={"info": verbose})
+
+
+@given(st.text(max_size=50) | JSON.map(json.dumps) | hostile.map(json.dumps))
+@example('{"pid": 1e400}')
+@example('{"pid": true}')
+def test_a_verbose_status_is_read_or_refused(verbose: str) -> None:
+    try:
+        info = answers.container_info(status(verbose), endpoint="/run/cri.sock")
+    except errors.InvalidAnswer:
+        return
+    assert info.pid is None or info.pid > 0
+
+
+@pytest.mark.parametrize("opening", ["[", '{"config": '])
+def test_a_verbose_status_that_is_nested_too_deep_is_refused(opening: str) -> None:
+    with pytest.raises(errors.InvalidAnswer):
+        answers.container_info(status(opening * 100_000), endpoint="/run/cri.sock")
+
+
+@given(hostile)
+def test_a_config_is_copied_or_refused(verbose: Any) -> None:
+    info = answers.container_info(status(json.dumps(verbose)), endpoint="/run/cri.sock")
+    try:
+        made = clone.successor(info.config, intent=builders.intent(), runtime_env=info.runtime_env)
+    except clone.CloneRefusedError:
+        return
+    assert made.restart_count > 0
+
+
+@given(JSON | st.builds(changed, st.just(CONFIG), st.sampled_from(paths(CONFIG)), JSON))
+def test_a_sandboxs_config_is_read_or_refused(config: Any) -> None:
+    with contextlib.suppress(clone.CloneRefusedError):
+        clone.sandbox_config(config if isinstance(config, dict) else None)
+
+
+ids = st.sampled_from(["", "a", "b", "s"]) | WORDS
+labels = st.dictionaries(st.sampled_from(sorted(LABELS)) | WORDS, WORDS, max_size=5) | st.just(LABELS)
+moments = st.integers(min_value=-(2**63), max_value=2**63 - 1)
+statuses = st.builds(
+    api_pb2.ContainerStatus,
+    id=ids,
+    state=st.sampled_from(api_pb2.ContainerState.values()),
+    labels=labels,
+    annotations=st.dictionaries(WORDS, WORDS, max_size=2),
+    created_at=moments,
+    exit_code=st.integers(min_value=-(2**31), max_value=2**31 - 1),
+    reason=WORDS,
+)
+messages = st.builds(
+    api_pb2.ContainerEventResponse,
+    container_id=ids,
+    container_event_type=st.sampled_from(api_pb2.ContainerEventType.values()),
+    created_at=moments,
+    pod_sandbox_status=st.builds(api_pb2.PodSandboxStatus, id=ids),
+    containers_statuses=st.lists(statuses, max_size=3),
+)
+
+
+@given(st.lists(messages, max_size=8), st.lists(statuses, max_size=4))
+def test_whatever_a_stream_and_a_listing_tell_each_step_is_told_once(
+    stream: list[api_pb2.ContainerEventResponse], listed: list[api_pb2.ContainerStatus]
+) -> None:
+    ledger = events.Ledger()
+    views = [view for each in listed if (view := answers.container_view(each, sandbox_id="s")) is not None]
+    told = [*ledger.reconcile(views, at=0)]
+    for message in stream:
+        if (seen := events.read(message)) is not None:
+            told += ledger.observe(seen)
+    told += ledger.reconcile(views, at=1)
+    assert all(event.container.ref.pod.uid for event in told)
+
+
+@pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5])
+def test_what_is_no_pid_is_none(pid: Any) -> None:
+    assert answers.container_info(status(json.dumps({"pid": pid})), endpoint="e").pid is None

@@ -1,0 +1,151 @@
+"""Whatever a pod has in its annotations: it is understood, or refused in words, and no other pod notices."""
+
+import asyncio
+import contextlib
+import math
+from dataclasses import replace
+from typing import Any, Final
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from agent.coordination import exits
+from agent.cri.answers import ContainerInfo
+from agent.engine import ports
+from agent.engine.budgets import BudgetGauges, Budgets
+from agent.engine.metrics import Metrics
+from agent.engine.restarts import Limits, Request, Restarts
+from agent.model import conditions
+from agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
+from agent.restart import admission, asking, counts, options
+from common import budgets, contained
+from tests.fakes import outside
+from tests.unit.restart import builders
+
+TARGET: Final = builders.TARGET
+OTHER: Final = ContainerRef(replace(builders.POD, name="other", uid=PodUid("uid-2")), "trainer")
+CAUSE: Final = admission.Cause(code="Xid31", message="Xid 31", happened_at=100.0)
+NAMES: Final = ("restart", "strategy", "containers", "grace-period", "max-restarts", "heartbeat-file")
+MORE_NAMES: Final = ("heartbeat-timeout", "clean", "fatal-exit-codes", "hold", "gang", "restart-id")
+
+words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
+telling = st.sampled_from(
+    [
+        "InPlace", "swap", "rerun", "reset", "rules", "auto", "trainer", "trainer,", ",,,", "shm", "shm,shm", "1", "0",
+        "-0", "1e308", "1e999", "nan", "inf", "-1", "9" * 9, "9" * 5000, "٣", "1_0", "0x1", "1s", "1h", "1ms", "h",
+        "/", "//", "/a", "/a/../b", "/a\0b", "a" * 100_000, "\r\n", "\x1b[31m", "\u202e", "{}", "[" * 1000, "%s%n", " ",
+    ]
+)  # fmt: skip
+keys = st.sampled_from([options.PREFIX + name for name in (*NAMES, *MORE_NAMES)]) | words
+hostile = st.dictionaries(keys, telling | words, max_size=8)
+opted_in = hostile.map(lambda each: {**each, options.RESTART: options.IN_PLACE})
+
+
+@given(hostile | opted_in)
+@example({options.MAX_RESTARTS: "9" * 5000})
+@example({options.GRACE_PERIOD: "9" * 400})
+@example({options.HEARTBEAT_FILE: "/a", options.HEARTBEAT_TIMEOUT: "nan"})
+def test_wishes_are_understood_or_refused(annotations: dict[str, str]) -> None:
+    pod = builders.pod(annotations=annotations)
+    try:
+        wishes = options.parse(annotations)
+    except options.BadAnnotationError as error:
+        why = str(error)
+    else:
+        why = ""
+    if why:
+        assert len(why) < 10_000
+        assert not exits.may_tell(pod, opted_in_namespaces=frozenset({"default"}))
+        return
+    assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
+    assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
+    with contextlib.suppress(asking.UnclearError):
+        assert pod.container(asking.container(pod, asking.Asked())) is not None
+
+
+@given(hostile | opted_in)
+def test_what_is_left_of_a_budget_can_be_shown(annotations: dict[str, str]) -> None:
+    pods = outside.Pods(builders.pod(annotations=annotations), builders.pod(ref=OTHER.pod))
+    kept: Any = None
+    taken = Budgets(store=kept, now=lambda: 100.0, storm=budgets.Window(limit=60, seconds=300.0))
+    for ref in (TARGET, OTHER):
+        counted = counts.Begun(ref.pod.uid, frozenset({ref.name}), at=99.0, fault_at=98.0, device=None)
+        taken._about_to_begin.append(counted)
+        taken.keep(counted)
+    families = {family.name: family for family in BudgetGauges(taken, pods=pods, now=lambda: 100.0).collect()}
+    shown = {sample.labels["pod"] for sample in families["kubemend_restart_budget_left"].samples}
+    assert "other" in shown
+
+
+class Runtime:
+    """One container in each pod, of which no config can be had."""
+
+    async def list_containers(self, *, pod_uid: Any = None, name: Any = None, sandbox_id: Any = None) -> Any:
+        ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
+        return (replace(builders.view("old"), ref=ref),)
+
+    async def list_sandboxes(self, *, pod_uid: Any = None) -> Any:
+        ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
+        return (SandboxView(id=builders.SANDBOX, pod=ref.pod, ready=True, created_at=1, annotations={}),)
+
+    async def info_of(self, view: Any) -> ContainerInfo:
+        return ContainerInfo(
+            id=view.id,
+            ref=view.ref,
+            attempt=0,
+            state=ContainerState.RUNNING,
+            created_at=1,
+            started_at=1,
+            finished_at=0,
+            exit_code=0,
+            reason="",
+            message="",
+            log_path="",
+            annotations={},
+        )
+
+
+async def both_asked_for(pod: PodView) -> outside.Conditions:
+    """Ask for a restart of a hostile pod and of another one, of an engine that only says what it would do."""
+    said, never_used = outside.Conditions(), None
+    everything = ports.Outside(
+        runtime=Runtime(),  # type: ignore[arg-type]
+        events=outside.Events(),
+        pods=outside.Pods(pod, builders.pod(ref=OTHER.pod)),
+        devices=outside.Devices(),
+        owners=outside.Owners(),
+        reporter=said,
+        processes=outside.Processes(),  # type: ignore[arg-type]
+        actuators=never_used,  # type: ignore[arg-type]
+    )
+    restarts = Restarts(
+        outside=everything,
+        store=Journal(),  # type: ignore[arg-type]
+        metrics=Metrics(CollectorRegistry()),
+        now=lambda: 100.0,
+        dry_run=True,
+        limits=Limits(held=0.0),
+    )
+    for ref in (TARGET, OTHER):
+        await restarts.handle(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))
+    return said
+
+
+class Journal:
+    """Nothing has been restarted yet."""
+
+    async def begun_since(self, _: float) -> tuple[counts.Begun, ...]:
+        return ()
+
+
+@given(hostile | opted_in)
+@settings(max_examples=60)
+def test_a_restart_is_decided_whatever_the_pod_wishes_and_the_next_pods_too(annotations: dict[str, str]) -> None:
+    before = contained.count()
+    said = asyncio.run(both_asked_for(builders.pod(annotations=annotations)))
+    assert contained.count() == before, "a defect"
+    assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == admission.Reason.DRY_RUN.value
+    if (told := said.said.get((TARGET.pod, conditions.IN_PLACE_RESTART))) is not None:
+        assert told.reason != admission.Reason.INTERNAL.value
+        assert len(told.message) < 10_000
