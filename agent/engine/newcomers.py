@@ -83,5 +83,5 @@ class Newcomers:
                 self._expected.remove(each)
 
     def _containers(self, use: DeviceUse) -> frozenset[ContainerId]:
-        processes = (self._processes.look(each.pid) for each in use.processes)
+        processes = (occupants.look(self._processes, each.pid) for each in use.processes)
         return frozenset(each.container for each in processes if each is not None and each.container is not None)

@@ -16,7 +16,7 @@ from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
 from agent.sources.processes import ProcFs
-from common import cgroupfs, rooted
+from common import cgroupfs, kernel_files, rooted
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -91,8 +91,7 @@ class Inside:
         frozen = cgroupfs.frozen(self._freezers)
         if frozen is None:
             raise ProcessLookupError(errno.ESRCH, "the container's cgroup has gone")
-        status = _read(self._process, "stat")
-        return frozen or status[status.rindex(")") + 2] in thread_states.STOPPED
+        return frozen or kernel_files.parse_stat(_read(self._process, "stat")).state in thread_states.STOPPED
 
     def _open_root(self) -> int:
         try:
@@ -110,7 +109,7 @@ def _groups_of(cgroup: str, *, container_id: ContainerId) -> list[str]:
     """Return the container's own groups (one per hierarchy), not those that it has made for itself below."""
     if cgroup_paths.container_id(cgroup) != container_id:
         raise ProcessLookupError(errno.ESRCH, f"it is not (or no longer) a process of container {container_id}")
-    paths = (cgroup_paths.container_root(line.split(":", 2)[2]) for line in cgroup.splitlines())
+    paths = (cgroup_paths.container_root(line.split(":", 2)[-1]) for line in kernel_files.lines(cgroup))
     return sorted({path for path in paths if path is not None})
 
 
@@ -121,5 +120,7 @@ def _mark(found: os.stat_result, *, file: str) -> Mark:
 
 
 def _read(directory: int, name: str) -> str:
-    with open(name, errors="replace", opener=lambda path, flags: os.open(path, flags, dir_fd=directory)) as file:
-        return file.read()
+    """Return what a file of a process says. Raises OSError, ProcessLookupError when the process is gone."""
+    if (said := kernel_files.read(name, directory=directory)) is None:
+        raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
+    return said
