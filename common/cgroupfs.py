@@ -10,6 +10,7 @@ from common import kernel_files
 # Version 2, alone or beside version 1 (hybrid nodes); then those hierarchies of version 1 that every runtime uses.
 _HIERARCHIES = ("", "unified", "freezer", "pids", "memory", "systemd")
 
+_DIGITS = 10
 _MOST_PIDS_BYTES = 64 << 20  # pids.max has seven digits at most
 
 
@@ -25,7 +26,7 @@ def pids(groups: Iterable[Path]) -> frozenset[int]:
     for group in groups:
         for directory, _, _ in os.walk(group, onerror=_unless_gone):
             said = kernel_files.read(Path(directory) / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
-            found.update(int(pid) for pid in said.split() if pid.isdecimal())
+            found.update(int(pid) for pid in said.split() if pid.isdecimal() and len(pid) <= _DIGITS)
     return frozenset(found)
 
 

@@ -9,6 +9,7 @@ files take for the end of a line.
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,6 +68,18 @@ def read_open(opened: int, *, limit: int = LIMIT, name: str = "") -> bytes:
             raise UnreadableError(errno.EFBIG, f"more than {limit} bytes", name)
         parts.append(part)
     return b"".join(parts)
+
+
+def each_line(file: Path, *, longest: int = LIMIT) -> Iterator[bytes]:
+    """Yield the lines of a file that may have any number of them, with their ends, and keep none.
+
+    Raises OSError, also when the file or what it tells of is gone; UnreadableError for a line of more bytes than that.
+    """
+    with file.open("rb") as opened:
+        while line := opened.readline(longest + 1):
+            if len(line) > longest:
+                raise UnreadableError(errno.EFBIG, f"a line of more than {longest} bytes", str(file))
+            yield line
 
 
 def text(found: bytes) -> str:
