@@ -20,6 +20,12 @@ def directories(path: str, *, mounted_at: Path) -> tuple[Path, ...]:
     return tuple(place for place in places if (place / "cgroup.procs").exists())
 
 
+def tops(mounted_at: Path) -> list[Path]:
+    """Return what to write a process's id to, so that it leaves its cgroup: of the one hierarchy, or of each."""
+    one = mounted_at / "cgroup.procs"
+    return [one] if one.exists() else sorted(mounted_at.glob("*/cgroup.procs"))
+
+
 def pids(groups: Iterable[Path]) -> frozenset[int]:
     """Return the processes of groups and of all groups below them. Raises OSError."""
     found: set[int] = set()
