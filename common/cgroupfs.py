@@ -5,8 +5,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from common import kernel_files
+
 # Version 2, alone or beside version 1 (hybrid nodes); then those hierarchies of version 1 that every runtime uses.
 _HIERARCHIES = ("", "unified", "freezer", "pids", "memory", "systemd")
+
+_DIGITS = 10
+_MOST_PIDS_BYTES = 64 << 20  # pids.max has seven digits at most
 
 
 def directories(path: str, *, mounted_at: Path) -> tuple[Path, ...]:
@@ -15,15 +20,19 @@ def directories(path: str, *, mounted_at: Path) -> tuple[Path, ...]:
     return tuple(place for place in places if (place / "cgroup.procs").exists())
 
 
+def tops(mounted_at: Path) -> list[Path]:
+    """Return what to write a process's id to, so that it leaves its cgroup: of the one hierarchy, or of each."""
+    one = mounted_at / "cgroup.procs"
+    return [one] if one.exists() else sorted(mounted_at.glob("*/cgroup.procs"))
+
+
 def pids(groups: Iterable[Path]) -> frozenset[int]:
     """Return the processes of groups and of all groups below them. Raises OSError."""
     found: set[int] = set()
     for group in groups:
         for directory, _, _ in os.walk(group, onerror=_unless_gone):
-            try:
-                found.update(map(int, (Path(directory) / "cgroup.procs").read_text().split()))
-            except OSError as error:
-                _unless_gone(error)
+            said = kernel_files.read(Path(directory) / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
+            found.update(int(pid) for pid in said.split() if pid.isdecimal() and len(pid) <= _DIGITS)
     return frozenset(found)
 
 
@@ -44,7 +53,7 @@ def _unless_gone(error: OSError) -> None:
 
 def _version_2(group: Path) -> bool | None:
     text = _read(group / "cgroup.events")
-    return "frozen 1" in text.splitlines() if "frozen" in text else None
+    return "frozen 1" in kernel_files.lines(text) if "frozen" in text else None
 
 
 def _version_1(group: Path) -> bool | None:
@@ -54,6 +63,6 @@ def _version_1(group: Path) -> bool | None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return kernel_files.read(file) or ""
     except OSError:
         return ""  # of the other version, or gone

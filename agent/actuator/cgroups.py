@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
-from common import cgroupfs
+from common import cgroupfs, kernel_files
 
 VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
 """What there is below the mount point where there is a version 2 hierarchy, alone or beside version 1."""
@@ -37,10 +37,7 @@ class Cgroup:
 
         None when there is no such process, when it is in no container, or where there is no version 2 hierarchy.
         """
-        try:
-            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+        lines = kernel_files.lines(kernel_files.read(proc / str(pid) / "cgroup") or "")
         unified = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
         if (root := cgroup_paths.container_root(unified)) is None:
             return None
@@ -64,7 +61,7 @@ class Cgroup:
     @property
     def populated(self) -> bool:
         """Whether there is a process in it, or below."""
-        return "populated 1" in self._read("cgroup.events").splitlines()
+        return "populated 1" in kernel_files.lines(self._read("cgroup.events"))
 
     def pids(self) -> frozenset[int]:
         """Return its processes."""
@@ -91,7 +88,7 @@ class Cgroup:
     def mark(self) -> str | None:
         """What ``put_mark`` has written on it; None when nothing is."""
         try:
-            return os.getxattr(self.path, _MARK).decode(errors="replace")
+            return kernel_files.text(os.getxattr(self.path, _MARK))
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM):
                 raise
@@ -117,12 +114,7 @@ class Cgroup:
         self._write("cgroup.kill", "1")
 
     def _read(self, name: str) -> str:
-        try:
-            return (self.path / name).read_text()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
-                raise
-            return ""
+        return kernel_files.read(self.path / name) or ""
 
     def _write(self, name: str, text: str) -> None:
         try:

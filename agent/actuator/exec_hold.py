@@ -19,7 +19,7 @@ from agent.actuator import fanotify
 from agent.actuator.roots import Roots
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
-from common import unix_sockets
+from common import kernel_files, unix_sockets
 
 log = structlog.get_logger(__name__)
 
@@ -154,20 +154,18 @@ class Hold:
             self.asker = None
 
     def _is_inside(self, pid: int) -> bool:
-        try:
-            cgroup = (self._proc / str(pid) / "cgroup").read_text()
-        except OSError:
-            return False
-        return cgroup_paths.container_id(cgroup) == self._container_id
+        return cgroup_paths.container_id(self._read(pid, "cgroup")) == self._container_id
 
     def _is_first(self, pid: int) -> bool:
-        """Whether a process is the first of a PID namespace (proc_pid_status(5)): containers of most pods have one."""
+        """Whether a process is the first of a PID namespace: containers of most pods have one."""
+        return _is_first_of_namespace(self._read(pid, "status"))
+
+    def _read(self, pid: int, name: str) -> str:
+        """Return what is said of a process; nothing when that cannot be told."""
         try:
-            status = (self._proc / str(pid) / "status").read_text()
+            return kernel_files.read(self._proc / str(pid) / name) or ""
         except OSError:
-            return False
-        ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-        return len(ids) > 1 and ids[-1] == "1"
+            return ""
 
     def _answer_all(self) -> None:
         while self._waiting:
@@ -188,6 +186,12 @@ class Hold:
     def _close(self, _: "asyncio.Future[None]") -> None:
         self._loop.remove_reader(self._group)
         self._loop.run_in_executor(self._threads, os.close, self._group)
+
+
+def _is_first_of_namespace(status: str) -> bool:
+    """Read it from the text of ``/proc/<pid>/status`` (proc_pid_status(5)), whatever the process calls itself."""
+    ids = next((line.split()[1:] for line in kernel_files.lines(status) if line.startswith("NSpid:")), [])
+    return len(ids) > 1 and ids[-1] == "1"
 
 
 def _new_group() -> int:

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 import structlog
 
-from agent.actuator import cgroups
+from agent.actuator import cgroups, occupants
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import ExecHolds, Hold, HoldError
 from agent.actuator.occupants import Processes
@@ -24,6 +24,7 @@ from agent.actuator.standby import Held
 from agent.cri.answers import ContainerInfo
 from agent.cri.errors import CriError, NotFound
 from agent.model.workloads import ContainerId
+from common import kernel_files
 
 log = structlog.get_logger(__name__)
 
@@ -210,7 +211,7 @@ class Freezer:
             return None
         except CriError as error:
             raise HoldError(f"the runtime does not tell the process of {container_id}: {error}") from error
-        if not pid or self._processes.look(pid) is None:
+        if not pid or not self._is_there(pid):
             return None
         if (group := self._group_of(pid)) is None:
             raise HoldError(
@@ -230,10 +231,12 @@ class Freezer:
         return bool(names - {None, _RUNC_INIT})
 
     def _name(self, pid: int) -> str | None:
+        """Return a process's name; None when it is gone, and none at all when it cannot be told."""
         try:
-            return (self._proc / str(pid) / "comm").read_text().rstrip("\n")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+            said = kernel_files.read(self._proc / str(pid) / "comm")
+        except OSError:
+            return ""
+        return said.removesuffix("\n") if said is not None else None
 
     async def _ran_until_still(self, container_id: ContainerId, group: Cgroup) -> float:
         """Wait until it stands still; return for how long it can have run.
@@ -249,8 +252,20 @@ class Freezer:
 
     def _began(self, group: Cgroup) -> float | None:
         """Return when the first of its processes began, in seconds since boot."""
-        looks = (self._processes.look(pid) for pid in group.pids())
+        looks = (occupants.look(self._processes, pid) for pid in group.pids())
         return min((process.started for process in looks if process is not None), default=None)
 
+    def _is_there(self, pid: int) -> bool:
+        """Whether there is such a process: one that cannot be looked at is."""
+        try:
+            return self._processes.look(pid) is not None
+        except OSError:
+            return True
+
     def _group_of(self, pid: int) -> Cgroup | None:
-        return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        """Return the cgroup of the container that a process is in; None when it is in none, or that cannot be told."""
+        try:
+            return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        except OSError as error:
+            log.warning("freezer.process_not_read", pid=pid, error=str(error))
+            return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from agent.actuator import occupants
 from agent.actuator.occupants import Driver, Host, NoDriver, NoProcesses, Processes
 from agent.cri import errors as cri_errors
 from agent.model.devices import GpuUuid
@@ -81,7 +82,9 @@ class Gate:
     def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
         """Return the old processes that no signal reaches now, by the device that they were on."""
         found = {
-            item.device: frozenset(pid for pid in item.pids if self._host.processes.is_stuck(pid))
+            item.device: frozenset(
+                pid for pid in item.pids if occupants.is_stuck(self._host.processes, pid, unless_told=False)
+            )
             for item in self._held
         }
         return {device: pids for device, pids in found.items() if pids}
@@ -137,7 +140,7 @@ class Gate:
 
     def _stuck(self, judgement: Judgement) -> frozenset[int]:
         pids = frozenset[int]().union(*judgement.pids.values())
-        return frozenset(pid for pid in pids if self._host.processes.is_stuck(pid))
+        return frozenset(pid for pid in pids if occupants.is_stuck(self._host.processes, pid, unless_told=False))
 
 
 @dataclass(frozen=True, slots=True)

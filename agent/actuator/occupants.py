@@ -4,9 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from agent.model.devices import GpuUuid
 from agent.model.workloads import ContainerId
 from agent.restart import gates
+
+log = structlog.get_logger(__name__)
 
 
 class Driver(Protocol):
@@ -26,7 +30,7 @@ class ProcessFacts(Protocol):
 
 
 class Processes(Protocol):
-    """The host's processes (``agent.sources.processes.ProcFs``)."""
+    """The host's processes (``agent.sources.processes.ProcFs``). Looks raise OSError when nothing can be told."""
 
     def look(self, pid: int) -> ProcessFacts | None: ...
     def is_stuck(self, pid: int) -> bool: ...
@@ -49,9 +53,29 @@ class Host:
             return None
         processes = {}
         for pid in {each.pid for use in uses.values() for each in use.processes}:
-            if (facts := self.processes.look(pid)) is not None:
+            if (facts := look(self.processes, pid)) is not None:
                 processes[pid] = gates.Process(started=facts.started, container=facts.container)
         return gates.Seen(uses, processes)
+
+
+def look(processes: Processes, pid: int) -> ProcessFacts | None:
+    """Return what is known of a process: nothing where there is none, and, with a word in the log, where it cannot be
+    told. For those who may take the one for the other.
+    """
+    try:
+        return processes.look(pid)
+    except OSError as error:
+        log.warning("processes.not_read", pid=pid, error=str(error))
+        return None
+
+
+def is_stuck(processes: Processes, pid: int, *, unless_told: bool) -> bool:
+    """Whether no signal reaches a process; ``unless_told`` where that cannot be told."""
+    try:
+        return processes.is_stuck(pid)
+    except OSError as error:
+        log.warning("processes.not_read", pid=pid, error=str(error))
+        return unless_told
 
 
 class NoDriver:

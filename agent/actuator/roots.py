@@ -5,15 +5,18 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import structlog
 
 from agent.model.workloads import ContainerId
+from common import kernel_files
 
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_MS = 1000
+_LIMIT = 64 << 20  # bytes; fs.mount-max is 100,000
+_MOUNT_POINT = 4  # of a line's fields (proc_pid_mountinfo(5)), counted from 0
 
 
 class Roots:
@@ -47,7 +50,7 @@ class Roots:
 
     def _work(self, wake: int) -> None:
         try:
-            with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:  # anybody may name a mount
+            with (self.runtime / "mountinfo").open("rb", buffering=0) as mounts:
                 poll = select.poll()
                 poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
                 poll.register(wake, select.POLLIN)
@@ -57,10 +60,10 @@ class Roots:
             log.warning("hold.no_mounts", runtime=str(self.runtime), error=str(error))
             self._end(wake)
 
-    def _look(self, mounts: TextIO, wake: int) -> bool:
+    def _look(self, mounts: BinaryIO, wake: int) -> bool:
         """Call those whose root is there; False when nobody waits any more, and this thread has ended."""
         mounts.seek(0)
-        mountinfo = mounts.read()
+        mountinfo = kernel_files.read_open(mounts.fileno(), limit=_LIMIT, name="mountinfo")
         with self._lock:
             _drain(wake)
             found = {each: root for each in self._awaited if (root := _root(each, mountinfo)) is not None}
@@ -81,26 +84,28 @@ class Roots:
         os.close(wake)
 
 
-def _root(container_id: ContainerId, mountinfo: str) -> str | None:
+def _root(container_id: ContainerId, mountinfo: bytes) -> str | None:
     """Return where a container's root is mounted, from the text of ``/proc/<pid>/mountinfo``; None: it is not (yet).
 
     Overlays only: they are filesystems of their own. To mark what a bind mount shows would stop the whole node. The
     text has thousands of lines on a busy node, and is looked at for each container that is started: only lines with
-    the container's name are taken apart.
+    the container's name are taken apart. Anybody may name a mount: by any bytes but blanks and line feeds, which the
+    kernel escapes.
     """
-    end = f"/{container_id}/rootfs"
-    for line in _lines_with(f"{end} ", mountinfo):
-        place, _, kind = line.partition(" - ")
-        if kind.startswith("overlay ") and (mount_point := place.split()[4]).endswith(end):
-            return mount_point
+    end = f"/{container_id}/rootfs".encode()
+    for line in _lines_with(end + b" ", mountinfo):
+        place, _, kind = line.partition(b" - ")
+        fields = place.split(b" ")
+        if kind.startswith(b"overlay ") and len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT].endswith(end):
+            return os.fsdecode(fields[_MOUNT_POINT])
     return None
 
 
-def _lines_with(words: str, text: str) -> Iterator[str]:
+def _lines_with(words: bytes, text: bytes) -> Iterator[bytes]:
     at = text.find(words)
     while at >= 0:
-        end = text.find("\n", at)
-        yield text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
+        end = text.find(b"\n", at)
+        yield text[text.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(text)]
         at = text.find(words, at + 1)
 
 

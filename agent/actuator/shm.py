@@ -1,22 +1,33 @@
 """Empty a pod's /dev/shm. Blocking; everything is done by file descriptor, so that no link leads out of the directory.
 
 What a process of the pod has open or mapped stays. A file that one only means to open later goes.
+
+How many files there are, what they are called and how many of them a process maps, is the pod's own doing: what is kept
+in memory is bounded, and what is beyond that stays.
 """
 
 import os
 import posixpath
+import re
 import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from agent.restart import shm
-from common import cgroupfs, rooted
+from common import cgroupfs, kernel_files, rooted
 
 _DEEPEST = 32
 _NAMES_TOLD = 3
+_MOST_FILES = 100_000  # some 10 MiB
+_MOST_LEFT = 1000
+_LONGEST_LINE = 1 << 16  # of maps or net/unix: a path has 4096 bytes at most, each of them in up to four characters
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEVICE, _INODE = 3, 4  # of the fields of maps, counted from 0
+_NUMBER = re.compile(rb"\d{1,20}")
+_TIME_UP = "the time was up before the end"
 _BLOCK = 512  # st_blocks, whatever the file system's own are
 
 
@@ -26,20 +37,31 @@ class NotEmptiedError(Exception):
 
 @dataclass(slots=True)
 class Emptied:
-    """What came of it. ``left`` maps what was left to why. ``complete`` is False when time was up before the end."""
+    """What came of it. ``left`` maps what was left to why, ``left_beside`` is how many more were left.
+
+    ``cut_short`` is why it has not come to its end; empty when it has.
+    """
 
     removed: int = 0
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
-    complete: bool = True
+    left_beside: int = 0
+    cut_short: str = ""
+
+    def leave(self, name: str, *, why: str) -> None:
+        """Note what was left."""
+        if len(self.left) < _MOST_LEFT:
+            self.left[name] = why
+        else:
+            self.left_beside += 1
 
     def __str__(self) -> str:
         text = f"{self.removed} files removed ({self.bytes / 2**20:.1f} MiB)"
         if self.left:
             told = [f"{name!r} {why}" for name, why in list(self.left.items())[:_NAMES_TOLD]]
             more = ["…"] if len(self.left) > _NAMES_TOLD else []
-            text += f", {len(self.left)} left ({', '.join(told + more)})"
-        return text if self.complete else f"{text}; the time was up before the end"
+            text += f", {len(self.left) + self.left_beside} left ({', '.join(told + more)})"
+        return f"{text}; {self.cut_short}" if self.cut_short else text
 
 
 def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -> Emptied:
@@ -54,20 +76,50 @@ def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -
         top = _open(place.directory, runtime=runtime)
         try:
             device = os.fstat(top).st_dev
-            there = frozenset(_inodes(top, device=device))
-            users = _users(place.cgroup, device=device, proc=runtime.parent, cgroup_root=cgroup_root)
+            there = _There.of(top, device=device)
+            users = _users(
+                there, place.cgroup, device=device, proc=runtime.parent, cgroup_root=cgroup_root, until=until
+            )
             removal = _Removal(device=device, there=there, users=users, until=until)
             removal.directory(top)
         finally:
             os.close(top)
+    except TimeoutError:
+        return Emptied(cut_short=_TIME_UP)
     except OSError as error:
-        raise NotEmptiedError(f"{error.strerror or error}: {error.filename or place.directory}") from error
+        name = os.fsencode(error.filename or place.directory)
+        raise NotEmptiedError(f"{error.strerror or error}: {kernel_files.text(name)}") from error
     return removal.emptied
+
+
+@dataclass(slots=True)
+class _There:
+    """What was there at the beginning: inodes, and the names of those that are neither files nor directories.
+
+    ``more``: not all of it is noted.
+    """
+
+    inodes: set[int] = field(default_factory=set)
+    sockets: set[str] = field(default_factory=set)
+    more: bool = False
+
+    @classmethod
+    def of(cls, opened: int, *, device: int) -> Self:
+        """Note what is in an open directory and below. Raises OSError."""
+        there = cls()
+        for entry in _entries(opened, device=device):
+            if len(there.inodes) >= _MOST_FILES:
+                there.more = True
+                break
+            there.inodes.add(entry.inode())
+            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                there.sockets.add(entry.name)
+        return there
 
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """What the pod's processes use: files by inode, and the names of sockets, which are bound by name alone."""
+    """What the pod's processes use of it: files by inode, and the names of sockets, which are bound by name alone."""
 
     inodes: frozenset[int]
     sockets: frozenset[str]
@@ -76,34 +128,35 @@ class _Users:
 @dataclass(slots=True)
 class _Removal:
     device: int
-    there: frozenset[int]
+    there: _There
     users: _Users
     until: float
     emptied: Emptied = field(default_factory=Emptied)
 
     def directory(self, opened: int, *, path: str = "", depth: int = 0) -> None:
         """Remove what is in an open directory."""
-        for name in _names(opened):
-            if time.monotonic() >= self.until:
-                self.emptied.complete = False
-                return
-            below = posixpath.join(path, name)
-            try:
-                why = self._entry(opened, name, path=below, depth=depth)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                why = error.strerror or repr(error)
-            if why:
-                self.emptied.left[below] = why
+        with os.scandir(opened) as entries:
+            for entry in entries:
+                if time.monotonic() >= self.until:
+                    self.emptied.cut_short = _TIME_UP
+                    return
+                below = posixpath.join(path, entry.name)
+                try:
+                    why = self._entry(opened, entry.name, path=below, depth=depth)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    why = error.strerror or repr(error)
+                if why:
+                    self.emptied.leave(below, why=why)
 
     def _entry(self, parent: int, name: str, *, path: str, depth: int) -> str:
         """Remove one entry; return why it was left."""
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if found.st_dev != self.device:
             return "is another file system"
-        if found.st_ino not in self.there:
-            return "is new"
+        if found.st_ino not in self.there.inodes:
+            return self._unknown()
         if stat.S_ISDIR(found.st_mode):
             return self._subdirectory(parent, name, path=path, depth=depth)
         if found.st_ino in self.users.inodes or (stat.S_ISSOCK(found.st_mode) and name in self.users.sockets):
@@ -112,6 +165,12 @@ class _Removal:
         self.emptied.removed += 1
         if found.st_nlink == 1:
             self.emptied.bytes += found.st_blocks * _BLOCK
+        return ""
+
+    def _unknown(self) -> str:
+        if not self.there.more:
+            return "is new"
+        self.emptied.cut_short = f"there were more than {_MOST_FILES:,}"
         return ""
 
     def _subdirectory(self, parent: int, name: str, *, path: str, depth: int) -> str:
@@ -123,7 +182,7 @@ class _Removal:
             if found.st_dev != self.device:
                 return "is another file system"
             self.directory(opened, path=path, depth=depth + 1)
-            if _names(opened) or found.st_ino in self.users.inodes:
+            if not _is_empty(opened) or found.st_ino in self.users.inodes:
                 return ""  # what is left in it has been noted
         finally:
             os.close(opened)
@@ -145,16 +204,16 @@ def _open(directory: str, *, runtime: Path) -> int:
     return opened
 
 
-def _names(opened: int) -> list[str]:
+def _is_empty(opened: int) -> bool:
     with os.scandir(opened) as entries:
-        return [entry.name for entry in entries]
+        return next(entries, None) is None
 
 
-def _inodes(opened: int, *, device: int, depth: int = 0) -> Iterator[int]:
+def _entries(opened: int, *, device: int, depth: int = 0) -> Iterator[os.DirEntry[str]]:
     """Yield what is in a directory and below."""
     with os.scandir(opened) as entries:
         for entry in entries:
-            yield entry.inode()
+            yield entry
             if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
                 try:
                     below = os.open(entry.name, _READABLE, dir_fd=opened)
@@ -162,22 +221,26 @@ def _inodes(opened: int, *, device: int, depth: int = 0) -> Iterator[int]:
                     continue
                 try:
                     if os.fstat(below).st_dev == device:
-                        yield from _inodes(below, device=device, depth=depth + 1)
+                        yield from _entries(below, device=device, depth=depth + 1)
                 finally:
                     os.close(below)
 
 
-def _users(cgroup: str, *, device: int, proc: Path, cgroup_root: Path) -> _Users:
+def _users(there: _There, cgroup: str, *, device: int, proc: Path, cgroup_root: Path, until: float) -> _Users:
+    """Return what of it is in use. Raises TimeoutError when the time is up, OSError, or NotEmptiedError."""
     groups = cgroupfs.directories(cgroup, mounted_at=cgroup_root)
     if not groups:
         raise NotEmptiedError(f"the pod's cgroup {cgroup} cannot be seen, so neither who uses what is in it")
     inodes: set[int] = set()
     sockets: set[str] = set()
     for pid in cgroupfs.pids(groups):
+        if time.monotonic() >= until:
+            raise TimeoutError
         process = proc / str(pid)
         try:
-            inodes.update(_open_files(process, device=device), _mapped_files(process, device=device))
-            sockets.update(_bound_sockets(process))
+            inodes.update(each for each in _open_files(process, device=device) if each in there.inodes)
+            inodes.update(each for each in _mapped_files(process, device=device) if each in there.inodes)
+            sockets.update(each for each in _bound_sockets(process) if each in there.sockets)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
     return _Users(frozenset(inodes), frozenset(sockets))
@@ -195,16 +258,18 @@ def _open_files(process: Path, *, device: int) -> Iterator[int]:
 
 def _mapped_files(process: Path, *, device: int) -> Iterator[int]:
     """Yield by proc_pid_maps(5): ``address perms offset dev inode path``."""
-    number = f"{os.major(device):02x}:{os.minor(device):02x}"
-    for line in (process / "maps").read_text(errors="replace").splitlines():
+    number = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
+    for line in kernel_files.each_line(process / "maps", longest=_LONGEST_LINE):
         fields = line.split(maxsplit=5)
-        if fields[3] == number:
-            yield int(fields[4])
+        if len(fields) <= _INODE or not _NUMBER.fullmatch(fields[_INODE]):
+            raise NotEmptiedError(f"{process / 'maps'} does not have the form of proc_pid_maps(5)")
+        if fields[_DEVICE] == number:
+            yield int(fields[_INODE])
 
 
 def _bound_sockets(process: Path) -> Iterator[str]:
     """Yield the names of unix(7) sockets in the process's network namespace; their directories depend on who looks."""
-    for line in (process / "net" / "unix").read_text(errors="replace").splitlines():
-        _, _, path = line.partition(" /")
+    for line in kernel_files.each_line(process / "net" / "unix", longest=_LONGEST_LINE):
+        _, _, path = line.removesuffix(b"\n").partition(b" /")
         if path:
-            yield posixpath.basename(path)
+            yield os.fsdecode(posixpath.basename(path))

@@ -4,6 +4,7 @@ It holds nothing up for long, and what fails is told and keeps nobody from start
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import structlog
 
 from agent.actuator import shm as emptying
 from agent.restart import shm
-from common import own_thread, unix_sockets
+from common import unix_sockets
+from common.own_process import Calls, ProcessEndedError
 
 log = structlog.get_logger(__name__)
 
@@ -33,31 +35,55 @@ class Patience:
 class Broom:
     """How this node's shared memory is reached: through the runtime behind a socket, the host's /proc and cgroups.
 
-    Without a socket nothing is emptied.
+    ``calls`` is where it is reached: what a process of the pod has open may be on a file system that hangs. Without a
+    socket, or ``calls``, nothing is emptied.
     """
 
     socket_path: str = ""
+    calls: Calls | None = None
     proc: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
     patience: Patience = Patience()
 
     async def empty(self, place: shm.Place) -> str:
         """Empty a place; return what came of it, for people."""
-        try:
-            return await own_thread.once(lambda: self._empty(place), name="shm", timeout=self.patience.work + _SLACK)
-        except TimeoutError:
-            return f"not emptied within {self.patience.work:g} s"
-
-    def _empty(self, place: shm.Place) -> str:
+        if self.calls is None:
+            return "not emptied: this agent does not reach it"
         until = time.monotonic() + self.patience.work
+        where = _Where(self.socket_path, proc=self.proc, cgroup_root=self.cgroup_root)
+        work = functools.partial(_empty, where, place, until)
         try:
-            runtime = self.proc / str(unix_sockets.listener(self.socket_path))
-        except OSError as error:
-            return f"not emptied: the runtime behind {self.socket_path} cannot be found ({error.strerror or error})"
-        try:
-            return str(emptying.empty(place, runtime=runtime, cgroup_root=self.cgroup_root, until=until))
-        except emptying.NotEmptiedError as error:
+            return await self.calls.call(work, who=place.cgroup, timeout=self.patience.work + _SLACK)
+        except TimeoutError as error:
+            return f"not emptied: {error}" if str(error) else f"not emptied within {self.patience.work:g} s"
+        except ProcessEndedError as error:
             return f"not emptied: {error}"
+        except Exception as error:
+            log.exception("shm.failed", directory=place.directory)
+            return f"not emptied: {error!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The part of a ``Broom`` that goes to another process."""
+
+    socket_path: str
+    proc: Path
+    cgroup_root: Path
+
+
+def _empty(where: _Where, place: shm.Place, until: float) -> str:
+    """Empty a place until the monotonic time ``until``, which all processes of a node share; never longer, for what
+    comes next may be in it then.
+    """
+    try:
+        runtime = where.proc / str(unix_sockets.listener(where.socket_path))
+    except OSError as error:
+        return f"not emptied: the runtime behind {where.socket_path} cannot be found ({error.strerror or error})"
+    try:
+        return str(emptying.empty(place, runtime=runtime, cgroup_root=where.cgroup_root, until=until))
+    except emptying.NotEmptiedError as error:
+        return f"not emptied: {error}"
 
 
 class Sweep:

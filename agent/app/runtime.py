@@ -41,6 +41,7 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.pods import PodWatch
 from agent.sources.processes import ProcFs
 from common import aio, budgets
+from common.own_process import OwnProcess
 from common.parts import PartState, PartStatus
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class RuntimePart:
         self._newcomers = Newcomers(driver=driver, processes=processes, metrics=metrics)
         self._restarts: Restarts | None = None
         self._can_hold = False
+        self._sweeping = OwnProcess("shm", cgroup_root=processes.cgroup_root)
         self.rounds: Rounds | None = None
         """What gangs' rounds do on this node, once the runtime has been found."""
 
@@ -119,7 +121,7 @@ class RuntimePart:
         self._report_heartbeats(PartStatus(PartState.IDLE, "needs the container runtime first"))
         choice = await self._discover()
         log.info("cri.found", socket=choice.path, why=choice.why)
-        async with client.CriClient(choice.path) as cri, asyncio.TaskGroup() as tasks:
+        async with client.CriClient(choice.path) as cri, self._sweeping, asyncio.TaskGroup() as tasks:
             watch = ContainerWatch(cri, report=self._report)
             aio.spawn_eternal(tasks, watch.run(), name="container-watch")
             afterlife = Afterlife(cgroup_root=self._processes.cgroup_root)
@@ -141,6 +143,7 @@ class RuntimePart:
                 memory=StoredBeating(self._store),
                 listener=self._hangs,
                 report=self._report_heartbeats,
+                calls=OwnProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
             )
             aio.spawn_eternal(tasks, heartbeats.run(), name="heartbeats")
             hangs = self._hangs.run(restarts=restarts, still_hung=heartbeats.still_hung)
@@ -174,7 +177,9 @@ class RuntimePart:
             cgroup_root=self._processes.cgroup_root,
             owner=_owner(self._settings.node_name, socket_path=socket_path),
         )
-        broom = Broom(socket_path, proc=self._processes.root, cgroup_root=self._processes.cgroup_root)
+        broom = Broom(
+            socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
+        )
         patience = Patience(leave=self._settings.device_wait)
         gates = Gates(driver=self._driver, processes=self._processes, patience=patience)
         outside = ports.Outside(

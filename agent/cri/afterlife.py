@@ -18,6 +18,8 @@ from pathlib import Path
 
 import structlog
 
+from common import cgroupfs
+
 log = structlog.get_logger(__name__)
 
 _FDS = Path("/proc/self/fd")
@@ -99,8 +101,7 @@ def _peer(each: socket.socket) -> str | bytes:
 
 def _leave_cgroup(pid: int, *, root: Path) -> None:
     """Move a process to the root of the hierarchy (version 2) or hierarchies (version 1)."""
-    one = root / "cgroup.procs"
-    for procs in [one] if one.exists() else sorted(root.glob("*/cgroup.procs")):
+    for procs in cgroupfs.tops(root):
         try:
             with procs.open("r+") as group:
                 group.write(str(pid))

@@ -25,7 +25,7 @@ from agent.model.actions import ActionClass
 from agent.model.devices import DeviceLocator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.workloads import ContainerRef
-from agent.sources.processes import ProcFs
+from agent.sources.processes import ProcessFacts, ProcFs
 from common import contained
 from common.contained import Part
 
@@ -168,7 +168,7 @@ class Engine:
 
     def _note(self, finding: Finding) -> Noted:
         """Fold it, and look up what must be looked up before the process is gone."""
-        process = self._processes.look(finding.pid) if finding.pid is not None else None
+        process = self._process(finding.pid) if finding.pid is not None else None
         named = self._faults.named_container(finding, process)
         pod = named.pod if isinstance(named, ContainerRef) else None
         inventory = self._devices.inventory
@@ -194,6 +194,16 @@ class Engine:
         )
         self._publisher.verdict_changed(device=device, named=pod)
         return Noted(finding=finding, device=device, process=process, again=again)
+
+    def _process(self, pid: int) -> ProcessFacts | None:
+        """Return what /proc says of a process. One that cannot be looked at costs no container its life, as one outside
+        all pods does not, and is there until it has ended.
+        """
+        try:
+            return self._processes.look(pid)
+        except OSError as error:
+            log.warning("engine.process_not_read", pid=pid, error=str(error))
+            return ProcessFacts(pid=pid, container=None, started=0.0)
 
     async def _mend(self, noted: Noted) -> None:
         """See one app-class fault through, to the end of what it hit."""

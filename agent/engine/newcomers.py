@@ -88,7 +88,7 @@ class Newcomers:
         found: set[ContainerId] = set()
         for each in use.processes:
             with contained.within(contained.Part.DEVICE, f"pid {each.pid}"):
-                process = self._processes.look(each.pid)
+                process = occupants.look(self._processes, each.pid)
                 if process is not None and process.container is not None:
                     found.add(process.container)
         return frozenset(found)

@@ -77,14 +77,16 @@ class Suspects:
         if uuid is None or uses is None or uuid not in uses:
             return ""
         if latch.kind is FindingKind.PROCESS_STUCK:
-            stuck = any(self._processes.is_stuck(each.pid) for each in uses[uuid].processes)
+            stuck = any(
+                occupants.is_stuck(self._processes, each.pid, unless_told=True) for each in uses[uuid].processes
+            )
             return "" if stuck else "no process that cannot be killed is on it any more"
         return self._works(uses[uuid], since=latch.last_seen)
 
     def _works(self, use: DeviceUse, *, since: float) -> str:
         booted_at = self._now() - self._since_boot()
         for each in use.processes:
-            process = self._processes.look(each.pid)
+            process = occupants.look(self._processes, each.pid)
             began = booted_at + process.started if process is not None else 0.0
             if began >= since and self._now() - began >= LASTING:
                 return f"pid {each.pid} has worked on it for {self._now() - began:.0f} s"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.actuator import occupants
 from agent.actuator.tools import LastWish, Material
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
@@ -60,7 +61,7 @@ def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot
     by its own; a clock set back would make every running container look as if it had started after the fault. 0.0
     where nothing can be told.
     """
-    process = processes.look(info.pid) if info.pid is not None and info.started_at else None
+    process = occupants.look(processes, info.pid) if info.pid is not None and info.started_at else None
     if process is None:
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)

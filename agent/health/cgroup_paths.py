@@ -18,9 +18,10 @@ _POD = re.compile(
 def container_id(cgroup_file: str) -> ContainerId | None:
     """Return the container that a process runs in, from the text of ``/proc/<pid>/cgroup``; None when in none.
 
-    Every line (one per hierarchy on cgroup v1) that names a container must name the same one.
+    Every line (one per hierarchy on cgroup v1) that names a container must name the same one. A line ends at a newline,
+    which the kernel lets no cgroup's name contain; it may contain everything else that Python takes for a line's end.
     """
-    found = {match["id"] for line in cgroup_file.splitlines() if (match := _CONTAINER.search(line)) is not None}
+    found = {match["id"] for line in cgroup_file.split("\n") if (match := _CONTAINER.search(line)) is not None}
     return ContainerId(found.pop()) if len(found) == 1 else None
 
 

@@ -1,6 +1,7 @@
 """Look at everything at once; what hangs holds up nothing else."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,12 @@ async def look(machine: Machine, *, catalog: Catalog, timeout: float) -> Found:
 
 def _started(driver: GpusFound, log: LogFound, *, proc: Path) -> Mapping[int, float]:
     processes = ProcFs(root=proc)
-    facts = (processes.look(pid) for pid in set(_pids(driver, log)))
-    return MappingProxyType({each.pid: each.started for each in facts if each is not None})
+    started = {}
+    for pid in set(_pids(driver, log)):
+        with contextlib.suppress(OSError):  # what cannot be told of it is not shown
+            if (facts := processes.look(pid)) is not None:
+                started[pid] = facts.started
+    return MappingProxyType(started)
 
 
 def _pids(driver: GpusFound, log: LogFound) -> Iterator[int]:

@@ -1,12 +1,15 @@
 """A running container as the node sees it: its files through its root directory, its processes by its cgroup.
 
-Every call may block for ever where the container has mounted a file system that hangs: run them in an ``OwnThread``.
+A look at a file may block for ever, and no signal ends it, where the container has mounted a file system that hangs.
+So ``look`` and ``examine`` are called in an ``OwnProcess``, and nothing here is called in the agent's own.
 """
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -16,13 +19,48 @@ from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
 from agent.sources.processes import ProcFs
-from common import cgroupfs, rooted
+from common import cgroupfs, kernel_files, rooted
 
+_ENDED = ("Z", "X")  # proc_pid_stat(5); then its cgroup may have gone
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class CannotLookInsideError(Exception):
     """This agent cannot look into any container of this node. The text is one line: what, and the mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A running container, by its main process ``pid``, and where this node's processes are seen."""
+
+    pid: int
+    container_id: ContainerId
+    processes: ProcFs
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator["Inside"]:
+        """Look into it for the length of the block; see ``Inside.of``."""
+        inside = Inside.of(self.pid, container_id=self.container_id, processes=self.processes)
+        try:
+            yield inside
+        finally:
+            inside.close()
+
+
+def look(where: Where, file: str) -> Mark | Blank:
+    """Return what a heartbeat file shows now; see ``Inside.of`` and ``Inside.look``."""
+    with where.opened() as inside:
+        return inside.look(file)
+
+
+def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
+    """Return what its threads are doing, and again those that say most about a hang, with where they wait.
+
+    Raises what ``Inside.of`` raises.
+    """
+    with where.opened() as inside:
+        threads = inside.threads()
+    return threads, thread_states.telling(where.processes.root, threads)
 
 
 class Inside:
@@ -84,6 +122,8 @@ class Inside:
 
     def _is_paused(self) -> bool:
         if not self._freezers:
+            if kernel_files.parse_stat(_read(self._process, "stat")).state in _ENDED:
+                raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
             raise CannotLookInsideError(
                 "the container's cgroup cannot be seen, so neither whether it is frozen; "
                 "run the agent privileged, with the host's /sys/fs/cgroup"
@@ -91,8 +131,7 @@ class Inside:
         frozen = cgroupfs.frozen(self._freezers)
         if frozen is None:
             raise ProcessLookupError(errno.ESRCH, "the container's cgroup has gone")
-        status = _read(self._process, "stat")
-        return frozen or status[status.rindex(")") + 2] in thread_states.STOPPED
+        return frozen or kernel_files.parse_stat(_read(self._process, "stat")).state in thread_states.STOPPED
 
     def _open_root(self) -> int:
         try:
@@ -110,7 +149,7 @@ def _groups_of(cgroup: str, *, container_id: ContainerId) -> list[str]:
     """Return the container's own groups (one per hierarchy), not those that it has made for itself below."""
     if cgroup_paths.container_id(cgroup) != container_id:
         raise ProcessLookupError(errno.ESRCH, f"it is not (or no longer) a process of container {container_id}")
-    paths = (cgroup_paths.container_root(line.split(":", 2)[2]) for line in cgroup.splitlines())
+    paths = (cgroup_paths.container_root(line.split(":", 2)[-1]) for line in kernel_files.lines(cgroup))
     return sorted({path for path in paths if path is not None})
 
 
@@ -121,5 +160,7 @@ def _mark(found: os.stat_result, *, file: str) -> Mark:
 
 
 def _read(directory: int, name: str) -> str:
-    with open(name, errors="replace", opener=lambda path, flags: os.open(path, flags, dir_fd=directory)) as file:
-        return file.read()
+    """Return what a file of a process says. Raises OSError, ProcessLookupError when the process is gone."""
+    if (said := kernel_files.read(name, directory=directory)) is None:
+        raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
+    return said

@@ -1,14 +1,17 @@
 """One container's heartbeat, looked at for as long as the container runs.
 
-A look is a few system calls, and few looks are enough. To be told of each touch instead (inotify) would wake the agent
-as often as the container touches the file.
+A look is a few system calls, and few looks are enough. They are made in a process of their own (``OwnProcess``), for a
+pod can have them last for ever; what is not answered in time could not be told.
+
+To be told of each touch instead (inotify) would wake the agent as often as the container touches the file.
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -19,13 +22,15 @@ from agent.health.heartbeat import Blank, Heart, Look, Mark, Pulse
 from agent.model.hangs import Hang
 from agent.model.workloads import ContainerId, ContainerView
 from agent.restart import options
-from agent.sources import thread_states
-from agent.sources.container_inside import CannotLookInsideError, Inside
+from agent.sources import container_inside, thread_states
+from agent.sources.container_inside import CannotLookInsideError, Where
 from agent.sources.processes import ProcFs
 from common import contained
-from common.own_thread import OwnThread
+from common.own_process import Calls
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _LOOK_SECONDS = 2.0
 _TELL_AGAIN = 600.0
@@ -49,6 +54,7 @@ class Watch:
         heart: Heart,
         runtime: Runtime,
         processes: ProcFs,
+        calls: Calls,
         changed: Callable[["Watch"], None],
         on_hang: Callable[[Hang], None],
     ) -> None:
@@ -60,21 +66,18 @@ class Watch:
         self._processes = processes
         self._changed = changed
         self._on_hang = on_hang
-        self._thread = OwnThread(f"heartbeat {view.id[:12]}")
-        self._inside: Inside | None = None
+        self._calls = calls
+        self._where: Where | None = None
         self._one_look = asyncio.Lock()
         self._why_unknown = ""
         self._told_at: float | None = None
 
     async def run(self) -> None:
         """Look for ever."""
-        try:
-            while True:
-                with contained.within(contained.Part.HEARTBEAT, self.view.ref):
-                    await self.look()
-                await asyncio.sleep(heartbeat.until_next_look(self.heart, timeout=self.wish.timeout))
-        finally:
-            self._thread.close(last=self._look_no_longer)
+        while True:
+            with contained.within(contained.Part.HEARTBEAT, self.view.ref):
+                await self.look()
+            await asyncio.sleep(heartbeat.until_next_look(self.heart, timeout=self.wish.timeout))
 
     async def look(self) -> Heart:
         """Look now; return what is known then. A hang is told on the way."""
@@ -107,8 +110,8 @@ class Watch:
             return await self._look_inside()
         except CannotLookInsideError as error:
             obstacle = why = str(error)
-        except TimeoutError:
-            why = f"the file system did not answer within {_LOOK_SECONDS:g} s"
+        except TimeoutError as error:
+            why = str(error) or f"the file system did not answer within {_LOOK_SECONDS:g} s"
         except (OSError, CriError) as error:
             why = str(error)
         finally:
@@ -119,26 +122,26 @@ class Watch:
         return Blank.UNKNOWN
 
     async def _look_inside(self) -> Mark | Blank:
-        if self._inside is None:
+        if self._where is None:
             info = await self._runtime.container_info(self.view.id)
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not tell the container's main process")
-            pid = info.pid
-            await self._thread.call(lambda: self._enter(pid), timeout=_LOOK_SECONDS)
-        inside = self._inside
-        assert inside is not None
-        return await self._thread.call(lambda: inside.look(self.wish.file), timeout=_LOOK_SECONDS)
+            self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
+        try:
+            return await self._call(functools.partial(container_inside.look, self._where, self.wish.file))
+        except ProcessLookupError:
+            self._where = None  # the runtime may know better
+            raise
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await self._calls.call(work, who=self.view.ref.pod.uid, timeout=_LOOK_SECONDS)
 
     async def _examine(self, heart: Heart) -> Hang | None:
         """Gather what people will want to know; None when the container cannot be blamed, or not be told about."""
-        inside = self._inside
-        assert inside is not None
+        assert self._where is not None
         try:
-            threads = await self._thread.call(inside.threads, timeout=_LOOK_SECONDS)
-            most_telling = await self._thread.call(
-                lambda: thread_states.telling(self._processes.root, threads), timeout=_LOOK_SECONDS
-            )
-        except OSError as error:
+            threads, most_telling = await self._call(functools.partial(container_inside.examine, self._where))
+        except (OSError, CannotLookInsideError) as error:
             log.warning("heartbeat.not_examined", container=str(self.view.ref), error=str(error))
             return None
         if thread_states.are_stopped(threads):
@@ -154,10 +157,3 @@ class Watch:
             doing=thread_states.summary(threads, most_telling),
             threads=most_telling,
         )
-
-    def _enter(self, pid: int) -> None:
-        self._inside = Inside.of(pid, container_id=self.view.id, processes=self._processes)
-
-    def _look_no_longer(self) -> None:
-        if self._inside is not None:
-            self._inside.close()

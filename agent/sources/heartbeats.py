@@ -26,6 +26,7 @@ from agent.sources.heartbeat_watch import Runtime, Watch
 from agent.sources.pods import PodChange
 from agent.sources.processes import ProcFs
 from common import contained
+from common.own_process import Calls
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
@@ -78,7 +79,9 @@ class HeartbeatSource:
         memory: Memory,
         listener: Listener,
         report: Callable[[PartStatus], None],
+        calls: Calls,
     ) -> None:
+        """``calls`` is where looks into containers are made; it is closed with this."""
         self._runtime = runtime
         self._events = events
         self._pods = pods
@@ -86,6 +89,7 @@ class HeartbeatSource:
         self._memory = memory
         self._listener = listener
         self._report = report
+        self._calls = calls
         self._watches: dict[ContainerId, tuple[Watch, asyncio.Task[None]]] = {}
         self._remembered: frozenset[ContainerId] = frozenset()
         self._saved: frozenset[ContainerId] = frozenset()
@@ -108,6 +112,7 @@ class HeartbeatSource:
                     await self._wake.wait()
         finally:
             unsubscribe()
+            await self._calls.close()
 
     async def still_hung(self, container: ContainerId) -> str:
         """Look at a container that was found to hang once more; return why it does not count as hung any longer.
@@ -148,6 +153,7 @@ class HeartbeatSource:
             heart=heartbeat.REMEMBERED if view.id in self._remembered else Heart(),
             runtime=self._runtime,
             processes=self._processes,
+            calls=self._calls,
             changed=self._changed,
             on_hang=self._listener.hung,
         )

@@ -1,6 +1,7 @@
 """What /proc says about a process: which container it runs in, since when, on which CPUs, and when it ends."""
 
 import asyncio
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
+from common import kernel_files
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
@@ -30,24 +32,25 @@ class ProcFs:
     cgroup_root: Path = Path("/sys/fs/cgroup")
 
     def look(self, pid: int) -> ProcessFacts | None:
-        """Return the facts about a process, or None when there is no such process (any more)."""
-        try:
-            cgroup = (self.root / str(pid) / "cgroup").read_text()
-            stat = (self.root / str(pid) / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
+        """Return the facts about a process, or None when there is no such process (any more).
+
+        Raises OSError when there is one, and what it is cannot be told.
+        """
+        cgroup = kernel_files.read(self.root / str(pid) / "cgroup")
+        stat = kernel_files.read(self.root / str(pid) / "stat")
+        if cgroup is None or stat is None:
             return None
-        after_name = stat[stat.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
-        ticks = int(after_name[_START_TIME_FIELD - 3])
-        return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=ticks / _TICKS_PER_SECOND)
+        return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=_started(stat))
 
     def cpuset(self, pid: int) -> str | None:
         """Return the CPUs that the process's cgroup allows, as the kernel lists them; None when it cannot be told."""
         try:
-            lines = (self.root / str(pid) / "cgroup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
+            said = kernel_files.read_bytes(self.root / str(pid) / "cgroup")
+        except OSError:
             return None
-        for line in lines:
-            hierarchy, controllers, path = line.split(":", 2)
+        for line in os.fsdecode(said or b"").split("\n"):  # a path that is opened keeps its bytes
+            hierarchy, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
             relative = path.lstrip("/")
             if "cpuset" in controllers.split(","):
                 file = self.cgroup_root / "cpuset" / relative / "cpuset.cpus"
@@ -56,7 +59,7 @@ class ProcFs:
             else:
                 continue
             try:
-                if text := file.read_text().strip():
+                if text := (kernel_files.read(file) or "").strip():
                     return text
             except OSError:
                 continue
@@ -65,7 +68,8 @@ class ProcFs:
     def is_stuck(self, pid: int) -> bool:
         """Whether any of its threads is in uninterruptible sleep (state D): then no signal reaches it.
 
-        Each thread is looked at: of a process that is being killed the first one may be a zombie already.
+        Each thread is looked at: of a process that is being killed the first one may be a zombie already. Raises
+        OSError when it cannot be told.
         """
         return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
 
@@ -83,3 +87,11 @@ class ProcFs:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def _started(stat: str) -> float:
+    """Return when a process began, in seconds since boot. Raises OSError when its ``stat`` does not tell."""
+    try:
+        return int(kernel_files.parse_stat(stat).rest[_START_TIME_FIELD - 4]) / _TICKS_PER_SECOND
+    except (IndexError, ValueError) as error:
+        raise kernel_files.UnreadableError(errno.EBADMSG, "no start time", stat[:80]) from error

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agent.model.hangs import Thread
+from common import kernel_files
 
 STOPPED = ("T", "t")
 """States of a thread that somebody has stopped by a signal, or holds in a debugger (proc_pid_stat(5))."""
@@ -56,19 +57,16 @@ def _threads(proc: Path, pid: int) -> Iterator[Thread]:
     except (FileNotFoundError, ProcessLookupError):
         return
     for tid in tids:
-        try:
-            stat = (proc / str(pid) / "task" / str(tid) / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        end = stat.rindex(")")  # the name may hold blanks and brackets
-        yield Thread(pid=pid, tid=tid, name=stat[stat.index("(") + 1 : end], state=stat[end + 2])
+        if (said := kernel_files.read(proc / str(pid) / "task" / str(tid) / "stat")) is not None:
+            stat = kernel_files.parse_stat(said)
+            yield Thread(pid=pid, tid=tid, name=stat.name, state=stat.state)
 
 
 def _with_place(proc: Path, thread: Thread) -> Thread:
     task = proc / str(thread.pid) / "task" / str(thread.tid)
     waits_in = _read(task / "wchan")
     # "[<0>] do_wait+0x53/0x120": proc_pid_stack(5)
-    frames = (line.partition("] ")[2].partition("+")[0] for line in _read(task / "stack").splitlines()[:_FRAMES])
+    frames = (line.partition("] ")[2].partition("+")[0] for line in kernel_files.lines(_read(task / "stack"))[:_FRAMES])
     return Thread(
         pid=thread.pid,
         tid=thread.tid,
@@ -81,6 +79,6 @@ def _with_place(proc: Path, thread: Thread) -> Thread:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(errors="replace")
+        return kernel_files.read(file) or ""
     except OSError:
         return ""  # the kernel does not have it, or does not tell us

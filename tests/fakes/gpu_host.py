@@ -1,6 +1,8 @@
 """Processes on GPUs, in memory: who the driver lists where, and what /proc says of them, as a test sets it."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +16,8 @@ from agent.sources.processes import ProcessFacts
 class GpuHost:
     """Driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
 
-    ``asked`` is set with every question; ``memory`` is what is in use beside the listed processes.
+    Of the ``unreadable`` processes /proc tells nothing. ``asked`` is set with every question;
+    ``memory`` is what is in use beside the listed processes.
     """
 
     answers: bool = True
@@ -23,6 +26,7 @@ class GpuHost:
     memory: dict[GpuUuid, int] = field(default_factory=dict)
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     in_d_state: set[int] = field(default_factory=set)
+    unreadable: set[int] = field(default_factory=set)
     questions: int = 0
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -73,11 +77,17 @@ class GpuHost:
         return DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=used)
 
     def look(self, pid: int) -> ProcessFacts | None:
+        self._unless_unreadable(pid)
         return self.facts.get(pid)
 
     def is_stuck(self, pid: int) -> bool:
+        self._unless_unreadable(pid)
         return pid in self.in_d_state
 
     async def ended(self, pid: int) -> None:
         if pid in self._ends:
             await self._ends[pid].wait()
+
+    def _unless_unreadable(self, pid: int) -> None:
+        if pid in self.unreadable:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -218,16 +220,19 @@ class Owners:
 
 @dataclass
 class Processes:
-    """/proc: processes by pid, and an event for each that ends."""
+    """/proc: processes by pid, and an event for each that ends. Of those ``unreadable`` nothing can be told."""
 
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     ends: dict[int, asyncio.Event] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
 
     def add(self, pid: int, *, container: ContainerId | None, started: float = 0.0) -> None:
         self.facts[pid] = ProcessFacts(pid=pid, container=container, started=started)
         self.ends[pid] = asyncio.Event()
 
     def look(self, pid: int) -> ProcessFacts | None:
+        if pid in self.unreadable:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return self.facts.get(pid)
 
     def cpuset(self, pid: int) -> str | None:

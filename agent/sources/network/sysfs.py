@@ -20,6 +20,7 @@ import structlog
 from agent.health import rdma_errors
 from agent.model.devices import PciAddress
 from agent.model.nics import LinkLayer, Nic, PciPlace, RdmaPort
+from common import kernel_files
 
 T = TypeVar("T")
 
@@ -248,7 +249,9 @@ class Sysfs:
     def _read(self, path: Path) -> str:
         """Read one value. Raises OSError."""
         self.at = path
-        return path.read_text().strip()
+        if (said := kernel_files.read(path)) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return said.strip()
 
     def _text(self, path: Path) -> str | None:
         """Read one value that no device is asked for; None where it is not there."""

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from common import kernel_files
+
 LIBRARY = "libnvidia-ml.so.1"
 
 _CACHE = Path("/etc/ld.so.cache")
@@ -55,4 +57,4 @@ def _is_gpu(function: str) -> bool:
 
 
 def _read(function: str, name: str) -> str:
-    return Path(function, name).read_text().strip()
+    return (kernel_files.read(Path(function, name)) or "").strip()

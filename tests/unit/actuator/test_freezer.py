@@ -1,12 +1,15 @@
 """What an agent finds frozen at its start, on a cgroup file system of plain files."""
 
 import asyncio
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.actuator import cgroups
+from agent.actuator import cgroups, exec_hold
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.freezer import Freezer
@@ -14,8 +17,33 @@ from agent.actuator.holding import Holding
 from agent.cri.answers import ContainerInfo
 from agent.cri.errors import CriError, NotFound, RuntimeUnavailable
 from agent.model.workloads import ContainerId
+from common import kernel_files
 
 CONTAINER = ContainerId("a" * 64)
+
+
+@given(st.binary(max_size=16))
+def test_a_process_of_any_name_may_have_begun_unless_it_is_the_runtimes(name: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        group = Path(directory, "group")
+        for place in (group, Path(directory, "7")):
+            place.mkdir()
+        (group / "cgroup.procs").write_text("7\n8\n")  # 8 has ended
+        (Path(directory) / "7" / "comm").write_bytes(name + b"\n")
+        begun = freezer(Path(directory), proc=Path(directory))._has_begun(Cgroup(group))
+        assert begun is (name != b"runc:[2:INIT]")
+
+
+@pytest.mark.parametrize("mark", ["\x0b", "\r", "\x85", "\x1c"])
+def test_no_name_makes_a_process_the_first_of_a_namespace(mark: str) -> None:
+    status = "Name:\t{}\nNSpid:\t4711\t{}\n"
+    assert exec_hold._is_first_of_namespace(status.format("sh", 1))
+    assert not exec_hold._is_first_of_namespace(status.format(f"{mark}NSpid:\t9\t1", 7))
+
+
+@given(st.binary())
+def test_any_status_is_read(status: bytes) -> None:
+    exec_hold._is_first_of_namespace(kernel_files.text(status))
 
 
 @pytest.fixture
@@ -41,9 +69,11 @@ class Infos:
         raise self.error
 
 
-def freezer(root: Path, *, owner: str = "node-1 /run/c.sock", runtime: Any = None) -> Freezer:
+def freezer(
+    root: Path, *, owner: str = "node-1 /run/c.sock", runtime: Any = None, proc: Path = Path("/proc")
+) -> Freezer:
     nothing: Any = None
-    return Freezer(runtime=runtime, holds=None, processes=nothing, proc=Path("/proc"), cgroup_root=root, owner=owner)
+    return Freezer(runtime=runtime, holds=None, processes=nothing, proc=proc, cgroup_root=root, owner=owner)
 
 
 @pytest.mark.parametrize("socket_is_there", [True, False])

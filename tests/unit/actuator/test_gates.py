@@ -50,6 +50,13 @@ async def judgement(visit: Visit) -> Judgement:
         return await visit.judgement()
 
 
+async def test_a_process_that_can_no_longer_be_looked_at_counts_as_there(host: GpuHost) -> None:
+    async with around(host, patience=HASTY) as (gates, visit):
+        host.unreadable.add(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is Verdict.LEFTOVER
+
+
 async def test_a_process_that_has_gone_is_not_waited_for(host: GpuHost) -> None:
     async with around(host) as (gates, visit):
         host.end(PID)

@@ -3,10 +3,31 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.actuator import roots
 from agent.actuator.roots import Roots
 from agent.model.workloads import ContainerId
 
 MOUNT = b"36 35 0:%d / %s rw,relatime - %s none rw\n"
+
+
+OVERLAY = MOUNT % (2, b"/run/k8s.io/c1/rootfs", b"overlay")
+
+
+@given(st.binary())
+def test_a_root_is_found_among_any_bytes(noise: bytes) -> None:
+    found = roots._root(ContainerId("c1"), noise + b"\n" + OVERLAY + noise)
+    assert found == "/run/k8s.io/c1/rootfs"
+    roots._root(ContainerId("c1"), noise)
+
+
+@pytest.mark.parametrize("mark", [b"\r", b"\x0b", b"\x1c", b"\xc2\x85"])
+def test_only_a_blank_parts_what_is_said_of_a_mount(mark: bytes) -> None:
+    overlay = OVERLAY.replace(b" / ", b" /a" + mark + b"b ")
+    assert roots._root(ContainerId("c1"), overlay) == "/run/k8s.io/c1/rootfs"
 
 
 async def test_a_mount_whose_name_is_no_unicode_hides_no_container(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Emptying a pod's /dev/shm: all that nobody uses, and nothing else."""
 
+import contextlib
 import os
 import socket
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.actuator import shm as emptying
 from agent.actuator.shm import Emptied, NotEmptiedError
@@ -56,7 +60,7 @@ def test_everything_goes_and_the_directory_stays(node: Node) -> None:
     os.mkfifo(node.directory / "fifo")
     emptied = node.empty()
     assert node.left() == set()
-    assert (emptied.removed, emptied.bytes, emptied.left, emptied.complete) == (4, 4096, {}, True)
+    assert (emptied.removed, emptied.bytes, emptied.left, emptied.cut_short) == (4, 4096, {}, "")
     assert str(emptied) == "4 files removed (0.0 MiB)"
 
 
@@ -88,6 +92,82 @@ def test_what_a_sidecar_has_open_or_mapped_stays_and_is_told(node: Node) -> None
     assert emptied.left == {"queues/open": "is in use", "queues/mapped": "is in use"}
     assert str(emptied).startswith("1 files removed")
     assert "2 left (" in str(emptied)
+
+
+SEPARATORS = ["\x0b", "\x0c", "\r", "\x1c", "\x85", "\u2028"]
+
+
+@pytest.mark.parametrize("mark", SEPARATORS)
+def test_a_mapped_file_of_any_name_stays(node: Node, mark: str) -> None:
+    name = f"queue{mark}rw-s 0 0"
+    (node.directory / name).touch()
+    (node.directory / "stale").touch()
+    node.tree.maps(PID, node.directory / name)
+    assert node.empty().left == {name: "is in use"}
+    assert node.left() == {name}
+
+
+@pytest.mark.parametrize("mark", SEPARATORS)
+def test_a_socket_of_any_name_stays(node: Node, mark: str) -> None:
+    name = f"s{mark}/1".replace("/", "-")
+    with socket.socket(socket.AF_UNIX) as bound, _shorter(node.directory) as directory:
+        bound.bind(f"{directory}/{name}")
+    node.tree.binds(PID, f"/dev/shm/{name}")
+    assert node.empty().left == {name: "is in use"}
+
+
+def test_what_many_mappings_cost_does_not_depend_on_how_many_there_are(node: Node) -> None:
+    (node.directory / "mapped").touch()
+    node.tree.maps(PID, node.directory / "mapped")
+    maps = node.tree.proc / str(PID) / "maps"
+    with maps.open("a") as file:
+        for number in range(60_000):
+            file.write(f"7f0000001000-7f0000002000 rw-s 00000000 ff:ff {number} /dev/shm/{'x' * 200}\n")
+    tracemalloc.start()
+    try:
+        assert node.empty().left == {"mapped": "is in use"}
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "maps", [b"7f0-7f1 rw-s\n", b"a b c d e\n", b"a b c d " + b"9" * 5000 + b"\n", b"x" * 100_000, b"\n"]
+)
+def test_maps_that_are_not_understood_leave_everything(node: Node, maps: bytes) -> None:
+    (node.directory / "old").touch()
+    (node.tree.proc / str(PID) / "maps").write_bytes(maps)
+    with pytest.raises(NotEmptiedError):
+        node.empty()
+    assert node.left() == {"old"}
+
+
+@given(maps=st.binary(), unix=st.binary())
+def test_of_any_bytes_something_is_told_or_that_it_cannot_be(maps: bytes, unix: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        process = Path(directory)
+        (process / "net").mkdir()
+        (process / "maps").write_bytes(maps)
+        (process / "net" / "unix").write_bytes(unix)
+        with contextlib.suppress(NotEmptiedError):
+            list(emptying._mapped_files(process, device=1))
+        list(emptying._bound_sockets(process))
+
+
+def test_of_more_files_than_can_be_kept_in_mind_some_stay(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emptying, "_MOST_FILES", 10)
+    for number in range(25):
+        (node.directory / f"file{number}").touch()
+    emptied = node.empty()
+    assert (emptied.removed, len(node.left())) == (10, 15)
+    assert str(emptied) == "10 files removed (0.0 MiB); there were more than 10"
+
+
+def test_a_file_whose_name_is_no_unicode_is_told_in_words_that_are(node: Node) -> None:
+    name = os.fsdecode(b"queue\xff")
+    (node.directory / name).touch()
+    node.tree.opens(PID, node.directory / name)
+    assert str(node.empty()).encode()
 
 
 def test_a_process_in_a_group_of_the_containers_own_making_counts(node: Node) -> None:
@@ -189,14 +269,14 @@ def test_a_directory_that_is_not_there_is_named(node: Node) -> None:
 def test_time_that_is_up_ends_it_at_once(node: Node) -> None:
     (node.directory / "old").touch()
     emptied = node.empty(seconds=0.0)
-    assert (emptied.removed, emptied.complete) == (0, False)
+    assert emptied.removed == 0
     assert str(emptied).endswith("the time was up before the end")
 
 
 def test_another_file_system_below_is_left(node: Node) -> None:
     (node.directory / "mounted").mkdir()
     removal = emptying._Removal(
-        device=-1, there=frozenset(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
+        device=-1, there=emptying._There(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
     )
     opened = os.open(node.directory, os.O_RDONLY)
     try:
@@ -212,6 +292,14 @@ def test_a_tree_without_end_is_cut_off(node: Node) -> None:
     deep.mkdir(parents=True)
     (deep / "file").touch()
     assert list(node.empty().left.values()) == ["is too deep"]
+
+
+def test_of_all_that_was_left_only_so_much_is_kept() -> None:
+    emptied = Emptied()
+    for number in range(1500):
+        emptied.leave(f"file{number}", why="is in use")
+    assert len(emptied.left) == 1000
+    assert "1500 left (" in str(emptied)
 
 
 def test_few_of_many_names_are_told() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from agent.actuator import shm as emptying
 from agent.actuator.outcomes import Result
 from agent.actuator.sweep import Broom, Patience, Sweep
 from agent.model.workloads import ContainerState
 from agent.restart import intents
 from agent.restart.shm import NotOurs, Place
-from tests.fakes.proc_tree import ProcTree
+from common.own_process import OwnProcess
+from tests.fakes import hanging_fs
+from tests.fakes.own_threads import OwnThreads
+from tests.fakes.proc_tree import ProcTree, container_id
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import Rig
 
@@ -166,13 +167,6 @@ async def test_a_rerun_that_kubelet_has_begun_itself_cleans_nothing(rig: Rig) ->
 
 
 @pytest.fixture
-def stuck() -> Iterator[threading.Event]:
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
 def socket_path(tmp_path: Path) -> Iterator[str]:
     """The socket of a runtime that is this process."""
     path = str(tmp_path / "cri.sock")
@@ -190,18 +184,36 @@ async def test_the_place_is_looked_up_where_the_runtime_sees_it(socket_path: str
     (tree.cgroups / "kubepods" / "pod1" / "cgroup.procs").touch()
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / "old").touch()
-    broom = Broom(socket_path, proc=tree.proc, cgroup_root=tree.cgroups)
+    broom = Broom(socket_path, calls=OwnThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
     assert await broom.empty(Place(str(tmp_path / "shm"), "/kubepods/pod1")) == "1 files removed (0.0 MiB)"
     assert await broom.empty(PLACE) == f"not emptied: No such file or directory: {PLACE.directory}"
 
 
 async def test_without_a_runtime_nothing_is_emptied() -> None:
-    assert (await Broom("/none.sock").empty(PLACE)).startswith("not emptied: the runtime behind /none.sock cannot be")
+    said = await Broom("/none.sock", calls=OwnThreads()).empty(PLACE)
+    assert said.startswith("not emptied: the runtime behind /none.sock cannot be")
 
 
-async def test_a_cleaning_that_hangs_is_left_behind(
-    monkeypatch: pytest.MonkeyPatch, stuck: threading.Event, socket_path: str
-) -> None:
-    monkeypatch.setattr(emptying, "empty", lambda *_, **__: stuck.wait())
-    said = await Broom(socket_path, patience=Patience(work=-0.4)).empty(PLACE)
-    assert said.startswith("not emptied within")
+async def test_a_cleaning_that_hangs_is_left_behind(socket_path: str, tmp_path: Path) -> None:
+    """A process of the pod has something open on a file system that nobody answers for."""
+    tree = ProcTree(tmp_path)
+    tree.run(container_id(1), pid=7)
+    (tree.proc / str(os.getpid())).mkdir(parents=True)
+    (tree.proc / str(os.getpid()) / "root").symlink_to("/")
+    (tree.group(container_id(1)).parent / "cgroup.procs").touch()
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm" / "old").touch()
+    place = Place(str(tmp_path / "shm"), "/kubepods/pod1")
+    async with OwnProcess("under test", cgroup_root=tmp_path) as calls:
+        broom = Broom(socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, patience=Patience(work=3.0))
+        with hanging_fs.mounted(tmp_path / "mnt"):
+            tree.opens(7, tmp_path / "mnt" / "file")
+            assert await broom.empty(place) == "not emptied within 3 s"
+            assert await broom.empty(place) == "not emptied: an earlier look has not come back yet"
+            (tmp_path / "other").mkdir()
+            (tmp_path / "other" / "old").touch()
+            (tree.cgroups / "kubepods" / "pod2").mkdir()
+            (tree.cgroups / "kubepods" / "pod2" / "cgroup.procs").touch()
+            other = Place(str(tmp_path / "other"), "/kubepods/pod2")
+            assert await broom.empty(other) == "1 files removed (0.0 MiB)", "another pod's goes on"
+        assert (tmp_path / "shm" / "old").exists()

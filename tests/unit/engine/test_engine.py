@@ -196,6 +196,16 @@ async def test_a_host_process_costs_no_container_its_life_even_if_nvml_tells_of_
     await world.nothing_restarted()
 
 
+async def test_a_process_that_cannot_be_looked_at_costs_no_container_its_life_and_its_fault_stands(
+    world: World,
+) -> None:
+    world.processes.add(77, container=ContainerId("trainer-0"))
+    world.processes.unreadable.add(77)
+    world.engine.submit(xid(31, pid=77))
+    await world.nothing_restarted()
+    assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
+
+
 async def test_a_reused_pid_names_nobody(world: World) -> None:
     world.processes.add(4242, container=ContainerId("trainer-0"), started=60.0)  # after boot_seconds 50
     world.engine.submit(xid(pid=4242))

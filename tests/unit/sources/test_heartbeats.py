@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +25,12 @@ from agent.model.workloads import (
 )
 from agent.restart import options
 from agent.sources import heartbeat_watch
-from agent.sources.container_inside import Inside
 from agent.sources.heartbeats import HeartbeatSource
 from agent.sources.processes import ProcFs
+from common.own_process import Calls, OwnProcess
 from common.parts import PartState, PartStatus
-from tests.fakes import outside
+from tests.fakes import hanging_fs, outside
+from tests.fakes.own_threads import OwnThreads
 from tests.fakes.proc_tree import ProcTree, container_id
 from tests.unit.restart import builders
 
@@ -38,6 +38,7 @@ TRAINER = builders.TARGET
 TIMEOUT = 0.3
 PATIENCE = 60.0
 ME, PID = container_id(1), 100
+OTHER_POD = replace(builders.POD, name="other", uid=PodUid("uid-other"))
 
 
 @dataclass
@@ -131,12 +132,12 @@ class World:
                     seen.append(seconds)
         return seen
 
-    async def beats(self, file: Path) -> None:
+    async def beats(self, file: Path, *, at: ContainerRef = TRAINER) -> None:
         """Let a container begin to beat."""
-        await self.looked()  # what was there before proves nothing
+        await self.looked(at=at)  # what was there before proves nothing
         touch(file)
-        while (await self.looked())[-1] is None:
-            continue
+        while (await self.looked(at=at))[-1] is None:
+            touch(file)
 
     async def hangs(self) -> Hang:
         async with asyncio.timeout(PATIENCE):
@@ -154,7 +155,9 @@ def annotated(timeout: float = TIMEOUT, **changes: Any) -> PodView:
     return replace(builders.pod(**changes), annotations={"kubemend.io/restart": "InPlace"} | wishes)
 
 
-def make(tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozenset()) -> World:
+def make(
+    tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozenset(), calls: Calls | None = None
+) -> World:
     tree = ProcTree(tmp_path)
     runtime, events, memory, told = Runtime(), outside.Events(), Memory(known), Told()
     api, statuses = outside.Pods(*pods), list[PartStatus]()
@@ -166,6 +169,7 @@ def make(tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozens
         memory=memory,
         listener=told,
         report=statuses.append,
+        calls=calls if calls is not None else OwnThreads(),
     )
     return World(tree, source, runtime, api, events, memory, told, statuses)
 
@@ -301,36 +305,25 @@ async def test_who_beats_is_remembered_until_it_ends(world: World) -> None:
         assert await world.memory.saved.get() == set()
 
 
-async def test_a_file_system_that_hangs_hangs_nobody_else(
-    tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = ContainerRef(builders.POD, "other")
-    mains = tuple(ContainerSpec(name=name, role=ContainerRole.MAIN) for name in ("trainer", "other"))
-    comes_back, look = threading.Event(), Inside.look
-
-    def hang(inside: Inside, file: str) -> Any:
-        if inside is stuck:
-            comes_back.wait()
-        return look(inside, file)
-
-    stuck = None
-    monkeypatch.setattr(Inside, "look", hang)
-    monkeypatch.setattr(heartbeat_watch, "_LOOK_SECONDS", 0.05)
-    async with running(make(tmp_path, annotated(containers=mains))) as world:
-        file = world.begin()
-        second = world.begin(container_id(2), pid=PID + 1, ref=other)
-        await world.looked()
-        watch, _ = world.source._watches[ME]
-        stuck = watch._inside
-        await world.looked(3)
-        before = threading.active_count()
-        second.touch()
-        assert (await world.hangs()).target == other
-        assert watch.heart.pulse is Pulse.UNKNOWN
-        assert threading.active_count() <= before
-        comes_back.set()
-        await world.beats(file)
-        assert (await world.hangs()).target == TRAINER
+async def test_a_file_system_that_hangs_hangs_nobody_else(tmp_path: Path, short_timeouts: None) -> None:
+    other = ContainerRef(OTHER_POD, "trainer")
+    calls = OwnProcess("under test", cgroup_root=tmp_path)
+    pods = annotated(), replace(annotated(), ref=OTHER_POD)
+    async with running(make(tmp_path, *pods, calls=calls)) as world:
+        (world.tree.run(ME, pid=PID)).mkdir(exist_ok=True)
+        with hanging_fs.mounted(world.tree.roots[ME] / "tmp") as file_system:
+            world.runtime.pids[ME] = PID
+            world.events.run(TRAINER, name=ME)
+            file = world.begin(container_id(2), pid=PID + 1, ref=other)
+            await asyncio.to_thread(file_system.asked.wait, PATIENCE)
+            await world.beats(file, at=other)
+            assert (await world.hangs()).target == other
+            assert set(await world.looked(3)) == {None}
+            assert world.source._watches[ME][0].heart.pulse is Pulse.UNKNOWN
+        touch(world.tree.roots[ME] / "tmp" / "beat")
+        await world.beats(world.tree.roots[ME] / "tmp" / "beat")
+        while (await world.hangs()).target != TRAINER:
+            continue
 
 
 async def test_a_runtime_that_is_away_is_asked_again(world: World) -> None:

@@ -1,15 +1,27 @@
-"""What a made-up /proc says about processes."""
+"""What /proc, made up or real, says about processes."""
 
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.actuator.cgroups import Cgroup
+from agent.sources import thread_states
 from agent.sources.processes import ProcFs
+from common import kernel_files
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    return ProcFs(root=tmp_path)
+    return ProcFs(root=tmp_path, cgroup_root=tmp_path / "cgroup")
 
 
 def add_thread(proc: ProcFs, pid: int, tid: int, *, state: str, name: str = "python") -> None:
@@ -34,3 +46,79 @@ def test_any_other_state_is_none_that_a_signal_cannot_reach(proc: ProcFs, state:
 
 def test_a_process_that_is_gone_is_not_stuck(proc: ProcFs) -> None:
     assert not proc.is_stuck(7)
+
+
+NAMED = """
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(15, os.fsencode(sys.argv[1])):
+    sys.exit(1)
+print("named", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def called(name: bytes) -> Iterator[int]:
+    """Run a process that bears such a name (prctl(2), PR_SET_NAME); yield its pid."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", NAMED, name], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"named\n"
+        yield child.pid
+        child.stdin.close()
+
+
+HOSTILE = ["x模型训练进程".encode()[:15], b"\xff\xfe", b"a\nb) D (", b"\x0bNSpid:\t9\t1", b"\r0::/x\x85\x1c"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_real_process_of_any_name_is_looked_at(name: bytes) -> None:
+    with called(name) as pid:
+        facts = ProcFs().look(pid)
+        assert facts is not None
+        assert 0 < facts.started <= time.clock_gettime(time.CLOCK_BOOTTIME)
+        ProcFs().is_stuck(pid)
+        (thread,) = thread_states.look(Path("/proc"), [pid])
+        assert thread.name == kernel_files.text(name)
+        assert str(thread).encode()
+
+
+ME, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize("mark", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_the_name_of_a_cgroup_is_not_taken_for_a_line_of_its_own(proc: ProcFs, mark: str) -> None:
+    forged = f"1:name=systemd:/kubepods/pod1/{ME}/x{mark}0::/kubepods/pod2/{OTHER}\n"
+    _write(proc, cgroup=f"{forged}0::/kubepods/pod1/{ME}/x\n".encode())
+    facts = proc.look(7)
+    assert facts is not None
+    assert facts.container == ME
+
+
+def test_the_cpus_are_found_of_a_group_whose_name_is_no_unicode(proc: ProcFs) -> None:
+    group = proc.cgroup_root / "pod1" / os.fsdecode(b"\xff")
+    group.mkdir(parents=True)
+    (group / "cpuset.cpus").write_text("0-3\n")
+    _write(proc, cgroup=b"0::/pod1/\xff\n")
+    assert proc.cpuset(7) == "0-3"
+
+
+@given(cgroup=st.binary(), stat=st.binary())
+def test_of_any_bytes_something_is_told_or_that_it_cannot_be(cgroup: bytes, stat: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        proc = ProcFs(root=Path(directory), cgroup_root=Path(directory))
+        _write(proc, cgroup=cgroup, stat=stat)
+        with contextlib.suppress(OSError):
+            proc.look(7)
+        with contextlib.suppress(OSError):
+            proc.is_stuck(7)
+        proc.cpuset(7)
+        Cgroup.of_process(7, proc=proc.root, mounted_at=proc.cgroup_root)
+
+
+def _write(proc: ProcFs, *, cgroup: bytes, stat: bytes = b"7 (x) S" + b" 1" * 30) -> None:
+    for directory in (proc.root / "7", proc.root / "7" / "task" / "7"):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "stat").write_bytes(stat)
+    (proc.root / "7" / "cgroup").write_bytes(cgroup)

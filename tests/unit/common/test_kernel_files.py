@@ -1,0 +1,72 @@
+"""Reading what the kernel says of processes that call themselves by any bytes."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import kernel_files
+from common.kernel_files import UnreadableError
+
+
+def test_any_bytes_are_read_and_can_be_written_as_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "comm").write_bytes(b"\xe6\xa8\xa1\xe5\n\r\x0b\xff")
+    said = kernel_files.read(tmp_path / "comm")
+    assert said == "\u6a21\\xe5\n\r\x0b\\xff"
+    assert json.loads(json.dumps(said, ensure_ascii=False).encode()) == said
+
+
+@given(st.binary())
+def test_no_bytes_fail(found: bytes) -> None:
+    kernel_files.text(found).encode()
+
+
+def test_what_is_gone_is_told_from_what_cannot_be_read(tmp_path: Path) -> None:
+    assert kernel_files.read(tmp_path / "none") is None
+    with pytest.raises(OSError, match="directory"):
+        kernel_files.read(tmp_path)
+
+
+def test_more_than_the_kernel_has_to_say_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "endless").write_bytes(b"x" * 101)
+    assert kernel_files.read_bytes(tmp_path / "endless", limit=101) == b"x" * 101
+    with pytest.raises(UnreadableError, match="more than 100 bytes"):
+        kernel_files.read_bytes(tmp_path / "endless", limit=100)
+    with pytest.raises(UnreadableError):
+        kernel_files.read("/dev/zero")
+
+
+def test_a_name_begins_at_the_directory_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("1")
+    opened = os.open(tmp_path, os.O_PATH)
+    try:
+        assert kernel_files.read("stat", directory=opened) == "1"
+    finally:
+        os.close(opened)
+
+
+@pytest.mark.parametrize("mark", ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_a_line_ends_where_the_kernel_ends_it_and_nowhere_else(mark: str) -> None:
+    assert kernel_files.lines(f"0::/a{mark}0::/b\n1:x:/c\n") == [f"0::/a{mark}0::/b", "1:x:/c"]
+
+
+def test_nothing_has_no_lines() -> None:
+    assert kernel_files.lines("") == []
+
+
+@given(st.binary(max_size=15))
+def test_a_process_is_told_from_its_name_whatever_that_is(name: bytes) -> None:
+    stat = kernel_files.parse_stat(kernel_files.text(b"7 (" + name + b") D 1 2 3\n"))
+    assert (stat.name, stat.state, stat.rest) == (kernel_files.text(name), "D", ("1", "2", "3"))
+
+
+@given(st.binary())
+def test_what_is_no_stat_is_said_to_be_unreadable(found: bytes) -> None:
+    try:
+        stat = kernel_files.parse_stat(kernel_files.text(found))
+    except UnreadableError:
+        return
+    assert stat.state

@@ -1,0 +1,165 @@
+"""Calls that hang cost one process beside us, and nobody waits for it."""
+
+import asyncio
+import contextlib
+import functools
+import operator
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from common import own_process
+from common.own_process import OwnProcess, ProcessEndedError
+from tests.fakes import hanging_fs
+
+PATIENCE = 60.0
+getpid = os.getpid
+
+
+@pytest.fixture
+async def calls(tmp_path: Path) -> AsyncIterator[OwnProcess]:
+    async with OwnProcess("under test", cgroup_root=tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """To open it for reading hangs until somebody opens it for writing."""
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def comes_back(fifo: Path) -> None:
+    os.close(os.open(fifo, os.O_WRONLY))
+
+
+async def hang(calls: OwnProcess, fifo: Path, *, who: str = "me") -> None:
+    """Make a call that hangs, and give it up once it is out."""
+    await calls.call(getpid, who=who, timeout=PATIENCE)
+    with pytest.raises(TimeoutError):
+        await calls.call(functools.partial(os.open, fifo, os.O_RDONLY), who=who, timeout=0.01)
+
+
+async def test_calls_are_made_in_one_other_process(calls: OwnProcess) -> None:
+    first, second = [await calls.call(getpid, who=who, timeout=PATIENCE) for who in "ab"]
+    assert first == second != os.getpid()
+
+
+async def test_what_a_call_raises_is_raised(calls: OwnProcess) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await calls.call(functools.partial(operator.truediv, 1, 0), who="me", timeout=PATIENCE)
+    with pytest.raises(FileNotFoundError) as raised:
+        await calls.call(functools.partial(os.stat, "/none"), who="me", timeout=PATIENCE)
+    assert raised.value.filename == "/none"
+
+
+async def test_what_cannot_be_told_to_us_is_an_error(calls: OwnProcess) -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        await calls.call(functools.partial(os.scandir, "/"), who="me", timeout=PATIENCE)
+
+
+async def test_large_answers_and_many_calls_side_by_side_come_back(calls: OwnProcess) -> None:
+    works = [calls.call(functools.partial(operator.mul, b"x", 100_000 + n), who=str(n), timeout=600) for n in range(50)]
+    assert [len(answer) for answer in await asyncio.gather(*works)] == list(range(100_000, 100_050))
+    assert await calls.call(functools.partial(len, b"x" * 5_000_000), who="me", timeout=600) == 5_000_000
+
+
+async def test_a_call_that_hangs_holds_up_its_own_pod_only(calls: OwnProcess, fifo: Path) -> None:
+    await hang(calls, fifo)
+    with pytest.raises(TimeoutError, match="has not come back"):
+        await calls.call(getpid, who="me", timeout=PATIENCE)
+    await calls.call(getpid, who="another", timeout=PATIENCE)
+    comes_back(fifo)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await calls.call(getpid, who="me", timeout=PATIENCE)
+                return
+            await asyncio.sleep(0.01)  # it is on its way
+
+
+async def test_so_many_calls_hang_at_most(tmp_path: Path, fifo: Path) -> None:
+    async with OwnProcess("under test", cgroup_root=tmp_path, most_out=2) as calls:
+        await hang(calls, fifo, who="a")
+        await hang(calls, fifo, who="b")
+        with pytest.raises(TimeoutError):
+            await calls.call(getpid, who="c", timeout=0.01)
+        comes_back(fifo)
+        await calls.call(getpid, who="c", timeout=PATIENCE)
+
+
+async def test_a_process_that_ends_fails_what_is_out_and_another_is_started(calls: OwnProcess, fifo: Path) -> None:
+    pid = await calls.call(getpid, who="me", timeout=PATIENCE)
+    out = asyncio.create_task(calls.call(functools.partial(os.open, fifo, os.O_RDONLY), who="me", timeout=PATIENCE))
+    await calls.call(getpid, who="another", timeout=PATIENCE)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ProcessEndedError, match="has ended"):
+        await out
+    assert await calls.call(getpid, who="me", timeout=PATIENCE) != pid
+
+
+async def test_one_that_cannot_be_started_is_an_error(calls: OwnProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/none")
+    for _ in range(3):
+        with pytest.raises(ProcessEndedError, match="cannot start"):
+            await calls.call(getpid, who="me", timeout=PATIENCE)
+
+
+async def test_one_that_does_not_end_is_left_behind_and_not_too_many_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_process, "MOST_LEFT_BEHIND", 1)
+    (tmp_path / "cgroup.procs").touch()
+    with hanging_fs.mounted(tmp_path / "mnt"):
+        async with OwnProcess("under test", cgroup_root=tmp_path) as calls:
+            pid = await calls.call(getpid, who="me", timeout=PATIENCE)
+            with pytest.raises(TimeoutError):
+                await calls.call(functools.partial(os.stat, tmp_path / "mnt" / "x"), who="me", timeout=1)
+        (left,) = own_process._left_behind
+        assert left.pid == pid
+        assert (tmp_path / "cgroup.procs").read_text() == str(pid), "it does not keep our cgroup from being removed"
+        async with OwnProcess("the next", cgroup_root=tmp_path) as calls:
+            with pytest.raises(ProcessEndedError, match="1 processes that look"):
+                await calls.call(getpid, who="me", timeout=PATIENCE)
+    await asyncio.to_thread(left.wait, PATIENCE)
+    async with OwnProcess("the next", cgroup_root=tmp_path) as calls:
+        await calls.call(getpid, who="me", timeout=PATIENCE)
+
+
+LIKE_AN_AGENT = """
+import asyncio, functools, os, sys
+from pathlib import Path
+from common import process
+from common.own_process import OwnProcess
+
+async def main():
+    stop = process.stop_signal()
+    async with OwnProcess("under test", cgroup_root=Path("/none")) as calls:
+        pid = await calls.call(os.getpid, who="me", timeout=60)
+        try:
+            await calls.call(functools.partial(os.stat, sys.argv[1]), who="me", timeout=1)
+        except TimeoutError:
+            print(pid, flush=True)
+        await stop.wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_file_system_that_hangs_keeps_no_agent_from_ending(tmp_path: Path, number: signal.Signals) -> None:
+    with hanging_fs.mounted(tmp_path / "mnt"):
+        argv = [sys.executable, "-c", LIKE_AN_AGENT, str(tmp_path / "mnt" / "x")]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
+            assert agent.stdout is not None
+            left = os.pidfd_open(int(agent.stdout.readline()))
+            agent.send_signal(number)
+            assert agent.wait(PATIENCE) == (0 if number is signal.SIGTERM else -number)
+        assert not hanging_fs.has_ended(left, within=0)
+    assert hanging_fs.has_ended(left, within=PATIENCE), "it ends as soon as it can"
+    os.close(left)
