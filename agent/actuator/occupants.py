@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.model.devices import GpuUuid
+from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.restart import gates
 
@@ -30,6 +31,7 @@ class Processes(Protocol):
 
     def look(self, pid: int) -> ProcessFacts | None: ...
     def is_stuck(self, pid: int) -> bool: ...
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]: ...
     async def ended(self, pid: int) -> None: ...
 
 
@@ -74,6 +76,9 @@ class NoProcesses:
 
     def is_stuck(self, pid: int) -> bool:  # noqa: ARG002
         return False
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:  # noqa: ARG002
+        return ()
 
     async def ended(self, pid: int) -> None:
         """Nothing runs."""

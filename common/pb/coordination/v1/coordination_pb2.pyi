@@ -333,7 +333,10 @@ Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
-    """Where one member stands in one round. The newest one holds; phases only go forward."""
+    """Where one member stands in one round. The newest one holds; phases only go forward. While it stops, and from its
+    release until it runs, the same phase is said again every few seconds, with what it is at as the reason
+    (ProcessExiting, DriverFreeing, Creating, Starting, ...): deadlines count from the last of these words.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -345,7 +348,7 @@ class StepResult(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         NONE: StepResult._Phase.ValueType  # 0
         STOPPING: StepResult._Phase.ValueType  # 1
-        """taken on; said in a Hello only"""
+        """taken on"""
         STOPPED: StepResult._Phase.ValueType  # 2
         """everything old is dead, everything new is held"""
         RUNNING: StepResult._Phase.ValueType  # 3
@@ -366,7 +369,7 @@ class StepResult(_message.Message):
     class Phase(_Phase, metaclass=_PhaseEnumTypeWrapper): ...
     NONE: StepResult.Phase.ValueType  # 0
     STOPPING: StepResult.Phase.ValueType  # 1
-    """taken on; said in a Hello only"""
+    """taken on"""
     STOPPED: StepResult.Phase.ValueType  # 2
     """everything old is dead, everything new is held"""
     RUNNING: StepResult.Phase.ValueType  # 3
