@@ -77,7 +77,7 @@ class Tools:
     time_limit: float = 150.0
     longest: float = 600.0
     processes: dying.Processes | None = None
-    rhythm: dying.Rhythm = dying.Rhythm()
+    rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None
     gates: Gates = field(default_factory=open_gates)
     broom: Broom = field(default_factory=Broom)

@@ -32,9 +32,9 @@ class Deadlines:
     """How long a call may take, in seconds.
 
     ``read`` is for version, lists and status; ``change`` for removals; ``bring_up`` for create and start, which take
-    their time on a busy node, and are taken back by the runtime when who asked for them gives up; ``margin`` is added to
-    the time that the caller itself grants to a stop or an exec; ``silence`` is how long an event stream must stand open
-    before it counts as implemented.
+    their time on a busy node, and are taken back by the runtime when who asked for them gives up; ``margin`` is added
+    to the time that the caller itself grants to a stop or an exec; ``silence`` is how long an event stream must stand
+    open before it counts as implemented.
     """
 
     read: float = 5.0

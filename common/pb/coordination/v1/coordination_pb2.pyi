@@ -289,6 +289,7 @@ class Fault(_message.Message):
     ACTION_CLASS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """unique for ever"""
     gang: _builtins.str
@@ -306,6 +307,8 @@ class Fault(_message.Message):
     """the one at fault; empty where none is"""
     age_seconds: _builtins.float
     """at the time of sending"""
+    alone: _builtins.bool
+    """no answer came in time: the agent restarts the member by itself, or has; its gang has not heard"""
     @_builtins.property
     def pod(self) -> Global___Pod: ...
     def __init__(
@@ -322,10 +325,11 @@ class Fault(_message.Message):
         action_class: _builtins.str = ...,
         device: _builtins.str = ...,
         age_seconds: _builtins.float = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_class", b"action_class", "age_seconds", b"age_seconds", "code", b"code", "container", b"container", "device", b"device", "exit_code", b"exit_code", "gang", b"gang", "id", b"id", "kind", b"kind", "message", b"message", "pod", b"pod"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_class", b"action_class", "age_seconds", b"age_seconds", "alone", b"alone", "code", b"code", "container", b"container", "device", b"device", "exit_code", b"exit_code", "gang", b"gang", "id", b"id", "kind", b"kind", "message", b"message", "pod", b"pod"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

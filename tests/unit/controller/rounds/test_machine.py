@@ -564,6 +564,26 @@ def test_the_next_round_does_not_wait_long_for_the_last_answers() -> None:
     assert play.round.phase is Phase.FAILED
 
 
+def test_after_an_outage_the_next_round_waits_for_agents_that_have_yet_to_come_back() -> None:
+    """A new leader hears of a fault from the first agent that has dialed again; the others say where theirs stand."""
+    play = taken_over(2)
+    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
+    fault = FaultTold(uid(0), "Exit1", "exited", at=play.now)
+    play.tell(fault)
+    play.tell(after=LIMITS.redial - 1.0)
+    assert play.round.phase is Phase.RELEASING
+    play.tell(StepTold(uid(1), StepPhase.RUNNING), NodeTold(builders.member(1).node, connected=True))
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_the_next_round_does_not_wait_for_ever_for_agents_that_do_not_come_back() -> None:
+    play = taken_over(2)
+    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
+    play.tell(FaultTold(uid(0), "Exit1", "exited", at=play.now))
+    play.tell(after=LIMITS.redial)
+    assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, Stand.FAILED)
+
+
 def test_a_late_word_of_a_fault_before_the_stop_begins_nothing() -> None:
     play = Play(builders.gang(2))
     play.now += 1.0
@@ -826,6 +846,14 @@ def resumed(
     kept = status.parse(status.render(begun.round), created_at=NOW)
     nodes = builders.nodes(2)
     return machine.resume(REF, kept=kept, members=members, nodes=nodes, told=told, now=NOW + 5.0, **changes)
+
+
+def taken_over(size: int) -> Play:
+    """A round as a new leader has it, to whom no agent has come yet."""
+    play = Play(builders.gang(size))
+    play.take(resumed(play.members.values()))
+    play.now, play.effects = NOW + 5.0, []
+    return play
 
 
 def test_a_new_leader_goes_on_where_the_agents_stand() -> None:
