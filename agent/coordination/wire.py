@@ -129,6 +129,7 @@ def result(of: rounds.Standing, now: Member | None) -> pb.StepResult:
         seconds={_word(phase): max(0.0, length) for phase, length in of.seconds.items()},
         slipped_seconds=max(0.0, of.slipped),
         containers=map(container, now.containers) if now is not None else (),
+        attempt=of.attempt,
     )
 
 

@@ -66,6 +66,10 @@ class Clocks:
     boot: str
 
 
+def _taken_on(order: rounds.Order, pod: PodRef) -> rounds.Standing:
+    return rounds.Standing(order.round, pod, Phase.STOPPING, attempt=order.attempt)
+
+
 def since_boot() -> float:
     """Return the seconds since this boot, those asleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -97,7 +101,7 @@ class Member:
         self.holding = holding
         self.told = told
         self.tried_again = False
-        self.standing = earlier.standing if earlier is not None else rounds.Standing(order.round, pod, Phase.STOPPING)
+        self.standing = earlier.standing if earlier is not None else _taken_on(order, pod)
         self._outside = outside
         self._clocks = clocks
         self._noted = noted
@@ -171,6 +175,7 @@ class Member:
             detail=detail,
             seconds=MappingProxyType(dict(self._seconds)),
             slipped=self.holding.slipped,
+            attempt=self.order.attempt,
         )
         if phase is not Phase.STOPPED:  # what was measured until then is told at the end, of which there is one each
             self._say()

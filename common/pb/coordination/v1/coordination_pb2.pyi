@@ -419,6 +419,7 @@ class StepResult(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     SLIPPED_SECONDS_FIELD_NUMBER: _builtins.int
     CONTAINERS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     phase: Global___StepResult.Phase.ValueType
     reason: _builtins.str
@@ -426,6 +427,8 @@ class StepResult(_message.Message):
     detail: _builtins.str
     slipped_seconds: _builtins.float
     """for how long something new ran before it was held, at most"""
+    attempt: _builtins.int
+    """of the round's Stop: its object may not be there to tell it"""
     @_builtins.property
     def pod(self) -> Global___Pod: ...
     @_builtins.property
@@ -447,10 +450,11 @@ class StepResult(_message.Message):
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         slipped_seconds: _builtins.float = ...,
         containers: _abc.Iterable[Global___Container] | None = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "containers", b"containers", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
