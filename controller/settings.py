@@ -51,7 +51,12 @@ class Settings:
         default=(),
     )
     stop_seconds: float = setting(
-        "Seconds after which a member that has not stopped counts as lost.", default=_LIMITS.stop
+        "Seconds without a word from its agent after which a member that has not stopped counts as lost.",
+        default=_LIMITS.stop,
+    )
+    slow_seconds: float = setting(
+        "Seconds after which a member counts as lost, or failed, though its agent tells that it still stops or starts.",
+        default=_LIMITS.slow,
     )
     absence_seconds: float = setting(
         "Seconds until which the pod of a lost member must be gone, or the round fails.", default=_LIMITS.absence
@@ -101,6 +106,7 @@ class Settings:
         return Limits(
             hold=self.hold_seconds,
             stop=self.stop_seconds,
+            slow=self.slow_seconds,
             absence=self.absence_seconds,
             hold_for_recreated=self.recreate_wait,
             recreated=self.recreated_seconds,
@@ -156,6 +162,7 @@ def _durations(settings: Settings) -> dict[str, float]:
     """Return the seconds that must be some, by flag."""
     return {
         "--stop-seconds": settings.stop_seconds,
+        "--slow-seconds": settings.slow_seconds,
         "--absence-seconds": settings.absence_seconds,
         "--hold-seconds": settings.hold_seconds,
         "--recreate-wait": settings.recreate_wait,

@@ -8,7 +8,7 @@ mostly stands open before the successor is there. A driver that does not answer 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -17,7 +17,8 @@ from agent.actuator import occupants
 from agent.actuator.occupants import Driver, Host, NoDriver, NoProcesses, Processes
 from agent.cri import errors as cri_errors
 from agent.model.devices import GpuUuid
-from agent.restart import gates, intents
+from agent.model.hangs import Thread
+from agent.restart import gates, intents, stuck
 from agent.restart.gates import Judgement, Verdict
 from common import aio
 
@@ -27,15 +28,31 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds: ``before`` for the driver to say who is on the devices before the stop, ``answer`` for each answer after
-    it, ``leave`` for the old processes to leave, from when the successor could start."""
+    it, ``leave`` for the old processes to leave, from when the successor could start, and anew whenever something of
+    them has moved; ``longest`` at most. ``stuck`` is for how long nothing may move of one that cannot be killed."""
 
     before: float = 0.25
     answer: float = 1.0
     leave: float = 10.0
+    longest: float = 600.0
+    stuck: float = stuck.WINDOW
 
 
 class ProcessStuckError(cri_errors.DeadlineExceeded):
     """A process of the old container survives its kill: no other case than a stop that does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """What shows at a look whether the old processes still leave; ``memory`` in bytes."""
+
+    pids: frozenset[int]
+    threads: tuple[Thread, ...]
+    memory: int
+
+    def show_more_than(self, before: "_Signs") -> bool:
+        """Whether something has moved since."""
+        return (self.pids, self.threads) != (before.pids, before.threads) or self.memory < before.memory
 
 
 class Gate:
@@ -59,6 +76,8 @@ class Gate:
         self._held: Sequence[gates.Held] = ()
         self._worth_asking = asyncio.Event()
         self._due_at: float | None = None
+        self._signs: _Signs | None = None
+        self._moved_at = 0.0
         self._opening = asyncio.create_task(self._decide(), name=f"gate {intent.id}")
 
     @property
@@ -108,7 +127,8 @@ class Gate:
             judgement = gates.judge(self._held, seen, old=self._old, silent=silent)
             if judgement.verdict.is_settled:
                 return judgement
-            if self._is_overdue:
+            threads = await self._follow(judgement, seen)
+            if self._is_overdue(threads):
                 judgement = gates.overdue(judgement, stuck=self._stuck(judgement))
                 log.warning(
                     "gate.given_up",
@@ -120,9 +140,30 @@ class Gate:
                 return judgement
             await backoff.wait()
 
-    @property
-    def _is_overdue(self) -> bool:
-        return self._due_at is not None and asyncio.get_running_loop().time() - self._due_at >= self._patience.leave
+    async def _follow(self, judgement: Judgement, seen: gates.Seen | None) -> tuple[Thread, ...]:
+        """Note whether something has moved: who is listed, what their threads do, or memory that was freed.
+
+        Return those threads. Others may use the devices, too: only less memory than ever before is a sign.
+        """
+        pids = frozenset[int]().union(*judgement.pids.values())
+        threads = await asyncio.to_thread(self._host.processes.threads, pids) if pids else ()
+        signs = _Signs(pids, threads, gates.in_use(seen))
+        if self._signs is None or signs.show_more_than(self._signs):
+            self._moved_at = asyncio.get_running_loop().time()
+        self._signs = signs if self._signs is None else replace(signs, memory=min(signs.memory, self._signs.memory))
+        return threads
+
+    def _is_overdue(self, threads: tuple[Thread, ...]) -> bool:
+        if self._due_at is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - self._due_at >= self._patience.longest:
+            return True
+        if now - max(self._due_at, self._moved_at) < self._patience.leave:
+            return False
+        still = stuck.Still(threads, self._moved_at)
+        may_be_stuck = stuck.is_stuck(still, now=now, window=0.0)
+        return not may_be_stuck or stuck.is_stuck(still, now=now, window=self._patience.stuck)
 
     async def _until_worth_asking(self) -> None:
         """Wait until the old processes have ended, or until the successor waits whatever became of them."""

@@ -78,7 +78,7 @@ class Holding:
     """Holds one pod's containers of these names. ``mark`` is written on them.
 
     ``spared`` are those that are not held, because they are to end, and ``foreign`` is how many of the held kubelet has
-    made.
+    made. ``doing`` is what the restart is at that starts them, for those who wait for it.
     """
 
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
@@ -86,6 +86,7 @@ class Holding:
         self.mark = mark
         self.spared: frozenset[ContainerId] = frozenset()
         self.foreign = 0
+        self.doing = "Preparing"
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True

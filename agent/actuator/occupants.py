@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from agent.model.devices import GpuUuid
+from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.restart import gates
 
@@ -34,6 +35,7 @@ class Processes(Protocol):
 
     def look(self, pid: int) -> ProcessFacts | None: ...
     def is_stuck(self, pid: int) -> bool: ...
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]: ...
     async def ended(self, pid: int) -> None: ...
 
 
@@ -98,6 +100,9 @@ class NoProcesses:
 
     def is_stuck(self, pid: int) -> bool:  # noqa: ARG002
         return False
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:  # noqa: ARG002
+        return ()
 
     async def ended(self, pid: int) -> None:
         """Nothing runs."""

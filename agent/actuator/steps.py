@@ -6,8 +6,10 @@ deadlines and failures. A lost answer is not an error: the runtime is listed aga
 
 import abc
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+import contextlib
+import math
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ import structlog
 
 from agent.actuator import gates, progress
 from agent.actuator.calls import Calls
+from agent.actuator.dying import Death
 from agent.actuator.outcomes import Outcome, Result
 from agent.cri import errors as cri_errors
 from agent.cri.events import ContainerEvent
@@ -42,6 +45,9 @@ class Run(Calls[_Intent]):
     resolution: steps.Resolution = steps.Resolution.FINISH
     failures: int = 0
     unkilled: int = 0
+    deaths: dict[ContainerId, Death] = field(default_factory=dict)
+    time_up: asyncio.Timeout | None = None
+    latest: float = math.inf
 
     @abc.abstractmethod
     def next_steps(self) -> Sequence[steps.Step]:
@@ -62,13 +68,20 @@ class Run(Calls[_Intent]):
     async def to_the_end(self, *, look_first: bool = True) -> Outcome:
         """Carry it out. ``UNFINISHED`` means that time is up or the runtime stayed away: do it again later."""
         async with self.tools.events.subscribe(self.intent.target.pod.uid) as changes:
+            self.latest = asyncio.get_running_loop().time() + self.tools.longest + self.intent.grace_seconds
             try:
-                async with asyncio.timeout(self.tools.time_limit + self.intent.grace_seconds):
+                async with asyncio.timeout(self.tools.time_limit + self.intent.grace_seconds) as self.time_up:
                     if look_first:
                         await self.look()
                     return await self._drive(changes)
             except TimeoutError:
                 return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
+
+    def goes_on(self) -> None:
+        """Give it its time anew: something has moved. No more than ``Tools.longest`` in all."""
+        due = asyncio.get_running_loop().time() + self.tools.time_limit
+        if self.time_up is not None and not self.time_up.expired() and (before := self.time_up.when()) is not None:
+            self.time_up.reschedule(max(before, min(due, self.latest)))
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         """Wait until what the step waits for may have come."""
@@ -106,6 +119,7 @@ class Run(Calls[_Intent]):
                 outcome = await self._stuck(unkillable[0])
                 if outcome is not None:
                     return outcome
+                await backoff.wait()
                 continue
             self.last_error = str(errors[0][1])
             if all(isinstance(error, _SOMEBODY_ELSE) for _, error in errors):
@@ -167,6 +181,7 @@ class Run(Calls[_Intent]):
         """Wait for the gate, or for a change: kubelet does not wait, and a container of its own goes first."""
         await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=LOOK_AGAIN))
         self.tools.gates.raise_if_stuck(self.intent.id)
+        self.goes_on()  # gates have an end of their own
 
     async def _take(
         self, todo: Sequence[steps.Step], changes: "asyncio.Queue[ContainerEvent]"
@@ -182,6 +197,8 @@ class Run(Calls[_Intent]):
     async def _try(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> cri_errors.CriError | None:
         before, begun = self.seen, asyncio.get_running_loop().time()
         failed = None
+        if self.holding is not None:
+            self.holding.doing = _doing(step)
         try:
             await self._perform(step, changes)
         except cri_errors.CriError as error:
@@ -227,29 +244,51 @@ class Run(Calls[_Intent]):
             case steps.StepKind.RESERVE:
                 await self.reserve(step)
             case steps.StepKind.CREATE:
+                self.goes_on()  # the call has a deadline
                 await self.create(step.name)
             case _:
                 assert step.container is not None
-                if step.kind is steps.StepKind.STOP:
-                    await self.stop(step.container)
-                elif step.kind is steps.StepKind.START:
+                if step.kind is steps.StepKind.START:
+                    self.goes_on()
                     await self.bring_up(step.container)
-                else:
-                    await self.remove(step.container)
+                    return
+                async with self._followed(step.container):
+                    kills = step.kind is steps.StepKind.STOP
+                    await (self.stop(step.container) if kills else self.remove(step.container))
+
+    @contextlib.asynccontextmanager
+    async def _followed(self, container_id: ContainerId) -> AsyncIterator[None]:
+        """Follow how a container ends, for the length of the block; while it does the time limit is no matter."""
+        if self.tools.processes is None:
+            yield
+            return
+        if (death := self.deaths.get(container_id)) is None:
+            death = Death(
+                container_id, runtime=self.tools.runtime, processes=self.tools.processes, rhythm=self.tools.rhythm
+            )
+            self.deaths[container_id] = death
+        following = asyncio.create_task(death.follow(goes_on=self.goes_on), name=f"death of {container_id}")
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
     async def _stuck(self, error: cri_errors.CriError) -> Outcome | None:
         """The kill did not work (a process in D state). Take back a waiting successor; never retry for ever.
 
         None when that is not proven: a runtime that hangs for a while lets a stop time out as well, and may carry it
-        out later. So it counts only the second time, when the runtime has answered in between.
+        out later, and memory of a device takes its time to be freed. What its threads do is the proof. Where nobody
+        can look at them it counts only the second time, when the runtime has answered in between.
         """
         log.error("restart.kill_without_effect", restart=self.intent.id, error=str(error))
         self.last_error = str(error)
         await self.look()
         self.unkilled += 1
-        proven = isinstance(error, gates.ProcessStuckError)
-        if not proven and (self.unkilled < _PROOF_OF_UNKILLABLE or not self._wants_a_kill()):
+        if not (isinstance(error, gates.ProcessStuckError) or self._is_unkillable()):
             return None
+        if where := "; ".join(death.where for death in self.deaths.values() if death.is_stuck):
+            self.last_error = f"{error}: {where}"
         ours = [view for view in self.seen if view.restart_id == self.intent.id]
         waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held(view.id)]
         try:
@@ -257,7 +296,14 @@ class Run(Calls[_Intent]):
                 await self.remove(container_id)
         except cri_errors.CriError as again:
             return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
-        return self.outcome(Result.STUCK, detail=str(error))
+        return self.outcome(Result.STUCK)
+
+    def _is_unkillable(self) -> bool:
+        if not self._wants_a_kill():
+            return False
+        if self.tools.processes is None:
+            return self.unkilled >= _PROOF_OF_UNKILLABLE
+        return any(death.is_stuck for death in self.deaths.values())
 
     def _wants_a_kill(self) -> bool:
         return any(step.kind in (steps.StepKind.STOP, steps.StepKind.REMOVE) for step in self.next_steps())
@@ -267,6 +313,13 @@ def _phase(step: steps.Step) -> str:
     if step.why is steps.Why.OLD_ON_DEVICE:
         return DEVICE_PHASE
     return "confirm" if step.kind is steps.StepKind.DONE else step.kind.value
+
+
+def _doing(step: steps.Step) -> str:
+    """Return what a member is at while a step is taken, for those of its gang who wait for it."""
+    if step.why is steps.Why.OLD_ON_DEVICE:
+        return "DriverFreeing"
+    return _DOING.get(step.kind, step.why.value)
 
 
 def means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:
@@ -297,6 +350,13 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+_DOING = {
+    steps.StepKind.STOP: "ProcessExiting",
+    steps.StepKind.REMOVE: "ProcessExiting",
+    steps.StepKind.RESERVE: "Creating",
+    steps.StepKind.CREATE: "Creating",
+    steps.StepKind.START: "Starting",
+}
 _SOMEBODY_ELSE = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
 _PROOF_OF_UNKILLABLE = 2

@@ -11,7 +11,7 @@ from agent.actuator.exec_hold import HoldError
 from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.standby import Standby
-from agent.actuator.steps import Run
+from agent.actuator.steps import LOOK_AGAIN, Run
 from agent.actuator.tools import Material, Tools
 from agent.cri.errors import CriError
 from agent.model.workloads import ContainerId, ContainerState, ContainerView
@@ -130,8 +130,9 @@ class _SwapRun(Run[intents.Intent]):
         """The old one is dead: let the successor run, once it has left its devices."""
         if self.standby is None or container_id != self.intent.old:
             return
-        await self.tools.gates.opens(self.intent.id)
-        self.tools.gates.raise_if_stuck(self.intent.id)
+        while not await self.tools.gates.opens(self.intent.id, timeout=LOOK_AGAIN):
+            self.tools.gates.raise_if_stuck(self.intent.id)
+            self.goes_on()
         await self.make_room(container_id)
         self._end_standby()
         for view in self.seen:

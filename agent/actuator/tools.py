@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agent.actuator import hooks
+from agent.actuator import dying, hooks
 from agent.actuator.gates import Gates, open_gates
 from agent.actuator.host_files import HostFiles
 from agent.actuator.standby import Standby
@@ -63,7 +63,9 @@ class Standbys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What restarts are carried out with. ``time_limit`` bounds one carrying out, in seconds beside its grace.
+    """What restarts are carried out with. ``time_limit`` bounds one carrying out, in seconds beside its grace; while it
+    goes on it may take as long again, and ``longest`` at most. ``processes`` tell whether what was killed still ends;
+    without them a second kill without effect proves that it does not.
 
     ``standbys`` is None on a node that cannot hold containers. ``gates`` are those before the start of successors,
     ``broom`` cleans before it.
@@ -72,7 +74,10 @@ class Tools:
     runtime: Runtime
     events: PodEvents
     files: HostFiles
-    time_limit: float = 60.0
+    time_limit: float = 150.0
+    longest: float = 600.0
+    processes: dying.Processes | None = None
+    rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None
     gates: Gates = field(default_factory=open_gates)
     broom: Broom = field(default_factory=Broom)

@@ -192,7 +192,15 @@ class RuntimePart:
             announcements=self._announcements,
             processes=self._processes,
             actuators=ports.Actuators.of(
-                Tools(runtime=cri, events=watch, files=files, standbys=standbys, broom=broom, gates=gates),
+                Tools(
+                    runtime=cri,
+                    events=watch,
+                    files=files,
+                    processes=self._processes,
+                    standbys=standbys,
+                    broom=broom,
+                    gates=gates,
+                ),
                 pods=self._pods,
             ),
         )

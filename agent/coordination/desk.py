@@ -68,18 +68,18 @@ class Desk:
         return await self._answer(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
 
     async def _answer(self, fault: Fault, *, patience: float) -> Taken:
-        """Tell of a fault until it is answered, or nobody waits any more."""
+        """Tell of a fault, and wait for the answer as long as that is of use. It is told on, also to later leaders."""
         answer = self._faults.tell(fault)
         try:
             async with asyncio.timeout(patience):
-                return await answer
+                return await asyncio.shield(answer)
         except TimeoutError:
             self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
             log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
             return Taken.ALONE
         finally:
-            if not answer.done() or answer.cancelled():
-                self._faults.withdraw(fault.id)
+            if not answer.done():
+                self._faults.leave_alone(fault.id)
 
     async def tell(self, failure: Failure, *, guarded: AbstractAsyncContextManager[asyncio.Event] | None) -> None:
         """Tell that a member has failed by itself. Whatever the answer, kubelet restarts it where nobody else does.

@@ -37,6 +37,15 @@ class Fault:
     device: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A fault as it is said now: its age in seconds, and whether its member is restarted ``alone`` already."""
+
+    fault: Fault
+    age: float
+    alone: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     fault: Fault
@@ -46,6 +55,7 @@ class _Open:
     said: bool = False
     taken: Taken | None = None
     ordered: bool = False
+    alone: bool = False
 
 
 class OpenFaults:
@@ -74,17 +84,20 @@ class OpenFaults:
         self._wake()
         return opened.answer
 
-    def withdraw(self, fault_id: str) -> None:
-        """Say it no more: it was dealt with otherwise."""
-        self._open.pop(fault_id, None)
+    def leave_alone(self, fault_id: str) -> None:
+        """Nobody waits for the answer any more: the member is restarted by itself. Its gang shall hear of it all the
+        same, for it may wait for a rank that knows nothing of it.
+        """
+        if (each := self._open.get(fault_id)) is not None:
+            each.alone = True
 
     def say_again(self) -> None:
         """Have all that is open said (again), after a Hello."""
         for each in self._open.values():
             each.said = False
 
-    def next(self) -> tuple[Fault, float] | None:
-        """Return a fault that has not been said, with its age in seconds; from now on it has been. None: there is none.
+    def next(self) -> Saying | None:
+        """Return a fault that has not been said; from now on it has been. None: there is none.
 
         What has been open for too long is dropped.
         """
@@ -95,7 +108,7 @@ class OpenFaults:
                 del self._open[each.fault.id]
             elif not each.said:
                 each.said = True
-                return each.fault, each.age + known_for
+                return Saying(each.fault, each.age + known_for, alone=each.alone)
         return None
 
     def answered(self, fault_id: str, taken: Taken) -> Fault | None:
@@ -125,7 +138,7 @@ class OpenFaults:
     def gone(self, pod: PodUid) -> None:
         """Forget what nobody waits for of a pod that is gone."""
         for each in [*self._open.values()]:
-            is_waited_for = each.taken is None and each.fault.kind is not FaultKind.EXIT
+            is_waited_for = each.taken is None and each.fault.kind is not FaultKind.EXIT and not each.alone
             if each.fault.target.pod.uid == pod and not is_waited_for:
                 del self._open[each.fault.id]
 

@@ -138,7 +138,7 @@ class Outbox:
         if self._hello_due:
             return self._hello()
         if (fault := self._faults.next()) is not None:
-            return wire.fault(fault[0], age=fault[1])
+            return wire.fault(fault.fault, age=fault.age, alone=fault.alone)
         if self._results:
             key = next(iter(self._results))
             standing = self._results.pop(key)

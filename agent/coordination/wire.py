@@ -98,8 +98,8 @@ def change(of: Change) -> pb.AgentMessage:
     return pb.AgentMessage(change=pb.MemberChange(member=member(of)))
 
 
-def fault(of: Fault, *, age: float) -> pb.AgentMessage:
-    """Return a fault as a message; ``age`` in seconds."""
+def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
+    """Return a fault as a message; ``age`` in seconds, ``alone``: its member is restarted by itself."""
     return pb.AgentMessage(
         fault=pb.Fault(
             id=of.id,
@@ -113,6 +113,7 @@ def fault(of: Fault, *, age: float) -> pb.AgentMessage:
             action_class=of.action.value,
             device=_word(of.device),
             age_seconds=age,
+            alone=alone,
         )
     )
 
@@ -128,6 +129,7 @@ def result(of: rounds.Standing, now: Member | None) -> pb.StepResult:
         seconds={_word(phase): max(0.0, length) for phase, length in of.seconds.items()},
         slipped_seconds=max(0.0, of.slipped),
         containers=map(container, now.containers) if now is not None else (),
+        attempt=of.attempt,
     )
 
 

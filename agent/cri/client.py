@@ -31,13 +31,15 @@ _Value = TypeVar("_Value")
 class Deadlines:
     """How long a call may take, in seconds.
 
-    ``read`` is for version, lists and status; ``change`` for create, start and remove; ``margin`` is added to the
-    time that the caller itself grants to a stop or an exec; ``silence`` is how long an event stream must stand
+    ``read`` is for version, lists and status; ``change`` for removals; ``bring_up`` for create and start, which take
+    their time on a busy node, and are taken back by the runtime when who asked for them gives up; ``margin`` is added
+    to the time that the caller itself grants to a stop or an exec; ``silence`` is how long an event stream must stand
     open before it counts as implemented.
     """
 
     read: float = 5.0
     change: float = 30.0
+    bring_up: float = 120.0
     margin: float = 10.0
     silence: float = 0.5
 
@@ -161,7 +163,7 @@ class CriClient:
             pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
         )
         with self._errors("CreateContainer"):
-            answer = await self._stub.CreateContainer(request, timeout=self._deadlines.change)
+            answer = await self._stub.CreateContainer(request, timeout=self._deadlines.bring_up)
         if not answer.container_id:
             raise errors.InvalidAnswer("CreateContainer gave no container id", where=self.endpoint)
         return ContainerId(answer.container_id)
@@ -170,7 +172,7 @@ class CriClient:
         """Start a created container."""
         with self._errors("StartContainer"):
             await self._stub.StartContainer(
-                api_pb2.StartContainerRequest(container_id=container_id), timeout=self._deadlines.change
+                api_pb2.StartContainerRequest(container_id=container_id), timeout=self._deadlines.bring_up
             )
 
     async def stop_container(self, container_id: ContainerId, *, grace: float) -> None:

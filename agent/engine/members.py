@@ -26,6 +26,10 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN = 1.0
 """Seconds after which what runs is looked at again although no event has come."""
 
+TELL_EVERY = 3.0
+"""Seconds after which it is told again that a member goes on, while it stops or starts: the controller gives up who is
+silent for ``--stop-seconds``."""
+
 _STARTED = 60.0
 """Seconds that kubelet has to start again what was let go."""
 
@@ -64,6 +68,10 @@ class Clocks:
     boot: str
 
 
+def _taken_on(order: rounds.Order, pod: PodRef) -> rounds.Standing:
+    return rounds.Standing(order.round, pod, Phase.STOPPING, attempt=order.attempt)
+
+
 def since_boot() -> float:
     """Return the seconds since this boot, those asleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -95,7 +103,7 @@ class Member:
         self.holding = holding
         self.told = told
         self.tried_again = False
-        self.standing = earlier.standing if earlier is not None else rounds.Standing(order.round, pod, Phase.STOPPING)
+        self.standing = earlier.standing if earlier is not None else _taken_on(order, pod)
         self._outside = outside
         self._clocks = clocks
         self._noted = noted
@@ -169,12 +177,24 @@ class Member:
             detail=detail,
             seconds=MappingProxyType(dict(self._seconds)),
             slipped=self.holding.slipped,
+            attempt=self.order.attempt,
         )
         if phase is not Phase.STOPPED:  # what was measured until then is told at the end, of which there is one each
             self._say()
         self._metrics.round_members.labels(phase.value).inc()
         self._noted(self.record())
         self.told(self.standing)
+
+    async def _tell_that_it_goes_on(self) -> None:
+        """Say again where it stands, with what it is at, until it has stopped, and from its release until it runs."""
+        while True:
+            await asyncio.sleep(TELL_EVERY)
+            if self._word is Word.SUPERSEDED:
+                return
+            if self.standing.phase is Phase.STOPPING:
+                self.told(replace(self.standing, reason=self.holding.doing))
+            elif self.standing.phase is Phase.STOPPED and self._word is Word.RELEASED:
+                self.told(replace(self.standing, reason="Starting"))
 
     def _say(self) -> None:
         standing = self.standing
@@ -210,10 +230,13 @@ class Member:
         """Follow the pod and the time for the length of the block. A cancelled one leaves everything as it is."""
         async with self._catcher.at_work():
             self._wind_up()
+            telling = asyncio.create_task(self._tell_that_it_goes_on(), name=f"progress of {self.pod}")
             try:
                 yield
                 self._let_go()
             finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
                 if self._timer is not None:
                     self._timer.cancel()
 

@@ -162,6 +162,7 @@ def record_from_json(text: str) -> rounds.Record:
             detail=standing["detail"],
             seconds=MappingProxyType(dict(standing["seconds"])),
             slipped=standing["slipped"],
+            attempt=order["attempt"],
         ),
         boot=raw["boot"],
         heard_at=raw["heardAt"],

@@ -13,7 +13,7 @@ CODE: Final = "Hung"
 class Thread:
     """What one thread was doing. ``state`` is the kernel's letter (proc_pid_stat(5)): R runs, S sleeps, D cannot be
     killed while it waits. ``waits_in`` is the kernel function, ``stack`` the uppermost ones; empty: the kernel does not
-    say. Pids are the node's."""
+    say. ``used`` is the CPU time that it has used, in the kernel's ticks, 0 where nobody asked. Pids are the node's."""
 
     pid: int
     tid: int
@@ -21,6 +21,7 @@ class Thread:
     state: str
     waits_in: str = ""
     stack: tuple[str, ...] = ()
+    used: int = 0
 
     def __str__(self) -> str:
         where = f" in {self.waits_in}" if self.waits_in else ""

@@ -55,7 +55,7 @@ class Standing:
     """Where one member stands in one round (coordination/v1 ``StepResult``).
 
     ``seconds`` are the lengths of the restart's phases; ``slipped`` is for how many seconds at most something new ran
-    before it was held.
+    before it was held. ``attempt`` is the round's number in its gang, 0 where nobody has said it.
     """
 
     round: str
@@ -65,6 +65,7 @@ class Standing:
     detail: str = ""
     seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     slipped: float = 0.0
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

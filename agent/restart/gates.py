@@ -198,6 +198,11 @@ def unknown_devices() -> Check:
 _GRAVITY = (Verdict.FREE, Verdict.UNKNOWN, Verdict.MEMORY_HELD, Verdict.LEFTOVER, Verdict.STUCK)
 
 
+def in_use(seen: Seen | None) -> int:
+    """Return how much memory is in use on the devices that answered, in bytes; 0 where none says so."""
+    return sum(use.memory_used or 0 for use in seen.devices.values()) if seen is not None else 0
+
+
 def _left(held: Held, now: Seen, *, old: frozenset[ContainerId]) -> Iterator[int]:
     """Yield the old containers' processes that are still listed; a pid can have been given to another one since."""
     for each in now.devices[held.device].processes:

@@ -3,13 +3,15 @@
 import asyncio
 import errno
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.health import cgroup_paths
+from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
-from common import kernel_files
+from common import cgroupfs, kernel_files
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
@@ -72,6 +74,20 @@ class ProcFs:
         OSError when it cannot be told.
         """
         return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
+
+    def beside(self, pid: int) -> frozenset[int]:
+        """Return the processes of the container that a process is in; of one in none, itself. Raises OSError."""
+        said = kernel_files.read(self.root / str(pid) / "cgroup")
+        if said is None:
+            return frozenset()
+        lines = kernel_files.lines(said)
+        paths = {root for line in lines if (root := cgroup_paths.container_root(line.split(":", 2)[-1])) is not None}
+        groups = [group for path in paths for group in cgroupfs.directories(path, mounted_at=self.cgroup_root)]
+        return cgroupfs.pids(groups) | {pid}
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
+        """Return what the threads of processes do (``thread_states.in_full``). Raises OSError."""
+        return thread_states.in_full(self.root, pids)
 
     async def ended(self, pid: int) -> None:
         """Wait until the process has ended; return at once when there is none. Needs no polling (pidfd)."""

@@ -15,6 +15,7 @@ _MOST_THREADS = 1024
 _MOST_TELLING = 8
 _FRAMES = 5
 _TELLING = ("D", "R")
+_USED = slice(14 - 4, 16 - 4)  # utime and stime: proc_pid_stat(5) counts from 1, and the rest begins with field 4
 _NOWHERE = ("0", "")  # wchan of a thread that runs, or that we may not ask
 
 
@@ -22,6 +23,16 @@ def look(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
     """Return the threads of processes, each process's main thread first. Raises OSError."""
     threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid))
     return tuple(itertools.islice(threads, _MOST_THREADS))
+
+
+def in_full(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
+    """Return the threads with the CPU time that they have used, and where those wait that cannot be killed.
+
+    Two looks are the same when nothing has moved in between. Raises OSError.
+    """
+    threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid, timed=True))
+    found = tuple(itertools.islice(threads, _MOST_THREADS))
+    return tuple(_with_place(proc, each) if each.state == _TELLING[0] else each for each in found)
 
 
 def are_stopped(threads: Iterable[Thread]) -> bool:
@@ -51,7 +62,7 @@ def _rank(thread: Thread) -> int:
     return len(_TELLING) + (thread.pid != thread.tid)
 
 
-def _threads(proc: Path, pid: int) -> Iterator[Thread]:
+def _threads(proc: Path, pid: int, *, timed: bool = False) -> Iterator[Thread]:
     try:
         tids = sorted(int(task.name) for task in (proc / str(pid) / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
@@ -59,7 +70,8 @@ def _threads(proc: Path, pid: int) -> Iterator[Thread]:
     for tid in tids:
         if (said := kernel_files.read(proc / str(pid) / "task" / str(tid) / "stat")) is not None:
             stat = kernel_files.parse_stat(said)
-            yield Thread(pid=pid, tid=tid, name=stat.name, state=stat.state)
+            used = sum(map(int, stat.rest[_USED])) if timed else 0
+            yield Thread(pid=pid, tid=tid, name=stat.name, state=stat.state, used=used)
 
 
 def _with_place(proc: Path, thread: Thread) -> Thread:
@@ -72,6 +84,7 @@ def _with_place(proc: Path, thread: Thread) -> Thread:
         tid=thread.tid,
         name=thread.name,
         state=thread.state,
+        used=thread.used,
         waits_in="" if waits_in in _NOWHERE else waits_in,
         stack=tuple(frame for frame in frames if frame),
     )

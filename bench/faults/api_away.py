@@ -45,8 +45,9 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             server = stage.cluster.first.api
             server.pause()
             back_at = time.monotonic() + scale.away
+            rounds, last = 1, 0
             try:
-                fault = await _ends(stage.cri(1), uids[1])
+                last = fault = await _ends(stage.cri(1), uids[1])
                 new = await gang.all_running(since=fault, timeout=looking.SECONDS)
                 told.measures("round_ms", round((max(life.runs_since for life in new) - fault) / 1e6))
                 for number in range(restarts):
@@ -57,8 +58,8 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 if scale.away > 2 * _LEASE_LOST:
                     told.tries("a member of a gang fails when nobody leads")
                     await asyncio.sleep(_LEASE_LOST)
-                    alone = await _ends(stage.cri(0), uids[0])
-                    await gang.all_running(since=alone, count=1, timeout=looking.SECONDS)
+                    rounds, last = 2, await _ends(stage.cri(0), uids[0])
+                    await gang.all_running(since=last, count=1, timeout=looking.SECONDS)
                 await asyncio.sleep(max(0.0, back_at - time.monotonic()))
                 children = [*(each.child for each in product.agents.values()), product.controllers[1].child]
                 alive = all(child.returncode is None for child in children)
@@ -70,7 +71,10 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             newest = await trainer.told(old, number=restarts)
             told.measures("newest_condition_after_ms", round((time.monotonic() - began) * 1000))
             told.measures("newest_condition", newest.condition("InPlaceRestart")["message"])
-            await stage.keeps_round(gang, told, number=1, since=fault, what="the round without a server")
+            # Who has failed when nobody led was restarted alone: its gang is restarted when somebody leads again.
+            await stage.keeps_round(gang, told, number=rounds, since=last, what=f"round {rounds} of {rounds}")
+            phases = [each["status"]["phase"] for each in await stage.rounds(gang).all()]
+            told.keeps(Kind.ROUND, f"the rounds have ended as {phases}", holds=set(phases) == {"Done"})
             later = await trainer.see()
             same = _restart(later) == _restart(newest)
             told.keeps(Kind.CONDITION, f"an older condition came after the newest: {later.conditions}", holds=same)

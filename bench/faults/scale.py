@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``away`` is in seconds, the others are counts.
+    """``away`` is in seconds, the others are counts. It is so long that a member fails while nobody leads.
 
     ``whole``: every combination is tried, not a few. ``judges_time``: what takes too long counts as lost; a machine
     that does other things meanwhile cannot tell.
@@ -20,4 +20,4 @@ class Scale:
     judges_time: bool = True
 
 
-SHORT: Final = Scale(away=8.0, changes=400, connections=100, log_lines=2_000, whole=False, judges_time=False)
+SHORT: Final = Scale(away=60.0, changes=400, connections=100, log_lines=2_000, whole=False, judges_time=False)

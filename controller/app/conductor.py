@@ -223,6 +223,8 @@ class Conductor:
         step = words.standing(result)
         if step is None:
             return
+        if result.attempt and (member := self._outside.members.by_uid(step.pod)) is not None:
+            self._outside.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
         if round_ is not None and round_.id == result.round:
             round_.take(step)

@@ -96,6 +96,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
             "nodes": nodes.run(),
             "events": events.run(),
             "election": election.run(),
+            "ends of rounds": restarts.finish(),
             "hub": _serve(hub, settings=settings, api=api, report=parts.reporter("hub")),
         }
         if tracing is not None:

@@ -25,6 +25,7 @@ _PHASES: Final[Mapping[int, StepPhase]] = MappingProxyType(
     {pb.StepResult.Phase.Value(phase.name): phase for phase in StepPhase}
 )
 _ORDERS: Final = MappingProxyType({OrderKind.RESTART: pb.Order.RESTART, OrderKind.HOLD: pb.Order.HOLD})
+_ALONE: Final = "; the hub did not answer in time, so its agent has restarted it alone"
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 HELD: Final = frozenset({StepPhase.STOPPING, StepPhase.STOPPED})
 """Where a member stands that is held, or will be."""
@@ -39,12 +40,13 @@ def fault(told: pb.Fault, *, gang: GangKey, now: float) -> Fault:
         gang=gang,
         kind=kind,
         code=told.code,
-        message=told.message,
+        message=f"{told.message}{_ALONE}" if told.alone else told.message,
         at=now - max(told.age_seconds, 0.0),
         container=told.container,
         exit_code=told.exit_code if kind is FaultKind.EXIT else None,
         action_class=told.action_class,
         device=told.device,
+        alone=told.alone,
     )
 
 

@@ -22,7 +22,8 @@ class Fault:
 
     ``at`` is Unix time by the controller's own clock (its arrival less its age). ``action_class`` is the worst verdict
     of the member's devices (``RestartApp``, ``ResetDevice``, ``RebootNode``, ``Replace``, ``AskDriver``, ``Observe``,
-    ``None``), ``exit_code`` None unless it is an exit.
+    ``None``), ``exit_code`` None unless it is an exit. ``alone``: its agent has had no answer in time, and has
+    restarted the member by itself; the others of its gang have not heard of it.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Fault:
     exit_code: int | None = None
     action_class: str = "None"
     device: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from controller.restarts import objects, writing
 
 log = structlog.get_logger(__name__)
 
+_MOST_LEFT = 1000
+"""Ends of rounds that are kept beyond a term."""
+
 First = Callable[[], Coroutine[Any, Any, writing.Written]]
 """The write that makes an object ours: its creation, or the one by which a request or an orphan is taken on."""
 
@@ -31,6 +34,7 @@ class _Unsaid:
         self.first: First | None = None
         self.status: Mapping[str, Any] | None = None
         self.active = False
+        self.left = False  # by a term that is over
         self.since = since  # loop time
         self.durable = asyncio.Event()
 
@@ -65,6 +69,7 @@ class Writer:
         self._unsaid: dict[str, _Unsaid] = {}
         self._ours: dict[str, writing.Written] = {}  # begun here, and not at their end
         self._queue: asyncio.Queue[_Unsaid] = asyncio.Queue()
+        self._left: asyncio.Queue[_Unsaid] = asyncio.Queue()
         self._all_said = asyncio.Event()
         self._all_said.set()
 
@@ -100,7 +105,10 @@ class Writer:
         return not self._unsaid
 
     async def run(self) -> None:
-        """Write for ever. What is unsaid when it is cancelled stays so: another leader has it then."""
+        """Write for ever. What is unsaid when it is cancelled stays so: another leader has it then.
+
+        But how a round has ended nobody else knows: that is left to ``finish``.
+        """
         self._report(PartStatus(PartState.IDLE, "there is nothing to write yet"))
         try:
             async with asyncio.TaskGroup() as group:
@@ -108,10 +116,24 @@ class Writer:
                     entry = await self._queue.get()
                     group.create_task(self._converge(entry), name=f"restart {entry.id}")
         finally:
+            for entry in self._unsaid.values():
+                if (entry.status or {}).get("phase") in objects.FINAL and self._left.qsize() < _MOST_LEFT:
+                    entry.left = True
+                    self._left.put_nowait(entry)
             self._unsaid.clear()
             self._ours.clear()
             self._queue = asyncio.Queue()
             self._all_said.set()
+
+    async def finish(self) -> None:
+        """Write how rounds have ended of which the API server was not told while we led; for ever, whoever leads.
+
+        It harms nobody: an object that belongs to another leader by now is left alone (``writing.SupersededError``).
+        """
+        async with asyncio.TaskGroup() as group:
+            while True:
+                entry = await self._left.get()
+                group.create_task(self._converge(entry), name=f"end of restart {entry.id}")
 
     def _entry(self, restart_id: str, *, known: writing.Written | None) -> _Unsaid:
         entry = self._unsaid.get(restart_id)
@@ -141,7 +163,7 @@ class Writer:
             try:
                 async with self._slots:
                     await self._write(entry)
-                self._report(PartStatus(PartState.READY))
+                self._tell(entry, PartStatus(PartState.READY))
             except writing.SupersededError as error:
                 log.warning("restart.superseded", restart=entry.id, error=str(error))
                 break
@@ -152,14 +174,16 @@ class Writer:
                 if asyncio.get_running_loop().time() - entry.since > self._give_up:
                     log.error("restart.given_up", restart=entry.id, error=str(error))
                     break
-                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend or _mend(error)))
+                self._tell(entry, PartStatus(PartState.DEGRADED, error.what, error.mend or _mend(error)))
                 log.warning("restart.not_written", restart=entry.id, error=str(error))
                 await backoff.wait()
 
     async def _write(self, entry: _Unsaid) -> None:
         if entry.first is not None:
-            entry.known = self._ours[entry.id] = await entry.first()
+            entry.known = await entry.first()
             entry.first = None
+            if not entry.left:
+                self._ours[entry.id] = entry.known
             entry.durable.set()
             log.info("restart.begun", restart=entry.id, epoch=entry.known.epoch)
         status = entry.status
@@ -170,10 +194,16 @@ class Writer:
         log.info("restart.written", restart=entry.id, phase=status.get("phase"))
         if entry.status is status:  # else a newer one has been said meanwhile
             entry.status = None
-            if status.get("phase") in objects.FINAL:
+            if status.get("phase") in objects.FINAL and not entry.left:
                 self._ours.pop(entry.id, None)
 
+    def _tell(self, entry: _Unsaid, status: PartStatus) -> None:
+        if not entry.left:  # this replica may stand by, and another one lead
+            self._report(status)
+
     def _forget(self, entry: _Unsaid) -> None:
+        if entry.left:
+            return
         if not entry.is_said:
             self._ours.pop(entry.id, None)
         del self._unsaid[entry.id]

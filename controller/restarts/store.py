@@ -108,6 +108,14 @@ class RestartStore:
             if each.is_round and not each.is_finished and not each.deleting and each.uid not in over
         )
 
+    def note_attempt(self, gang: GangKey, attempt: int) -> None:
+        """Take note of the number of a round that an agent knows: its object may never have been written."""
+        self._count(gang, min(attempt, _BELIEVABLE_ATTEMPT))
+
+    async def finish(self) -> None:
+        """Write how rounds have ended though their term is over; for ever (``convergence.Writer.finish``)."""
+        await self._writer.finish()
+
     def newest_attempt(self, gang: GangKey) -> int:
         """Return the highest number that a round of the gang has had; 0: none that is known."""
         return self._newest.get(gang, 0)

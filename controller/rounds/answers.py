@@ -22,6 +22,12 @@ def told(draft: Draft, told: StepTold) -> None:
         answer(draft, one, told)
 
 
+def _told_stopping(draft: Draft, one: MemberState, told: StepTold) -> None:
+    """It is on its way: what it is at is news for its deadline, which counts from the last word (``deadlines``)."""
+    if told.reason and one.stand is Stand.STOPPING:
+        draft.change(told.pod, heard=draft.now, doing=told.reason)
+
+
 def _told_stopped(draft: Draft, one: MemberState, told: StepTold) -> None:
     if draft.phase is Phase.RELEASING and one.stand is Stand.JOINING:
         # It has come anew and is held, for it has not heard of the release.
@@ -32,6 +38,8 @@ def _told_stopped(draft: Draft, one: MemberState, told: StepTold) -> None:
     elif one.stand is Stand.LEAVING and one.old_runs:
         # It was given up too early: its pod leaves, but nobody need wait for that any more.
         draft.change(told.pod, old_runs=False, stopped=draft.elapsed, **_measured(told))
+    elif one.stand is Stand.RELEASING and told.reason:
+        draft.change(told.pod, heard=draft.now, doing=told.reason)  # it was let go, and does not run yet
 
 
 def _told_running(draft: Draft, one: MemberState, told: StepTold) -> None:
@@ -119,6 +127,7 @@ def _told_gone(draft: Draft, one: MemberState, told: StepTold) -> None:
 
 _ANSWERS: Final[Mapping[StepPhase, Callable[[Draft, MemberState, StepTold], None]]] = MappingProxyType(
     {
+        StepPhase.STOPPING: _told_stopping,
         StepPhase.STOPPED: _told_stopped,
         StepPhase.RUNNING: _told_running,
         StepPhase.COMPLETED: _told_completed,

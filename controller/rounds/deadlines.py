@@ -48,8 +48,8 @@ def _stopping(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> No
     patience = limits.stop + wishes.grace_seconds(one.member)
     if one.member.node not in draft.connected:
         patience += limits.reconnect
-    if draft.now - one.since >= patience:
-        losing.lose(draft, uid, reason="StopDeadline", detail=f"it has not stopped within {patience:g} s")
+    if _is_overdue(draft, one, patience=patience, silence=limits.stop):
+        losing.lose(draft, uid, reason="StopDeadline", detail=f"it has not stopped within {_waited(draft, one)}")
     elif again:
         draft.stop(uid)
 
@@ -85,11 +85,25 @@ def _perhaps_never_held(draft: Draft, uid: PodUid, one: MemberState) -> None:
 
 def _releasing(draft: Draft, uid: PodUid, one: MemberState, *, again: bool) -> None:
     patience = draft.state.limits.release
-    if draft.now - one.since >= patience:
-        detail = f"its agent has not told that it runs within {patience:g} s"
+    if _is_overdue(draft, one, patience=patience, silence=patience):
+        detail = f"its agent has not told that it runs within {_waited(draft, one)}"
         draft.change(uid, stand=Stand.FAILED, reason=progress.NO_ANSWER, detail=detail)
     elif again:
         draft.release(uid)
+
+
+def _is_overdue(draft: Draft, one: MemberState, *, patience: float, silence: float) -> bool:
+    """Whether a member has had its time: ``patience`` seconds, and ``silence`` more after each word that it goes on.
+
+    Memory of a device is freed at its own pace, and a busy node starts slowly; but nobody is waited for without end.
+    """
+    due = max(one.since + patience, one.heard + silence)
+    return draft.now >= min(due, one.since + max(patience, draft.state.limits.slow))
+
+
+def _waited(draft: Draft, one: MemberState) -> str:
+    last = f"; its agent told last that it is at {one.doing}" if one.doing else ""
+    return f"{draft.now - one.since:.0f} s{last}"
 
 
 class _Duty(Protocol):

@@ -94,9 +94,17 @@ def _is_settled(draft: Draft) -> bool:
 
 
 def _hurries(draft: Draft) -> bool:
-    """Whether those that were released have had their time to answer, as there is a fault to be decided on."""
+    """Whether those that were released have had their time to answer, as there is a fault to be decided on.
+
+    After an outage agents come back one after another: the answers of those that have not yet are not missing.
+    """
+    if not draft.again:
+        return False
     released_at = draft.state.started_at + (draft.stopped or 0.0)
-    return bool(draft.again) and draft.now >= max(draft.again_at, released_at) + draft.state.limits.after_fault
+    limits = draft.state.limits
+    asked = (one for one in draft.members.values() if one.stand is Stand.RELEASING)
+    redials = any(one.member.node not in draft.connected for one in asked)
+    return draft.now >= max(draft.again_at, released_at) + (limits.redial if redials else limits.after_fault)
 
 
 # ---- one after another ----

@@ -1,6 +1,7 @@
 """A round's values: where it stands, where each member stands, its limits, and what an advance gives."""
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -62,24 +63,28 @@ class Limits:
     """How long a round waits for what; seconds.
 
     ``resend``: what has no answer is said again; large rounds wait longer (``say_again``). ``hold``: without a word for
-    so long agents let go (Stop.hold_seconds); a third of it after the last word it is renewed. ``stop``: a member that
-    has not stopped by then (its grace period comes on top) counts as lost; ``reconnect`` comes on top while its agent
-    is not connected, as all are when a leader is new. ``absence``: an old pod that is not gone by then fails the round.
+    so long agents let go (Stop.hold_seconds); a third of it after the last word it is renewed. ``stop``: a member of
+    which nothing is heard for so long while it stops (its grace period comes on top) counts as lost; ``reconnect``
+    comes on top while its agent is not connected, as all are when a leader is new. ``slow``: so long may stop, or
+    start, what its agent tells to go on. ``absence``: an old pod that is not gone by then fails the round.
     ``hold_for_recreated``: so long the members that stayed wait for those that are recreated; annotation
-    kubemend.io/hold goes before it. ``recreated``: until then these must run. ``release``: a member that does not run
-    by then has failed. ``after_fault``: so long a round that is being released still waits for answers when the gang
-    has failed again. ``whole``: no round lasts longer.
+    kubemend.io/hold goes before it. ``recreated``: until then these must run. ``release``: a member that does not run,
+    and of which nothing is heard for so long, has failed. ``after_fault``: so long a round that is being released still
+    waits for answers when the gang has failed again; ``redial`` for those whose agents are not connected, as all are
+    when a leader is new. ``whole``: no round lasts longer.
     """
 
     resend: float = 1.0
     hold: float = 30.0
     stop: float = 10.0
     reconnect: float = 60.0
+    slow: float = 600.0
     absence: float = 300.0
     hold_for_recreated: float = 60.0
     recreated: float = 300.0
     release: float = 15.0
     after_fault: float = 1.0
+    redial: float = 10.0
     whole: float = 900.0
 
     def say_again(self, *, members: int) -> float:
@@ -99,6 +104,7 @@ class MemberState(NamedTuple):
     pod that left during the round. ``stopped`` and ``running`` are seconds since the round began, ``seconds`` are the
     lengths of its restart's phases by its agent's clock, ``slipped`` is for how long at most something new of it ran
     before it was held; ``let_go``: its agent let it run without having been told to.
+    ``heard`` is when its agent last told that it goes on, and ``doing`` what it was at then.
     """
 
     member: Member
@@ -116,6 +122,8 @@ class MemberState(NamedTuple):
     seconds: Mapping[str, float] = _NO_SECONDS
     slipped: float = 0.0
     let_go: bool = False
+    heard: float = -math.inf
+    doing: str = ""
 
     @property
     def blocks(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.model.devices import GpuUuid
+from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.restart.gates import DeviceUse, ProcessUse
 from agent.sources.processes import ProcessFacts
@@ -16,8 +17,8 @@ from agent.sources.processes import ProcessFacts
 class GpuHost:
     """Driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
 
-    Of the ``unreadable`` processes /proc tells nothing. ``asked`` is set with every question;
-    ``memory`` is what is in use beside the listed processes.
+    Of the ``unreadable`` processes /proc tells nothing; ``used`` is the CPU time that processes have used. ``asked`` is
+    set with every question; ``memory`` is what is in use beside the listed processes.
     """
 
     answers: bool = True
@@ -27,6 +28,7 @@ class GpuHost:
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     in_d_state: set[int] = field(default_factory=set)
     unreadable: set[int] = field(default_factory=set)
+    used: dict[int, int] = field(default_factory=dict)
     questions: int = 0
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -83,6 +85,13 @@ class GpuHost:
     def is_stuck(self, pid: int) -> bool:
         self._unless_unreadable(pid)
         return pid in self.in_d_state
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
+        alive = [pid for pid in sorted(pids) if pid in self.facts]
+        return tuple(
+            Thread(pid, pid, "python", "D" if pid in self.in_d_state else "S", used=self.used.get(pid, 0))
+            for pid in alive
+        )
 
     async def ended(self, pid: int) -> None:
         if pid in self._ends:

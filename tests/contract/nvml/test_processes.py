@@ -4,12 +4,13 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from agent.actuator.gates import Gates, Patience
 from agent.model.devices import GpuUuid
+from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.restart.gates import Verdict
 from agent.sources.nvml.driver import Driver
@@ -79,6 +80,9 @@ class OldContainer:
 
     def is_stuck(self, pid: int) -> bool:
         return self._proc.is_stuck(pid)
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
+        return self._proc.threads(pids)
 
     async def ended(self, pid: int) -> None:
         await self._proc.ended(pid)

@@ -1,6 +1,7 @@
 """Gates before the start of successors: who is waited for, for how long, and what comes of it."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ GPU = GpuUuid("GPU-0")
 GIB = 1 << 30
 PID = 11
 PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
-HASTY = replace(PATIENT, leave=0.05)
+HASTY = replace(PATIENT, leave=0.05, stuck=0.05)
 
 BOTH_ORDERS = pytest.mark.parametrize("order", [intents.Order.STOP_FIRST, intents.Order.CREATE_FIRST])
 
@@ -119,6 +120,37 @@ async def test_after_its_time_a_gate_opens_in_any_case_and_says_why(
         happens(host)
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is verdict
+
+
+async def test_a_process_that_still_frees_its_memory_is_given_its_time_anew(host: GpuHost) -> None:
+    """It may be in state D at each look; what counts is whether it gets on."""
+    host.in_d_state.add(PID)
+    async with around(host, patience=replace(PATIENT, leave=0.3, stuck=0.3)) as (gates, visit):
+        for tick in range(20):
+            host.used[PID] = tick
+            assert not await gates.opens("r1", timeout=0.05)
+            assert gates.raise_if_stuck("r1") is None  # type: ignore[func-returns-value]
+        host.end(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is Verdict.FREE
+
+
+async def test_memory_that_others_use_and_free_is_no_sign_for_ever(host: GpuHost) -> None:
+    async with around(host, patience=HASTY) as (gates, visit):
+        host.end(PID)
+        host.memory[GPU] = 40 * GIB
+        changing = asyncio.create_task(_change_memory(host))
+        try:
+            assert await gates.opens("r1", timeout=30)
+        finally:
+            changing.cancel()
+        assert (await judgement(visit)).verdict is Verdict.MEMORY_HELD
+
+
+async def _change_memory(host: GpuHost) -> None:
+    for number in itertools.count():
+        host.memory[GPU] = (40 + number % 2) * GIB
+        await host.questions_reach(host.questions + 1)
 
 
 async def test_a_process_that_cannot_be_killed_keeps_its_gate_shut_for_good(host: GpuHost) -> None:

@@ -53,4 +53,4 @@ async def test_an_end_is_told_of_also_when_its_devices_are_known_later_than_an_a
         await desk.tell(failure(), guarded=guard())
     said = faults.next()
     assert said is not None
-    assert said[0].code == "Exit1"
+    assert said.fault.code == "Exit1"

@@ -80,7 +80,7 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
     )
     async with pod_rig.made(rig) as pod:
         host.put(GPU, PID, container=pod.old["trainer"], used=40 * GIB)
-        gates = Gates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1))
+        gates = Gates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
         everything = ports.Outside(
             runtime=rig.cri,
             events=rig.watch,

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.engine import ports
+from agent.engine import members, ports
 from agent.engine.aftermath import Patience
 from agent.engine.ledger import HealthLedger
 from agent.engine.members import Clocks
@@ -460,6 +460,36 @@ async def test_the_next_agent_finishes_held_what_was_only_begun(world: World) ->
     assert world.freezer.still() == {newest[name] for name in MAINS}
     world.rounds.release("default/gang-1", [])
     assert (await told.next()).phase is Phase.RUNNING
+
+
+async def test_while_a_member_stops_it_is_told_what_it_is_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "TELL_EVERY", 0.01)
+    world.pod.rig.server.delay("CreateContainer", seconds=1.0)
+    told = world.order()
+    heard = [await told.next()]
+    while heard[-1].phase is Phase.STOPPING:
+        heard.append(await told.next())
+    assert "Creating" in {standing.reason for standing in heard}
+    assert (heard[-1].phase, heard[-1].reason) == (Phase.STOPPED, "")
+    assert world.rounds.standings() == (heard[-1],), "what it is at is no part of where it stands"
+    world.rounds.release("default/gang-1", [])
+    await world.stands(Phase.RUNNING)
+
+
+async def test_a_member_that_kubelet_has_yet_to_start_is_told_to_go_on_after_its_release(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "TELL_EVERY", 0.01)
+    told = world.order()
+    standing = await told.next()
+    while standing.phase is not Phase.STOPPED:
+        standing = await told.next()
+    for name in MAINS:
+        world.pod.rig.server.runtime.exit((await world.newest())[name], exit_code=137)
+    world.rounds.release("default/gang-1", [])
+    while not standing.reason:
+        standing = await told.next()
+    assert (standing.phase, standing.reason) == (Phase.STOPPED, "Starting")
 
 
 async def test_an_agent_that_comes_back_too_late_lets_go_at_once(world: World) -> None:

@@ -192,3 +192,22 @@ def test_threads_that_end_meanwhile_are_left_out(tree: ProcTree) -> None:
     (tree.proc / str(PID) / "task" / str(PID) / "stat").unlink()
     assert thread_states.look(tree.proc, [PID, 4711]) == ()
     assert thread_states.summary((), ()) == "no process of it was found"
+
+
+def test_two_looks_in_full_differ_when_a_thread_has_used_time_or_waits_elsewhere(tree: ProcTree) -> None:
+    processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
+    tree.thread(PID, tid=PID + 1, state="D", waits_in="nv_ioctl")
+    before = processes.threads([PID])
+    assert processes.threads([PID]) == before
+    stat = tree.proc / str(PID) / "task" / str(PID + 1) / "stat"
+    stat.write_text(f"{PID + 1} (python) D {' 0' * 10} 5 7 0\n")  # utime and stime are the fields 14 and 15
+    used = processes.threads([PID])
+    assert [thread.used for thread in (*before, *used)] == [0, 0, 0, 12]
+    tree.thread(PID, tid=PID + 1, state="D", waits_in="exit_mmap")
+    assert processes.threads([PID]) not in (before, used)
+
+
+def test_all_processes_of_a_container_are_beside_its_first(tree: ProcTree) -> None:
+    processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
+    assert processes.beside(PID) == {PID}
+    assert processes.beside(PID + 99) == frozenset()

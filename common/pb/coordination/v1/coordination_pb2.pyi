@@ -289,6 +289,7 @@ class Fault(_message.Message):
     ACTION_CLASS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """unique for ever"""
     gang: _builtins.str
@@ -306,6 +307,8 @@ class Fault(_message.Message):
     """the one at fault; empty where none is"""
     age_seconds: _builtins.float
     """at the time of sending"""
+    alone: _builtins.bool
+    """no answer came in time: the agent restarts the member by itself, or has; its gang has not heard"""
     @_builtins.property
     def pod(self) -> Global___Pod: ...
     def __init__(
@@ -322,10 +325,11 @@ class Fault(_message.Message):
         action_class: _builtins.str = ...,
         device: _builtins.str = ...,
         age_seconds: _builtins.float = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_class", b"action_class", "age_seconds", b"age_seconds", "code", b"code", "container", b"container", "device", b"device", "exit_code", b"exit_code", "gang", b"gang", "id", b"id", "kind", b"kind", "message", b"message", "pod", b"pod"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_class", b"action_class", "age_seconds", b"age_seconds", "alone", b"alone", "code", b"code", "container", b"container", "device", b"device", "exit_code", b"exit_code", "gang", b"gang", "id", b"id", "kind", b"kind", "message", b"message", "pod", b"pod"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,7 +337,10 @@ Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
-    """Where one member stands in one round. The newest one holds; phases only go forward."""
+    """Where one member stands in one round. The newest one holds; phases only go forward. While it stops, and from its
+    release until it runs, the same phase is said again every few seconds, with what it is at as the reason
+    (ProcessExiting, DriverFreeing, Creating, Starting, ...): deadlines count from the last of these words.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -345,7 +352,7 @@ class StepResult(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         NONE: StepResult._Phase.ValueType  # 0
         STOPPING: StepResult._Phase.ValueType  # 1
-        """taken on; said in a Hello only"""
+        """taken on"""
         STOPPED: StepResult._Phase.ValueType  # 2
         """everything old is dead, everything new is held"""
         RUNNING: StepResult._Phase.ValueType  # 3
@@ -366,7 +373,7 @@ class StepResult(_message.Message):
     class Phase(_Phase, metaclass=_PhaseEnumTypeWrapper): ...
     NONE: StepResult.Phase.ValueType  # 0
     STOPPING: StepResult.Phase.ValueType  # 1
-    """taken on; said in a Hello only"""
+    """taken on"""
     STOPPED: StepResult.Phase.ValueType  # 2
     """everything old is dead, everything new is held"""
     RUNNING: StepResult.Phase.ValueType  # 3
@@ -412,6 +419,7 @@ class StepResult(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     SLIPPED_SECONDS_FIELD_NUMBER: _builtins.int
     CONTAINERS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     phase: Global___StepResult.Phase.ValueType
     reason: _builtins.str
@@ -419,6 +427,8 @@ class StepResult(_message.Message):
     detail: _builtins.str
     slipped_seconds: _builtins.float
     """for how long something new ran before it was held, at most"""
+    attempt: _builtins.int
+    """of the round's Stop: its object may not be there to tell it"""
     @_builtins.property
     def pod(self) -> Global___Pod: ...
     @_builtins.property
@@ -440,10 +450,11 @@ class StepResult(_message.Message):
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         slipped_seconds: _builtins.float = ...,
         containers: _abc.Iterable[Global___Container] | None = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "containers", b"containers", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

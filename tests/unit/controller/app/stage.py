@@ -91,6 +91,7 @@ class RestartsHere(Synced):
     def __init__(self) -> None:
         self.all: dict[str, Restart] = {}
         self.statuses: dict[str, dict[str, Any]] = {}
+        self.noted: dict[GangKey, int] = {}
         self.listeners: list[Callable[[RestartChange], None]] = []
         self.may_create = asyncio.Event()
         self.may_create.set()
@@ -109,8 +110,12 @@ class RestartsHere(Synced):
     def unfinished(self) -> list[Restart]:
         return [restart for restart in self.all.values() if restart.is_round and not restart.is_finished]
 
+    def note_attempt(self, gang: GangKey, attempt: int) -> None:
+        self.noted[gang] = max(self.noted.get(gang, 0), attempt)
+
     def newest_attempt(self, gang: GangKey) -> int:
-        return max((restart.attempt for restart in self.all.values() if restart.gang == gang), default=0)
+        known = (restart.attempt for restart in self.all.values() if restart.gang == gang)
+        return max((self.noted.get(gang, 0), *known))
 
     def subscribe(self, listener: Callable[[RestartChange], None]) -> Callable[[], None]:
         self.listeners.append(listener)

@@ -183,6 +183,18 @@ async def test_what_belongs_to_no_round_any_more_is_let_go() -> None:
         assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
 
 
+async def test_a_number_that_only_agents_know_of_is_not_given_twice() -> None:
+    """The round's object was never written: the API server was away for longer than its leader led."""
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading() as conductor:
+        pod = builders.member(0).pod
+        known = Result(round="team/lost", phase=Result.RUNNING, attempt=7)
+        known.pod.CopyFrom(pb.Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+        conductor.hello(stage.agent(0), pb.Hello(results=[known]))
+        stage.fails(conductor, 1)
+        assert (await stage.agent(0).told("stop")).stop.attempt == 8
+
+
 async def test_a_new_leader_goes_on_with_a_round_from_its_object_and_the_agents_hellos() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as conductor:

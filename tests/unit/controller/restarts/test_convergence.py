@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from common import aio
-from common.kube import client
+from common.kube import client, errors
 from common.parts import PartState, PartStatus
 from controller.restarts import names, writing
 from controller.restarts.convergence import Writer
@@ -155,3 +155,59 @@ async def test_an_object_at_which_a_defect_shows_leaves_the_others(bench: Bench)
     assert await bench.begin("good")
     assert not bench.writer.is_unsaid("default/bad")
     assert await bench.writer.flush(timeout=SECONDS)
+
+
+@pytest.mark.usefixtures("installed")
+async def test_how_a_round_has_ended_while_the_server_was_away_is_written_though_the_term_is_over(bench: Bench) -> None:
+    """The Lease cannot be renewed either; who leads next knows nothing of that round."""
+    bench.server.handler.faults.fail_next(10_000, method="POST", path="/restarts")
+    new = builders.new_round(gang=_in_default(builders.new_round()))
+    writer = Writer(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+    term = asyncio.create_task(writer.run())
+    assert not await writer.begin("default/b", lambda: writing.create(bench.api, "b", new), timeout=0.02)
+    writer.set_status("default/b", {"phase": "Done"}, known=None)
+    term.cancel()
+    await asyncio.gather(term, return_exceptions=True)
+    assert not writer.is_unsaid("default/b"), "the next term has nothing to do with it"
+    bench.server.handler.faults.rules.clear()
+    finishing = asyncio.create_task(writer.finish())
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not await _is_done(bench, "b"):
+                await asyncio.sleep(0.01)
+    finally:
+        finishing.cancel()
+        await asyncio.gather(finishing, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("installed")
+async def test_the_end_of_a_round_that_another_leader_has_taken_over_is_left_to_him(bench: Bench) -> None:
+    new = builders.new_round(gang=_in_default(builders.new_round()))
+    writer = Writer(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+    term = asyncio.create_task(writer.run())
+    assert await writer.begin("default/b", lambda: writing.create(bench.api, "b", new), timeout=SECONDS)
+    known = writer.known("default/b")
+    assert known is not None
+    await writing.resume(bench.api, known, epoch=int(known.epoch) + 1)
+    writer.set_status("default/b", {"phase": "Failed"}, known=None)
+    term.cancel()
+    await asyncio.gather(term, return_exceptions=True)
+    finishing = asyncio.create_task(writer.finish())
+    taken = await bench.read("b")
+    async with asyncio.timeout(SECONDS):
+        while writer._left.qsize() or _ends(asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+    finishing.cancel()
+    await asyncio.gather(finishing, return_exceptions=True)
+    assert await bench.read("b") == taken
+
+
+def _ends(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    return [task for task in tasks if task.get_name().startswith("end of restart")]
+
+
+async def _is_done(bench: Bench, name: str) -> bool:
+    try:
+        return bool((await bench.read(name)).get("status", {}).get("phase") == "Done")
+    except errors.NotFoundError:
+        return False

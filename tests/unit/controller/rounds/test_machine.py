@@ -1,10 +1,13 @@
 """The round machine, rule by rule. What it does in a hostile world is in test_world."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.decisions.facts import Decision, Kind, Reason
 from controller.model.faults import Cause, Request
@@ -343,6 +346,60 @@ def test_a_member_that_does_not_stop_in_time_counts_as_lost() -> None:
     assert uid(0) in {each.pod.uid for each in play.wanted(Recreate)}
 
 
+def test_a_member_of_which_is_told_that_it_goes_on_is_waited_for() -> None:
+    """64 GiB of pinned memory take a driver 15 s; deadlines count from the last word."""
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 1)
+    for _ in range(10):
+        play.tell(StepTold(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=LIMITS.stop - 1)
+    assert (play.stands(0), play.wanted(Recreate)) == (Stand.STOPPING, [])
+    play.tell(after=LIMITS.stop)
+    (lost,) = play.wanted(Recreate)
+    assert lost.reason == "StopDeadline"
+    assert "told last that it is at ProcessExiting" in lost.message
+
+
+def test_nobody_is_waited_for_without_end_whatever_his_agent_tells() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 1)
+    begun = play.now
+    while play.stands(0) is Stand.STOPPING:
+        play.tell(StepTold(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=3.0)
+    assert LIMITS.slow <= play.now - begun < LIMITS.slow + 2 * 3.0
+
+
+def test_a_word_that_says_nothing_new_is_no_sign_of_life() -> None:
+    """Each Hello says where a member stands, also of one that does not go on."""
+    play = Play(builders.gang(2))
+    for _ in range(3):
+        play.tell(StepTold(uid(0), StepPhase.STOPPING), after=LIMITS.stop / 2)
+    assert play.stands(0) is Stand.LEAVING
+
+
+@given(silences=st.lists(st.integers(1, 30), min_size=1, max_size=30))
+def test_only_silence_counts(silences: list[int]) -> None:
+    """Whatever the rhythm of its words, a member is lost after the first silence that is too long, and not before."""
+    play = Play(builders.gang(2), limits=replace(LIMITS, slow=math.inf, whole=math.inf))
+    play.told(StepPhase.STOPPED, 1)
+    for silence in silences:
+        play.tell(after=silence)
+        assert (play.stands(0) is Stand.LEAVING) == (silence >= LIMITS.stop)
+        if silence >= LIMITS.stop:
+            return
+        play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing"))
+
+
+def test_one_that_starts_slowly_after_its_release_is_waited_for_while_it_goes_on() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, 1)
+    play.told(StepPhase.RUNNING, 1)
+    for _ in range(5):
+        play.tell(StepTold(uid(0), StepPhase.STOPPED, "Starting"), after=LIMITS.release - 1)
+    assert (play.stands(0), play.round.phase) == (Stand.RELEASING, Phase.RELEASING)
+    play.told(StepPhase.RUNNING, 0)
+    assert play.round.phase is Phase.DONE
+
+
 def test_one_that_stops_after_all_need_not_be_gone() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
@@ -505,6 +562,26 @@ def test_the_next_round_does_not_wait_long_for_the_last_answers() -> None:
     play.tell(after=LIMITS.resend)
     assert play.advance.again == (fault,)
     assert play.round.phase is Phase.FAILED
+
+
+def test_after_an_outage_the_next_round_waits_for_agents_that_have_yet_to_come_back() -> None:
+    """A new leader hears of a fault from the first agent that has dialed again; the others say where theirs stand."""
+    play = taken_over(2)
+    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
+    fault = FaultTold(uid(0), "Exit1", "exited", at=play.now)
+    play.tell(fault)
+    play.tell(after=LIMITS.redial - 1.0)
+    assert play.round.phase is Phase.RELEASING
+    play.tell(StepTold(uid(1), StepPhase.RUNNING), NodeTold(builders.member(1).node, connected=True))
+    assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_the_next_round_does_not_wait_for_ever_for_agents_that_do_not_come_back() -> None:
+    play = taken_over(2)
+    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
+    play.tell(FaultTold(uid(0), "Exit1", "exited", at=play.now))
+    play.tell(after=LIMITS.redial)
+    assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, Stand.FAILED)
 
 
 def test_a_late_word_of_a_fault_before_the_stop_begins_nothing() -> None:
@@ -769,6 +846,14 @@ def resumed(
     kept = status.parse(status.render(begun.round), created_at=NOW)
     nodes = builders.nodes(2)
     return machine.resume(REF, kept=kept, members=members, nodes=nodes, told=told, now=NOW + 5.0, **changes)
+
+
+def taken_over(size: int) -> Play:
+    """A round as a new leader has it, to whom no agent has come yet."""
+    play = Play(builders.gang(size))
+    play.take(resumed(play.members.values()))
+    play.now, play.effects = NOW + 5.0, []
+    return play
 
 
 def test_a_new_leader_goes_on_where_the_agents_stand() -> None:

@@ -49,6 +49,7 @@ MISHAPS: tuple[tuple[float, Callable[[World], None]], ...] = (
     (0.01, lambda world: world.grow()),
     (0.002, lambda world: world.cancel()),
     (0.05, lambda world: world.collect()),
+    (0.20, lambda world: _pod(world, world.go_on)),
 )
 
 

@@ -36,7 +36,7 @@ from controller.rounds import machine, outcome, status
 from controller.rounds.states import BEFORE_RELEASE, Advance, Limits, Phase, Round, Stand
 from tests.unit.controller import builders
 
-LIMITS = Limits(absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
+LIMITS = Limits(slow=40.0, absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
 _Message = TypeVar("_Message")
 
 REF = RoundRef("team", "train-1", builders.GANG, 1)
@@ -330,6 +330,16 @@ class World:
         elif known.order is OrderKind.RESTART:
             pod.new, known.phase = New.HELD, StepPhase.STOPPED
             self._tell_of(pod)
+
+    def go_on(self, pod: Pod) -> None:
+        """The agent of a pod tells that it still stops, or still starts."""
+        known = pod.known
+        if known is None or not self._agent_of(pod):
+            return
+        if known.phase is StepPhase.STOPPING:
+            self._say(StepTold(pod.uid, StepPhase.STOPPING, "ProcessExiting"))
+        elif known.phase is StepPhase.RUNNING:  # the word was on its way when it began to run
+            self._say(StepTold(pod.uid, StepPhase.STOPPED, "Starting"))
 
     def look_at_holds(self) -> None:
         for pod in self.pods.values():

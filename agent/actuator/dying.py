@@ -1,0 +1,91 @@
+"""Follows a container that is being killed: whether it still ends, or is stuck (``agent.restart.stuck``)."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from agent.cri import errors as cri_errors
+from agent.cri.answers import ContainerInfo
+from agent.model.hangs import Thread
+from agent.model.workloads import ContainerId
+from agent.restart import stuck
+
+log = structlog.get_logger(__name__)
+
+
+class Processes(Protocol):
+    """The host's processes (``agent.sources.processes.ProcFs``)."""
+
+    def beside(self, pid: int) -> frozenset[int]:
+        """Return the processes of the container that a process is in. Raises OSError."""
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
+        """Return what the threads of these processes do; of what has ended nothing. Raises OSError."""
+
+
+class _Runtime(Protocol):
+    async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """Seconds: ``first`` before a look (most have ended by then), ``each`` between two, ``window`` for the proof."""
+
+    first: float = 2.0
+    each: float = 1.0
+    window: float = stuck.WINDOW
+
+
+class Death:
+    """The end of one container, which may take several kills."""
+
+    def __init__(
+        self, container: ContainerId, *, runtime: _Runtime, processes: Processes, rhythm: Rhythm | None = None
+    ) -> None:
+        self._container = container
+        self._runtime = runtime
+        self._processes = processes
+        self._rhythm = rhythm if rhythm is not None else Rhythm()
+        self._pids: frozenset[int] = frozenset()
+        self._still: stuck.Still | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has been proven that it does not end any more."""
+        now = asyncio.get_running_loop().time()
+        return stuck.is_stuck(self._still, now=now, window=self._rhythm.window)
+
+    @property
+    def where(self) -> str:
+        """Say which threads are stuck, and where."""
+        threads = self._still.threads if self._still is not None else ()
+        return ", ".join(str(thread) for thread in threads if thread.state == "D")
+
+    async def follow(self, *, goes_on: Callable[[], None]) -> None:
+        """Look until cancelled; ``goes_on`` is called at each look at which something has moved."""
+        await asyncio.sleep(self._rhythm.first)
+        while True:
+            try:
+                threads = await self._look()
+            except (cri_errors.CriError, OSError) as error:
+                log.debug("restart.not_followed", container=self._container, error=str(error))
+            else:
+                self._take(threads, goes_on=goes_on)
+            await asyncio.sleep(self._rhythm.each)
+
+    async def _look(self) -> tuple[Thread, ...]:
+        if not self._pids:
+            info = await self._runtime.container_info(self._container)
+            if not info.pid:
+                return ()
+            self._pids = await asyncio.to_thread(self._processes.beside, info.pid)
+        return await asyncio.to_thread(self._processes.threads, self._pids)
+
+    def _take(self, threads: tuple[Thread, ...], *, goes_on: Callable[[], None]) -> None:
+        still = stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
+        if still is not self._still:
+            self._still = still
+            goes_on()

@@ -1,0 +1,66 @@
+"""When what was killed is stuck: by what its threads do, and never by how long it takes alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.model.hangs import Thread
+from agent.restart import stuck
+
+WINDOW = stuck.WINDOW
+
+THREADS = st.builds(
+    Thread,
+    pid=st.integers(1, 2),
+    tid=st.integers(1, 3),
+    name=st.just("python"),
+    state=st.sampled_from("DRSZ"),
+    stack=st.sampled_from([(), ("os_acquire_mutex",), ("exit_mmap",)]),
+    used=st.integers(0, 2),
+)
+LOOKS = st.lists(
+    st.tuples(st.floats(0.0, 2 * WINDOW), st.lists(THREADS, max_size=3).map(tuple)), min_size=1, max_size=8
+)
+
+
+def waits(*, used: int = 0, stack: tuple[str, ...] = ("os_acquire_mutex",), state: str = "D") -> tuple[Thread, ...]:
+    return (Thread(7, 7, "python", "Z"), Thread(7, 8, "python", state, stack=stack, used=used))
+
+
+def after(*looks: tuple[float, tuple[Thread, ...]]) -> bool:
+    """Return the verdict after looks, each so many seconds after the one before."""
+    still, now = None, 0.0
+    for seconds, threads in looks:
+        now += seconds
+        still = stuck.follow(still, threads, now=now)
+    return stuck.is_stuck(still, now=now)
+
+
+def test_what_waits_in_the_kernel_at_one_place_and_uses_no_time_is_stuck() -> None:
+    assert after((0.0, waits()), (WINDOW, waits()))
+    assert not after((0.0, waits()), (WINDOW - 1, waits()))
+
+
+def test_what_uses_time_or_waits_elsewhere_is_not_stuck_however_long_it_takes() -> None:
+    assert not after(*((WINDOW / 2, waits(used=ticks)) for ticks in range(100)))
+    assert not after(*((WINDOW / 2, waits(stack=(f"free_pages_{ticks}",))) for ticks in range(100)))
+
+
+def test_what_runs_or_sleeps_or_is_no_more_is_not_stuck() -> None:
+    for threads in (waits(state="S"), waits(state="R"), (), (*waits(), Thread(7, 9, "python", "R"))):
+        assert not after((0.0, threads), (10 * WINDOW, threads))
+
+
+@given(looks=LOOKS)
+def test_a_verdict_needs_a_whole_window_in_which_nothing_has_moved(
+    looks: list[tuple[float, tuple[Thread, ...]]],
+) -> None:
+    if not after(*looks):
+        return
+    *_, (_, last) = looks
+    unchanged = 0.0
+    for (seconds, threads), (_, before) in zip(reversed(looks), list(reversed(looks))[1:], strict=False):
+        if threads != before:
+            break
+        unchanged += seconds
+    assert unchanged >= WINDOW - 1e-6
+    assert any(thread.state == "D" for thread in last)
