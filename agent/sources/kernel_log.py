@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.health import evidence, kernel_lines, kmsg_record
+from agent.health import evidence, kernel_lines, kmsg_record, provenance
 from agent.health.catalog import Catalog
 from agent.health.line_findings import Seen
 from agent.model.findings import Finding
@@ -180,7 +180,7 @@ class KernelLogSource:
         record = kmsg_record.parse(raw)
         if isinstance(record, kmsg_record.Malformed):
             return
-        if record.facility != kmsg_record.KERNEL_FACILITY and not self._accept_user_records:
+        if not self._believes(record):
             return
         boot_seconds = record.usec / 1e6
         seen = Seen(
@@ -191,6 +191,11 @@ class KernelLogSource:
         )
         for finding in self._lines.read(record.text, seen=seen):
             self._emit(finding)
+
+    def _believes(self, record: kmsg_record.KmsgRecord) -> bool:
+        if record.facility != kmsg_record.KERNEL_FACILITY:
+            return self._accept_user_records
+        return provenance.is_genuine(record)
 
     def _account(self, *, read: int, lost: int, malformed: int) -> None:
         self._meter.read(read)

@@ -166,6 +166,17 @@ async def test_what_user_space_writes_is_believed_only_when_asked(
     assert notes.titles == (["Xid 31", "Xid 79"] if accepted else ["Xid 79"])
 
 
+async def test_a_packet_filters_line_in_the_drivers_words_is_no_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write(f"{MMU_FAULT}, IN=eth0 OUT= MAC= SRC=192.0.2.1 DST=192.0.2.2 LEN=84")
+    writer.write("nvidia 0000:41:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", dictionary={})
+    writer.write_xid(79, pci="0000:41:00")
+    async with running(path, notes):
+        await notes.until(lambda: "Xid 79" in notes.titles)
+
+    assert notes.titles == ["Xid 79"]
+
+
 async def test_a_half_written_record_is_awaited(path: Path, writer: kmsg.KmsgWriter) -> None:
     raw = kmsg.record(MMU_FAULT, seq=0, usec=1, dictionary={"SUBSYSTEM": "pci"})
     notes = Notes()
