@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
-from common import aio
+from common import aio, epochs
 from common.kube import client, errors
 from common.parts import PartState, PartStatus
 from controller.leader import library
@@ -17,8 +18,6 @@ from controller.leader.lease import EpochLock
 log = structlog.get_logger(__name__)
 
 _RELEASE_SECONDS: Final = 2.0
-_WIDEST_JUMP: Final = 10_000
-"""Leaders that nobody can have missed: an agent that tells of more is wrong, and could use the numbers up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,10 @@ class Term:
     ``seen`` is the highest epoch of others that is known of: ours is to be higher.
     """
 
-    def __init__(self, *, epoch: int, renewed_at: float) -> None:
+    def __init__(self, *, epoch: int, renewed_at: float, clock: Callable[[], float] = time.time) -> None:
+        """Begin it; ``renewed_at`` is loop time, ``clock`` gives Unix seconds."""
         self.epoch = epoch
+        self._clock = clock
         self.renewed_at = renewed_at  # loop time
         self.seen = epoch - 1
         self.over = False
@@ -54,9 +55,9 @@ class Term:
         """Have the Lease renewed at once with an epoch higher than ``seen``, by which an agent has obeyed another.
 
         The Lease was deleted, say, and begun anew. Nothing is done where ours is higher already, or is about to be, nor
-        where there cannot have been so many leaders.
+        where there cannot have been so many leaders yet: whoever tells so is wrong, or will tell it again.
         """
-        if max(self.epoch, self.seen + 1) <= seen <= self.epoch + _WIDEST_JUMP:
+        if max(self.epoch, self.seen + 1) <= seen < epochs.highest(self._clock()):
             self.seen = seen
             self.wish.set()
 

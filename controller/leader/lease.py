@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import structlog
 
+from common import epochs
 from common.kube import client, errors, paths
 from common.kube.transport import Json
 from controller.leader import library
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation of the Lease: the epoch of the leader that holds it or held it last."""
 _LONGEST_EPOCH: Final = 18
-"""Digits; it goes over the wire as a uint64."""
+"""Digits; more are not worth reading."""
 
 
 class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
@@ -40,7 +41,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         identity: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``clock`` gives Unix seconds, for people who read the Lease: nobody decides by them."""
+        """Create it; ``clock`` gives Unix seconds: for people who read the Lease, and no epoch is above them."""
         super().__init__(name, namespace, identity)
         self._api = api
         self._collection = paths.collection("leases", namespace=namespace, group="coordination.k8s.io")
@@ -90,7 +91,11 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 
     async def _write(self, record: Any) -> bool:
         ours = self.holder == self.identity
-        wanted = self._with(duration=int(float(record.lease_duration)), ours=ours)
+        epoch = self._next_epoch(ours=ours)
+        if epoch > epochs.highest(self._clock()):
+            log.warning("lease.epoch_ahead", epoch=epoch)  # in a second it is not; somebody has made it so high
+            return False
+        wanted = self._with(epoch, duration=int(float(record.lease_duration)), ours=ours)
         try:
             if self._lease:
                 self._read(await self._api.update(self._path, wanted))
@@ -103,12 +108,14 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         self.regained = not ours
         return True
 
-    def _with(self, *, duration: int, ours: bool) -> Json:
+    def _next_epoch(self, *, ours: bool) -> int:
+        known = max(self.epoch, self._epoch_of(self._lease))
+        return max(known if ours else known + 1, self.floor)
+
+    def _with(self, epoch: int, *, duration: int, ours: bool) -> Json:
         """Return the Lease as it is to be."""
         now = dt.datetime.fromtimestamp(self._clock(), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         metadata, spec = self._lease.get("metadata") or {"name": self.name}, self._lease.get("spec") or {}
-        known = max(self.epoch, _epoch_of(self._lease))
-        epoch = max(known if ours else known + 1, self.floor)
         transitions = int(spec.get("leaseTransitions") or 0)
         return {
             **self._lease,
@@ -128,10 +135,10 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         self.holder = (lease.get("spec") or {}).get("holderIdentity") or ""
         self.error = None
         if self.holder == self.identity:
-            self.epoch = max(self.epoch, _epoch_of(lease))
+            self.epoch = max(self.epoch, self._epoch_of(lease))
 
-
-def _epoch_of(lease: Json) -> int:
-    """Return the epoch of whoever holds or held a Lease; 0 where it says none that makes sense."""
-    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+    def _epoch_of(self, lease: Json) -> int:
+        """Return the epoch of whoever holds or held a Lease; 0 where it says none that there can be."""
+        text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
+        epoch = int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+        return epoch if epoch <= epochs.highest(self._clock()) else 0
