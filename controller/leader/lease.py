@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation of the Lease: the epoch of the leader that holds it or held it last."""
+HUB: Final = "kubemend.io/hub-address"
+"""Annotation of the Lease: ``HOLDER@IP:PORT``, the holder's hub, by which others see whether its process is there."""
 _LONGEST_EPOCH: Final = 18
 """Digits; more are not worth reading."""
 
@@ -30,6 +32,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 
     ``epoch`` is ours once we have written it. ``floor``: the lowest that may be written from now on. ``holder`` is whom
     the Lease named last, "" nobody. ``regained``: our last write took the Lease over, be it from nobody.
+    ``state`` is another for every write of the Lease; while it is ``gone``, the holder is taken for nobody.
     """
 
     def __init__(
@@ -39,14 +42,23 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         namespace: str,
         name: str,
         identity: str,
+        predecessors: str = "",
+        hub: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``clock`` gives Unix seconds: for people who read the Lease, and no epoch is above them."""
+        """Create it; ``clock`` gives Unix seconds: for people who read the Lease, and no epoch is above them.
+
+        ``predecessors``: how identities of earlier processes of our own container begin, which are dead; "" none are
+        known. ``hub`` is where our hub listens, as ``IP:PORT``; "" is not told.
+        """
         super().__init__(name, namespace, identity)
         self._api = api
         self._collection = paths.collection("leases", namespace=namespace, group="coordination.k8s.io")
         self._path = f"{self._collection}/{quote(name, safe='')}"
         self._clock = clock
+        self._predecessors = predecessors
+        self._hub = hub
+        self.gone = ""
         self._lease: Json = {}
         self.epoch = 0
         self.floor = 1
@@ -64,7 +76,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         except errors.KubeError as error:
             self.error = error
             return False, library.ApiException(status=error.status, reason=str(error))
-        if not self.holder:
+        if not self.holder or self._is_over():
             return True, None
         spec = self._lease["spec"]
         return True, library.LeaderElectionRecord(
@@ -73,6 +85,28 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
             str(spec.get("acquireTime") or "unknown"),
             str(spec.get("renewTime") or "unknown"),
         )
+
+    @property
+    def state(self) -> str:
+        """Which write of the Lease was read last; "" where there is none."""
+        return str((self._lease.get("metadata") or {}).get("resourceVersion") or "")
+
+    @property
+    def holders_hub(self) -> str:
+        """Where the hub of another holder listens; "" where nobody else holds the Lease, or where it is not told.
+
+        What an earlier holder has told is not of this one: a release that does not know of it leaves it there.
+        """
+        told = str(((self._lease.get("metadata") or {}).get("annotations") or {}).get(HUB) or "")
+        holder, _, address = told.rpartition("@")
+        return address if holder == self.holder != self.identity else ""
+
+    def _is_over(self) -> bool:
+        """Whether the holder is another that is known to be dead."""
+        if self.holder == self.identity:
+            return False
+        ours = bool(self._predecessors) and self.holder.startswith(self._predecessors)
+        return ours or (bool(self.gone) and self.gone == self.state)
 
     async def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ARG002
         """Make the Lease, ours; return whether it is."""
@@ -119,7 +153,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         transitions = int(spec.get("leaseTransitions") or 0)
         return {
             **self._lease,
-            "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), EPOCH: str(epoch)}},
+            "metadata": {**metadata, "annotations": self._annotations(metadata, epoch=epoch)},
             "spec": {
                 **spec,
                 "holderIdentity": self.identity,
@@ -129,6 +163,10 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
                 "leaseTransitions": transitions if ours or not self._lease else transitions + 1,
             },
         }
+
+    def _annotations(self, metadata: Json, *, epoch: int) -> Json:
+        others = {name: told for name, told in (metadata.get("annotations") or {}).items() if name != HUB}
+        return {**others, EPOCH: str(epoch), **({HUB: f"{self.identity}@{self._hub}"} if self._hub else {})}
 
     def _read(self, lease: Json) -> None:
         self._lease = lease
