@@ -34,6 +34,16 @@ class Settings:
         env="POD_NAMESPACE",
     )
     pod_name: str = setting("Name of this replica.", default=os.uname().nodename, env="POD_NAME")
+    pod_uid: str = setting(
+        "UID of this replica's pod: by it a container that was restarted takes up its Lease at once.",
+        default="",
+        env="POD_UID",
+    )
+    pod_ip: str = setting(
+        "IP of this replica's pod: where its hub listens, other replicas see by it whether it is there.",
+        default="",
+        env="POD_IP",
+    )
     kubeconfig: Path | None = setting(  # noqa: RUF009 - a field
         "Kubeconfig; without it the pod's service account is used.", default=None
     )
@@ -95,6 +105,14 @@ class Settings:
     def hub(self) -> tuple[str, int]:
         """Return host and port of the hub."""
         return common_settings.host_and_port(self.hub_address)
+
+    def identities(self) -> str:
+        """Return how the identities of all processes of this container begin; "" where its pod is not known."""
+        return f"{self.pod_name}_{self.pod_uid}_" if self.pod_uid else ""
+
+    def own_hub(self) -> str:
+        """Return IP and port by which other replicas reach this one's hub; "" where its IP is not known."""
+        return f"[{self.pod_ip}]:{self.hub()[1]}" if self.pod_ip else ""
 
     def agent_user(self) -> str:
         """Return the agents' account as the API server calls it."""

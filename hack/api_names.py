@@ -228,6 +228,13 @@ WRITTEN_BY_US: Final = (
     Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Not for others to read."),
     Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents obey no lower one."),
     Name(
+        lease.HUB,
+        Kind.ANNOTATION,
+        "Lease",
+        "`HOLDER@IP:PORT`",
+        "The leader's hub: where it refuses connections, it is gone.",
+    ),
+    Name(
         taint_rules.TAINT_KEY,
         Kind.TAINT,
         "DRA device",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 _TAIL = 64 * 1024
 _SEQ = re.compile(rb"^\d+,(\d+),\d+,", re.MULTILINE)
+_ABOUT_DEVICE = re.compile(r"[\w.-]+ (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[: ]")
 _WARNING = 4
 _RECOVERY_WORDS = {0: "None", 1: "GPU Reset Required", 2: "Node Reboot Required", 3: "Drain P2P", 4: "Drain and Reset"}
 
@@ -113,7 +114,9 @@ class KmsgWriter:
 def record(
     text: str, *, seq: int, usec: int, priority: int = _WARNING, dictionary: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return one record as /dev/kmsg shows it."""
+    """Return one record as /dev/kmsg shows it: with the PCI device that it names first beside the text."""
+    if dictionary is None and (about := _ABOUT_DEVICE.match(text)) is not None:
+        dictionary = {"SUBSYSTEM": "pci", "DEVICE": f"+pci:{about['device']}"}
     lines = [b"%d,%d,%d,-;%s" % (priority, seq, usec, _escaped(text))]
     lines += [b" %s=%s" % (_escaped(key), _escaped(value)) for key, value in (dictionary or {}).items()]
     return b"\n".join(lines) + b"\n"

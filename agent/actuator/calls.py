@@ -40,6 +40,7 @@ class Calls(abc.ABC, Generic[_Intent]):
     fresh: bool = True
     last_error: str = ""
     phases: dict[str, float] = field(default_factory=dict)
+    pre_stops: dict[str, str] = field(default_factory=dict)
 
     @abc.abstractmethod
     def material(self, name: str | None) -> Material | None:
@@ -114,12 +115,19 @@ class Calls(abc.ABC, Generic[_Intent]):
         stands = self.holding is not None and self.holding.stands_still(container_id)
         grace, last = 0.0 if stands else self.intent.grace_seconds, self.last_wish(self.name_of(container_id))
         if grace > 0 and last is not None:
-            grace = await hooks.run_pre_stop(
+            done = await hooks.run_pre_stop(
                 last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace
             )
+            grace = done.grace
+            self.note_pre_stop(self.name_of(container_id), failure=done.failure)
         await self.tools.runtime.stop_container(container_id, grace=grace)
         self.mark(container_id, ContainerState.EXITED)
         await self.stopped(container_id)
+
+    def note_pre_stop(self, name: str, *, failure: str | None) -> None:
+        """Note why a container's preStop hook failed, for people to read."""
+        if failure is not None:
+            self.pre_stops[name] = f"{name}'s preStop hook failed: {failure}"
 
     async def create(self, name: str | None) -> None:
         """Create the successor of that name. Raises CriError."""

@@ -1,10 +1,16 @@
-"""Run a container's lifecycle hooks, as kubelet would (pkg/kubelet/lifecycle/handlers.go)."""
+"""Run a container's lifecycle hooks, as kubelet would (pkg/kubelet/lifecycle/handlers.go).
+
+Whoever writes the pod writes its hooks: a hook that cannot be run, for whatever reason, is one that has failed.
+"""
 
 import asyncio
-from typing import Protocol
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
 
 import aiohttp
 import structlog
+import yarl
 
 from agent.cri.errors import CriError
 from agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
@@ -14,6 +20,19 @@ log = structlog.get_logger(__name__)
 _EXEC_SECONDS = 120.0
 _HTTP_SECONDS = 30.0
 _MOST_OUTPUT = 200
+_MOST_REASON: Final = 300
+"""Characters. The reason goes into logs and conditions, and the words in it are the pod's."""
+_MOST_REQUESTS: Final = 10
+"""As kubelet: "stopped after 10 redirects"."""
+_REDIRECTS: Final = frozenset(
+    {
+        HTTPStatus.MOVED_PERMANENTLY,
+        HTTPStatus.FOUND,
+        HTTPStatus.SEE_OTHER,
+        HTTPStatus.TEMPORARY_REDIRECT,
+        HTTPStatus.PERMANENT_REDIRECT,
+    }
+)
 _MINIMUM_GRACE = 2.0  # kubelet's minimumGracePeriodInSeconds
 
 
@@ -30,6 +49,14 @@ class ExecResult(Protocol):
     def stderr(self) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class PreStop:
+    """What a preStop hook leaves: the seconds for SIGTERM, at least kubelet's minimum, and why it failed, if it did."""
+
+    grace: float
+    failure: str | None
+
+
 class Execs(Protocol):
     """The one call of the runtime that hooks need."""
 
@@ -44,22 +71,36 @@ async def run_post_start(hook: Hook, *, runtime: Execs, container_id: ContainerI
 
 async def run_pre_stop(
     hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, grace: float
-) -> float:
-    """Run the hook within the grace period; return what is left of it for SIGTERM, but at least kubelet's minimum.
+) -> PreStop:
+    """Run the hook within the grace period of so many seconds.
 
     A hook that fails, or takes too long, keeps nothing from being stopped (kuberuntime_container.go, killContainer).
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    failure = None
     try:
         async with asyncio.timeout(grace):
             await _run(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=grace)
     except (HookFailedError, TimeoutError) as error:
-        log.warning("hook.pre_stop_failed", container_id=container_id, error=str(error) or "grace period over")
-    return max(grace - (loop.time() - begun), min(grace, _MINIMUM_GRACE))
+        failure = str(error) or "grace period over"
+        log.warning("hook.pre_stop_failed", container_id=container_id, error=failure)
+    return PreStop(grace=max(grace - (loop.time() - begun), min(grace, _MINIMUM_GRACE)), failure=failure)
 
 
 async def _run(
+    hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
+) -> None:
+    """Run the hook to its end. Raises HookFailedError, whatever it is that keeps it from being run."""
+    try:
+        await _handle(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=exec_seconds)
+    except HookFailedError as error:
+        raise HookFailedError(str(error)[:_MOST_REASON]) from error
+    except Exception as error:  # what libraries make of a pod's words is that pod's trouble alone
+        raise HookFailedError(f"it could not be run: {error!r}"[:_MOST_REASON]) from error
+
+
+async def _handle(
     hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
 ) -> None:
     match hook:
@@ -84,18 +125,38 @@ async def _run_exec(command: tuple[str, ...], *, runtime: Execs, container_id: C
 
 
 async def _run_http(hook: HttpHook, *, pod_ip: str | None) -> None:
+    """Send the request. Any answer is a hook that was run: kubelet does not look at its status (runHTTPHandler)."""
     host = hook.host or pod_ip
     if host is None:
         raise HookFailedError("httpGet needs the pod's IP, which is not known")
-    url = f"{hook.scheme.lower()}://{f'[{host}]' if ':' in host else host}:{hook.port}/{hook.path.lstrip('/')}"
-    timeout = aiohttp.ClientTimeout(total=_HTTP_SECONDS)
+    address = f"{hook.scheme.lower()}://{f'[{host}]' if ':' in host else host}:{hook.port}/{hook.path.lstrip('/')}"
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            # Kubelet does not verify certificates of hooks either: they are the pod's own.
-            session.get(url, headers=dict(hook.headers), ssl=False) as response,
-        ):
-            if response.status >= 400:
-                raise HookFailedError(f"httpGet {url} answered {response.status}")
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise HookFailedError(f"httpGet {url} failed: {error!r}") from error
+        url: yarl.URL | None = yarl.URL(address)
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_HTTP_SECONDS), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+        ) as session:
+            for _ in range(_MOST_REQUESTS):
+                assert url is not None
+                url = await _get(url, headers=hook.headers, session=session)
+                if url is None:
+                    return
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise HookFailedError(f"httpGet {address[:_MOST_OUTPUT]} failed: {error!r}") from error
+    raise HookFailedError(f"httpGet {address[:_MOST_OUTPUT]} failed: stopped after {_MOST_REQUESTS} redirects")
+
+
+async def _get(
+    url: yarl.URL, *, headers: tuple[tuple[str, str], ...], session: aiohttp.ClientSession
+) -> yarl.URL | None:
+    """Send one request; return where it is to be followed to, None when its answer is the last one.
+
+    Only to the same host name, at whatever port, as kubelet does (pkg/probe/http, RedirectChecker): the agent reaches
+    more than the pod does. A redirect to elsewhere is an answer like any other.
+    """
+    # Kubelet does not verify certificates of hooks either: they are the pod's own.
+    async with session.get(url, headers=headers, ssl=False, allow_redirects=False) as response:
+        location = response.headers.get("Location")
+        if response.status not in _REDIRECTS or not location:
+            return None
+    following = url.join(yarl.URL(location))
+    return following if following.host == url.host else None

@@ -101,7 +101,8 @@ class _RerunRun(ToldRun):
         notes = tuple(
             f"init container {name} has run {runs} times, for kubelet ran it, too" for name, runs in again.items()
         )
-        return replace(PodRun.outcome(self, result, detail=detail), notes=notes)
+        outcome = PodRun.outcome(self, result, detail=detail)
+        return replace(outcome, notes=(*outcome.notes, *notes))
 
     async def reserve(self, step: steps.Step) -> None:
         material = self.material(step.name)

@@ -94,6 +94,7 @@ class Run(Calls[_Intent]):
             survivors=MappingProxyType(self.survivors()),
             phases=MappingProxyType(dict(self.phases)),
             detail=detail or self.last_error,
+            notes=tuple(self.pre_stops.values()),
         )
 
     def survivors(self) -> dict[str, ContainerId]:

@@ -53,15 +53,23 @@ class Inbox:
         elif body is None:
             self._ignored("unknown")
         elif not await self._fence.admits(message.epoch):
-            self._ignored("old-epoch", body=body, epoch=message.epoch, obeyed=self._fence.obeyed)
-            if body == "welcome":
-                raise StaleLeaderError(f"its epoch is {message.epoch}, and {self._fence.obeyed} was obeyed already")
+            self._not_admitted(message.epoch, body=body)
         elif body == "welcome":
             return _leader(message.welcome)
         else:
             with contained.within(contained.Part.HUB, body):
                 self._obey(message, body)
         return None
+
+    def _not_admitted(self, epoch: int, *, body: str) -> None:
+        """Pass a message over; raise StaleLeaderError where it is the leader's first."""
+        if self._fence.believes(epoch):
+            reason, why = "old-epoch", f"its epoch is {epoch}, and {self._fence.obeyed} was obeyed already"
+        else:
+            reason, why = "no-such-epoch", f"its epoch is {epoch}, and there cannot have been so many leaders"
+        self._ignored(reason, body=body, epoch=epoch, obeyed=self._fence.obeyed)
+        if body == "welcome":
+            raise StaleLeaderError(why)
 
     def _obey(self, message: pb.HubMessage, body: str) -> None:
         try:

@@ -82,7 +82,7 @@ class Act(abc.ABC):
         """Return the outcome with what came of the cleaning that the pod has asked for."""
         if self.sweep is None or not outcome.result.restarted:
             return outcome
-        return replace(outcome, notes=(self.sweep.note,))
+        return replace(outcome, notes=(*outcome.notes, self.sweep.note))
 
     @property
     def id(self) -> str:

@@ -263,7 +263,7 @@ class Restarts:
         if decision.verb is admission.Verb.HOLD and (why := await request.withdrawn()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision)
+            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
         return decision
 
     def _runtime_facts(self, target: targets.Target) -> admission.RuntimeFacts:
@@ -339,8 +339,13 @@ class Restarts:
             self._announce(request, decision)
         return decision
 
-    def _announce(self, request: Request, decision: admission.Decision, *, restart: str | None = None) -> None:
-        """One log event, one count and, unless the pod never opted in, one condition per decision."""
+    def _announce(
+        self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
+    ) -> None:
+        """One log event, one count and, unless the pod never opted in, one condition per decision.
+
+        ``answered``: a restart of ours has told already what became of the cause.
+        """
         cause = request.cause()
         request.followed.tell(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
@@ -357,7 +362,9 @@ class Restarts:
             strategy=decision.strategy.value if decision.strategy is not None else None,
             **({"restart": restart} if restart is not None else {}),
         )
-        silent = (admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD, admission.Reason.ALREADY_REPLACED)
+        silent = {admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD}
+        if answered:
+            silent.add(admission.Reason.ALREADY_REPLACED)
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from agent.health import provenance
 from agent.health.catalog import Catalog
 from agent.health.gpu_lines import GpuLines
 from agent.health.line_findings import Seen
@@ -56,6 +57,8 @@ class LineReader:
 
     def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
         """Return the findings that a line is: none for one that means nothing. Each has a key of its own."""
+        if provenance.is_of_packet(text):
+            return ()
         for read in self._readers:
             if findings := read(text, seen=seen):
                 first, *others = findings

@@ -44,6 +44,7 @@ _MOST_FAILED = 2
 """Replays of one intent that may fail."""
 _MOST_BEGUN = 5
 """Replays of one intent at which the agent may die in a row. Most such deaths have other causes."""
+_NO_EPOCH_ABOVE = 2**63 - 1  # SQLite's largest integer
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget looks back further."""
 
@@ -228,13 +229,17 @@ class Store:
         """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises HistoryError."""
         return int(await self.load(_EPOCH) or 0)
 
-    async def obey(self, epoch: int) -> None:
-        """Note that a leader of this epoch is obeyed; it never goes down. Raises HistoryError."""
+    async def obey(self, epoch: int, *, highest: int | None = None) -> None:
+        """Note that a leader of this epoch is obeyed; it never goes down, but from above the ``highest`` there can be.
+
+        Raises HistoryError.
+        """
         await self._do(
             lambda connection: connection.execute(
                 "INSERT INTO documents (key, body) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET body = excluded.body "
-                "WHERE CAST(excluded.body AS INTEGER) > CAST(documents.body AS INTEGER)",
-                (_EPOCH, str(epoch)),
+                "WHERE CAST(excluded.body AS INTEGER) > CAST(documents.body AS INTEGER) "
+                "OR CAST(documents.body AS INTEGER) > ?",
+                (_EPOCH, str(epoch), highest if highest is not None else _NO_EPOCH_ABOVE),
             )
         )
 

@@ -30,6 +30,10 @@ LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
+_ONE_ANSWER = 120.0
+"""Seconds around a restart in which what happens to the container is of one piece with it."""
+
+
 class Verb(enum.Enum):
     """ACT now, HOLD and ask again (at ``retry_at``, or when what is missing turns up), or REFUSE for good."""
 
@@ -175,6 +179,14 @@ def counting_job(pod: PodView) -> str | None:
         case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
             return name
     return None
+
+
+def answered_by_us(facts: Facts, *, now: float) -> bool:
+    """Whether a restart of ours has just answered what happened: that the container was replaced since is no news."""
+    return any(
+        min(abs(begun.at - facts.cause.happened_at), abs(begun.at - now)) <= _ONE_ANSWER
+        for begun in facts.history.container
+    )
 
 
 def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
@@ -368,7 +380,9 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at
     if newer and (facts.asked is None or not facts.asked.by_round):
         since = "the fault" if facts.asked is None else "it was asked for"
-        return _refuse(Reason.ALREADY_REPLACED, f"the container started after {since}")
+        assert runtime.started_at is not None
+        by = runtime.started_at - facts.cause.happened_at
+        return _refuse(Reason.ALREADY_REPLACED, f"the container started {by:.1f} s after {since}")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is RestartPolicy.NEVER:

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.health import evidence, kernel_lines, kmsg_record
+from agent.health import evidence, kernel_lines, kmsg_record, provenance
 from agent.health.catalog import Catalog
 from agent.health.line_findings import Seen
 from agent.model.findings import Finding
@@ -57,8 +57,8 @@ def _findings(records: list[bytes], *, lines: kernel_lines.LineReader) -> Iterat
     offset = wall_offset()
     for raw in filter(kernel_lines.may_matter, records):
         record = kmsg_record.parse(raw)
-        if isinstance(record, kmsg_record.Malformed) or record.facility != kmsg_record.KERNEL_FACILITY:
-            continue  # any process of root may write the others
+        if isinstance(record, kmsg_record.Malformed) or not provenance.is_genuine(record):
+            continue  # others may write those
         boot_seconds = record.usec / 1e6
         seen = Seen(
             observed_at=offset + boot_seconds,

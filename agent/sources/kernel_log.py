@@ -1,9 +1,10 @@
 """The kernel log as a source of findings.
 
 It resumes where it left off (boot id and sequence number), counts what it lost, and survives whatever the log holds.
-Clocks: a record's time is the kernel's ``local_clock()``, which runs with CLOCK_MONOTONIC but is not corrected by NTP
-and stands still in suspend; over weeks of uptime it may be some seconds off. Order among records, and against
-processes of the same boot, goes by ``Finding.boot_seconds``; ``observed_at`` is for people.
+Clocks: a record's time is the kernel's ``local_clock()``, which is not corrected by NTP as CLOCK_MONOTONIC is, and
+stands still in suspend; over weeks of uptime it may be far off. By how much is learnt from records that are read as
+they are printed (``log_clock``), and added: ``Finding.boot_seconds`` is CLOCK_MONOTONIC, by which processes are told,
+and ``observed_at`` Unix time.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.health import evidence, kernel_lines, kmsg_record
+from agent.health import evidence, kernel_lines, kmsg_record, log_clock, provenance
 from agent.health.catalog import Catalog
 from agent.health.line_findings import Seen
 from agent.model.findings import Finding
@@ -113,6 +114,7 @@ class KernelLogSource:
         self._open_log = open_log
         self._offset = offset
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.1, limit=5.0)
+        self._clock = log_clock.LogClock()
         self._cursor: Cursor | None = None
         self._watched_since = watched_since
         self._status: PartStatus | None = None
@@ -153,6 +155,7 @@ class KernelLogSource:
 
     def _take(self, batch: kmsg_readers.Batch) -> None:
         """Go through one batch. The hot path: most records are looked at only for their number."""
+        self._learn(batch)
         offset = self._offset()
         self._tree.forget()
         last = self._cursor
@@ -177,13 +180,23 @@ class KernelLogSource:
             self._cursor = last
             self._cursors.save(last)
 
+    def _learn(self, batch: kmsg_readers.Batch) -> None:
+        """Learn from the newest record what the log's clock is worth."""
+        at = kmsg_record.position(batch.records[-1]) if batch.records else None
+        if at is None or batch.read_at is None:
+            return
+        before = self._clock.late
+        self._clock.learn(stamp=at[1] / 1e6, now=batch.read_at, live=batch.awaited)
+        if self._clock.late != before:
+            log.info("kernel_log.clock_late", path=str(self._path), seconds=round(self._clock.late, 1))
+
     def _read(self, raw: bytes, *, offset: float) -> None:
         record = kmsg_record.parse(raw)
         if isinstance(record, kmsg_record.Malformed):
             return
-        if record.facility != kmsg_record.KERNEL_FACILITY and not self._accept_user_records:
+        if not self._believes(record):
             return
-        boot_seconds = record.usec / 1e6
+        boot_seconds = record.usec / 1e6 + self._clock.late
         seen = Seen(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
@@ -192,6 +205,11 @@ class KernelLogSource:
         )
         for finding in self._lines.read(record.text, seen=seen):
             self._emit(finding)
+
+    def _believes(self, record: kmsg_record.KmsgRecord) -> bool:
+        if record.facility != kmsg_record.KERNEL_FACILITY:
+            return self._accept_user_records
+        return provenance.is_genuine(record)
 
     def _account(self, *, read: int, lost: int, malformed: int) -> None:
         self._meter.read(read)

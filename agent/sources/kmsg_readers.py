@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,17 @@ class LogReplacedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Whole records in order. ``at_end``: there were no more. ``broken``: how many were too large to be read."""
+    """Whole records in order. ``at_end``: there were no more. ``broken``: how many were too large to be read.
+
+    ``read_at`` is CLOCK_MONOTONIC in seconds at the end of the reading, where the kernel's own clock is in the stamps;
+    ``awaited``: the last record had not been printed yet when the reader began to wait.
+    """
 
     records: list[bytes]
     at_end: bool
     broken: int = 0
+    read_at: float | None = None
+    awaited: bool = False
 
 
 class RecordReader(Protocol):
@@ -63,9 +70,16 @@ def open_log(path: Path) -> RecordReader:
 class DeviceReader:
     """``/dev/kmsg``: each read gives one record, the oldest one first."""
 
-    def __init__(self, path: Path, *, read: Callable[[int, int], bytes] = os.read) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read: Callable[[int, int], bytes] = os.read,
+        since_boot: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
         self._read = read
+        self._since_boot = since_boot
         self._at_end = False
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -78,7 +92,7 @@ class DeviceReader:
         """Read up to one batch. Overwritten records are passed over; the gap in the numbers tells how many."""
         records: list[bytes] = []
         broken = 0
-        self._at_end = False
+        awaited, self._at_end = self._at_end, False
         for _ in range(_BATCH):
             try:
                 record = self._read(self._fd, _RECORD_MAX)
@@ -94,7 +108,13 @@ class DeviceReader:
                 if not record:
                     raise OSError(errno.ENODATA, "it ends, as no kernel log does", str(self._path))
                 records.append(record.removesuffix(b"\n"))
-        return Batch(records=records, at_end=self._at_end, broken=broken)
+        return Batch(
+            records=records,
+            at_end=self._at_end,
+            broken=broken,
+            read_at=self._since_boot(),
+            awaited=awaited and self._at_end,
+        )
 
     def close(self) -> None:
         """Close the device."""

@@ -82,7 +82,9 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         api=api,
         namespace=settings.namespace,
         name=settings.lease_name,
-        identity=f"{settings.pod_name}_{uuid.uuid4().hex[:8]}",
+        identity=f"{settings.identities() or f'{settings.pod_name}_'}{uuid.uuid4().hex[:8]}",
+        predecessors=settings.identities(),
+        hub=settings.own_hub(),
         lead=Leading(outside=outside, hub=hub, relay=relay),
         report=parts.reporter("leader"),
     )

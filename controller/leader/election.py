@@ -2,23 +2,22 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
-from common import aio
+from common import aio, epochs
 from common.kube import client, errors
 from common.parts import PartState, PartStatus
-from controller.leader import library
+from controller.leader import holders, library
 from controller.leader.lease import EpochLock
 
 log = structlog.get_logger(__name__)
 
 _RELEASE_SECONDS: Final = 2.0
-_WIDEST_JUMP: Final = 10_000
-"""Leaders that nobody can have missed: an agent that tells of more is wrong, and could use the numbers up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,11 @@ class Timing:
     retry: float = 2.0
 
 
+_PROBE_SECONDS: Final = 0.5
+_REFUSALS: Final = 6
+"""In a row, with the Lease unwritten since the first: a leader writes it every two seconds."""
+
+
 class LostError(Exception):
     """The Lease is not ours any more: what this leader was about to do, another one may be doing."""
 
@@ -42,8 +46,10 @@ class Term:
     ``seen`` is the highest epoch of others that is known of: ours is to be higher.
     """
 
-    def __init__(self, *, epoch: int, renewed_at: float) -> None:
+    def __init__(self, *, epoch: int, renewed_at: float, clock: Callable[[], float] = time.time) -> None:
+        """Begin it; ``renewed_at`` is loop time, ``clock`` gives Unix seconds."""
         self.epoch = epoch
+        self._clock = clock
         self.renewed_at = renewed_at  # loop time
         self.seen = epoch - 1
         self.over = False
@@ -54,9 +60,9 @@ class Term:
         """Have the Lease renewed at once with an epoch higher than ``seen``, by which an agent has obeyed another.
 
         The Lease was deleted, say, and begun anew. Nothing is done where ours is higher already, or is about to be, nor
-        where there cannot have been so many leaders.
+        where there cannot have been so many leaders yet: whoever tells so is wrong, or will tell it again.
         """
-        if max(self.epoch, self.seen + 1) <= seen <= self.epoch + _WIDEST_JUMP:
+        if max(self.epoch, self.seen + 1) <= seen < epochs.highest(self._clock()):
             self.seen = seen
             self.wish.set()
 
@@ -97,8 +103,12 @@ class Election:
         lead: Callable[[Term], Coroutine[Any, Any, object]],
         report: Callable[[PartStatus], None],
         timing: Timing | None = None,
+        predecessors: str = "",
+        hub: str = "",
     ) -> None:
         """Create it for the Lease ``name``. ``identity`` is unique to this process, not to its pod.
+
+        ``predecessors``: how identities of earlier processes of this container begin; ``hub``: where ours listens.
 
         ``lead`` runs while this replica leads. It is cancelled when the Lease is lost, and awaited before anything
         else happens; it must not end by itself, and an exception of it passes through ``run``.
@@ -107,7 +117,9 @@ class Election:
         self._lead = lead
         self._report = report
         self._timing = timing if timing is not None else Timing()
-        self._lock = EpochLock(api=api, namespace=namespace, name=name, identity=identity)
+        self._lock = EpochLock(
+            api=api, namespace=namespace, name=name, identity=identity, predecessors=predecessors, hub=hub
+        )
         self._rules = library.LeaderElection(
             library.Config(
                 self._lock,
@@ -152,13 +164,31 @@ class Election:
 
     async def _win(self) -> Term:
         """Wait until the Lease is ours."""
-        backoff = aio.Backoff(first=self._timing.retry, limit=self._timing.retry)
         while True:
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 return Term(epoch=self._lock.epoch, renewed_at=at)
             self._say(f"{self._lock.holder} leads")
-            await backoff.wait()
+            await self._until_next()
+
+    async def _until_next(self) -> None:
+        """Wait until it is time for another attempt, or until the holder's process is found to be gone.
+
+        A holder that is merely slow listens, and one that has lost its node does not refuse: they are waited for. One
+        that is taken for gone by mistake ends as after any other loss: its Lease has another holder, and its epoch is
+        not the highest.
+        """
+        loop = asyncio.get_running_loop()
+        over, refusals = loop.time() + self._timing.retry, 0
+        while refusals or loop.time() < over:
+            refusals = refusals + 1 if await holders.refuses(self._lock.holders_hub) else 0
+            if refusals == 1:
+                await self._lock.get(self._lock.name, self._lock.namespace)  # what it writes from now on counts
+            elif refusals == _REFUSALS:
+                log.info("leader.gone", holder=self._lock.holder, hub=self._lock.holders_hub)
+                self._lock.gone = self._lock.state
+                return
+            await asyncio.sleep(_PROBE_SECONDS if refusals else max(over - loop.time(), 0.0))
 
     async def _serve(self, term: Term) -> None:
         """Lead until the Lease is lost."""

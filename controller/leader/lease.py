@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import structlog
 
+from common import epochs
 from common.kube import client, errors, paths
 from common.kube.transport import Json
 from controller.leader import library
@@ -20,8 +21,10 @@ log = structlog.get_logger(__name__)
 
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation of the Lease: the epoch of the leader that holds it or held it last."""
+HUB: Final = "kubemend.io/hub-address"
+"""Annotation of the Lease: ``HOLDER@IP:PORT``, the holder's hub, by which others see whether its process is there."""
 _LONGEST_EPOCH: Final = 18
-"""Digits; it goes over the wire as a uint64."""
+"""Digits; more are not worth reading."""
 
 
 class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
@@ -29,6 +32,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 
     ``epoch`` is ours once we have written it. ``floor``: the lowest that may be written from now on. ``holder`` is whom
     the Lease named last, "" nobody. ``regained``: our last write took the Lease over, be it from nobody.
+    ``state`` is another for every write of the Lease; while it is ``gone``, the holder is taken for nobody.
     """
 
     def __init__(
@@ -38,14 +42,23 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         namespace: str,
         name: str,
         identity: str,
+        predecessors: str = "",
+        hub: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``clock`` gives Unix seconds, for people who read the Lease: nobody decides by them."""
+        """Create it; ``clock`` gives Unix seconds: for people who read the Lease, and no epoch is above them.
+
+        ``predecessors``: how identities of earlier processes of our own container begin, which are dead; "" none are
+        known. ``hub`` is where our hub listens, as ``IP:PORT``; "" is not told.
+        """
         super().__init__(name, namespace, identity)
         self._api = api
         self._collection = paths.collection("leases", namespace=namespace, group="coordination.k8s.io")
         self._path = f"{self._collection}/{quote(name, safe='')}"
         self._clock = clock
+        self._predecessors = predecessors
+        self._hub = hub
+        self.gone = ""
         self._lease: Json = {}
         self.epoch = 0
         self.floor = 1
@@ -63,7 +76,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         except errors.KubeError as error:
             self.error = error
             return False, library.ApiException(status=error.status, reason=str(error))
-        if not self.holder:
+        if not self.holder or self._is_over():
             return True, None
         spec = self._lease["spec"]
         return True, library.LeaderElectionRecord(
@@ -72,6 +85,28 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
             str(spec.get("acquireTime") or "unknown"),
             str(spec.get("renewTime") or "unknown"),
         )
+
+    @property
+    def state(self) -> str:
+        """Which write of the Lease was read last; "" where there is none."""
+        return str((self._lease.get("metadata") or {}).get("resourceVersion") or "")
+
+    @property
+    def holders_hub(self) -> str:
+        """Where the hub of another holder listens; "" where nobody else holds the Lease, or where it is not told.
+
+        What an earlier holder has told is not of this one: a release that does not know of it leaves it there.
+        """
+        told = str(((self._lease.get("metadata") or {}).get("annotations") or {}).get(HUB) or "")
+        holder, _, address = told.rpartition("@")
+        return address if holder == self.holder != self.identity else ""
+
+    def _is_over(self) -> bool:
+        """Whether the holder is another that is known to be dead."""
+        if self.holder == self.identity:
+            return False
+        ours = bool(self._predecessors) and self.holder.startswith(self._predecessors)
+        return ours or (bool(self.gone) and self.gone == self.state)
 
     async def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ARG002
         """Make the Lease, ours; return whether it is."""
@@ -90,7 +125,11 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 
     async def _write(self, record: Any) -> bool:
         ours = self.holder == self.identity
-        wanted = self._with(duration=int(float(record.lease_duration)), ours=ours)
+        epoch = self._next_epoch(ours=ours)
+        if epoch > epochs.highest(self._clock()):
+            log.warning("lease.epoch_ahead", epoch=epoch)  # in a second it is not; somebody has made it so high
+            return False
+        wanted = self._with(epoch, duration=int(float(record.lease_duration)), ours=ours)
         try:
             if self._lease:
                 self._read(await self._api.update(self._path, wanted))
@@ -103,16 +142,18 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         self.regained = not ours
         return True
 
-    def _with(self, *, duration: int, ours: bool) -> Json:
+    def _next_epoch(self, *, ours: bool) -> int:
+        known = max(self.epoch, self._epoch_of(self._lease))
+        return max(known if ours else known + 1, self.floor)
+
+    def _with(self, epoch: int, *, duration: int, ours: bool) -> Json:
         """Return the Lease as it is to be."""
         now = dt.datetime.fromtimestamp(self._clock(), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         metadata, spec = self._lease.get("metadata") or {"name": self.name}, self._lease.get("spec") or {}
-        known = max(self.epoch, _epoch_of(self._lease))
-        epoch = max(known if ours else known + 1, self.floor)
         transitions = int(spec.get("leaseTransitions") or 0)
         return {
             **self._lease,
-            "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), EPOCH: str(epoch)}},
+            "metadata": {**metadata, "annotations": self._annotations(metadata, epoch=epoch)},
             "spec": {
                 **spec,
                 "holderIdentity": self.identity,
@@ -123,15 +164,19 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
             },
         }
 
+    def _annotations(self, metadata: Json, *, epoch: int) -> Json:
+        others = {name: told for name, told in (metadata.get("annotations") or {}).items() if name != HUB}
+        return {**others, EPOCH: str(epoch), **({HUB: f"{self.identity}@{self._hub}"} if self._hub else {})}
+
     def _read(self, lease: Json) -> None:
         self._lease = lease
         self.holder = (lease.get("spec") or {}).get("holderIdentity") or ""
         self.error = None
         if self.holder == self.identity:
-            self.epoch = max(self.epoch, _epoch_of(lease))
+            self.epoch = max(self.epoch, self._epoch_of(lease))
 
-
-def _epoch_of(lease: Json) -> int:
-    """Return the epoch of whoever holds or held a Lease; 0 where it says none that makes sense."""
-    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+    def _epoch_of(self, lease: Json) -> int:
+        """Return the epoch of whoever holds or held a Lease; 0 where it says none that there can be."""
+        text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
+        epoch = int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+        return epoch if epoch <= epochs.highest(self._clock()) else 0

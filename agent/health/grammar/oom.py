@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 _SUMMARY = re.compile(
-    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]{1,20}),.*?\btask_memcg=(?P<cgroup>/.*),"
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]{1,20}),.*?\btask_memcg=(?P<cgroup>/.*?),"
     r"task=(?P<name>.{0,15}),pid=(?P<pid>[1-9]\d{0,9}),uid=\d{1,10}\s*$",
     re.ASCII | re.DOTALL,
 )

@@ -110,6 +110,15 @@ async def test_a_lower_epoch_than_was_obeyed_is_not_obeyed(rig: Rig, stream: Fak
     assert await rig.store.obeyed_epoch() == 6
 
 
+async def test_an_epoch_that_there_cannot_be_binds_no_agent(rig: Rig, stream: FakeStream) -> None:
+    await stream.say(epoch=10**18, stop=builders.stop(0))
+    await stream.say(epoch=6, release=pb.Release(round="team/r1", pod_uids=["uid-0"]))
+    assert (await rig.rounds.word())[0] == "release"
+    assert rig.rounds.orders.empty()
+    assert rig.count("kubemend_hub_ignored_total", reason="no-such-epoch") == 1
+    assert await rig.store.obeyed_epoch() == 6
+
+
 async def test_a_leader_of_old_is_left_for_the_one_of_now(rig: Rig) -> None:
     await rig.store.obey(9)
     async with rig.replica(epoch=8) as old, rig.replica(epoch=9) as new, rig.running(rig.agent(old, new)):

@@ -8,6 +8,8 @@ import pytest
 
 from agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
 from agent.engine.restarts import Request
+from agent.model import conditions
+from agent.model.conditions import ConditionStatus
 from agent.restart import admission
 from agent.restart.admission import Reason, Verb
 from agent.restart.asking import Asked
@@ -240,6 +242,22 @@ async def test_a_fault_is_not_lost_with_an_earlier_one_that_kubelet_was_faster_f
     last = [event.decision.reason for event in watcher.events if isinstance(event, Decided)][-1]
     assert last is Reason.ALREADY_REPLACED
     assert len(await world.store.begun_since(0)) == 1
+
+
+async def test_a_fault_that_seems_older_than_its_container_is_refused_aloud(world: World) -> None:
+    """The clock of the kernel log may be hours late: people are to see why nothing is done."""
+    await opt_in(world)
+    await world.restarts.handle(fault(0.0))
+    condition = world.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "AlreadyReplaced")
+    assert " s after the fault" in condition.message
+
+
+async def test_what_a_restart_has_just_answered_does_not_hide_its_success(world: World) -> None:
+    done = await world.ask()
+    await world.restarts.handle(fault(0.0))
+    assert done.status is ConditionStatus.TRUE
+    assert world.said.said[POD, conditions.IN_PLACE_RESTART] == done
 
 
 @pytest.mark.parametrize("reason", ["fault", "person"])

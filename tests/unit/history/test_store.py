@@ -223,6 +223,15 @@ async def test_the_epoch_that_was_obeyed_never_goes_down(store: Store) -> None:
     await store.obey(10)
     await store.obey(9)
     assert await store.obeyed_epoch() == 10
+    await store.obey(9, highest=10)
+    assert await store.obeyed_epoch() == 10
+
+
+@pytest.mark.parametrize("stored", [2**40, 10**18, 2**64 - 1])
+async def test_an_epoch_that_there_cannot_be_gives_way_to_one_that_there_can(store: Store, stored: int) -> None:
+    await store.obey(stored)
+    await store.obey(9, highest=2**39)
+    assert await store.obeyed_epoch() == 9
 
 
 @pytest.mark.parametrize("changes", [{"boot": "another"}, {"released": True}])

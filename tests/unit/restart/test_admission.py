@@ -331,3 +331,24 @@ def test_a_round_counts_against_the_job_with_all_of_its_pods_and_waits_for_no_ow
     assert admission.decide(facts(pod=pod, owner=too_few), now=NOW).verb is Verb.ACT
     unknown = admission.decide(facts(pod=pod, owner=None, asked=by_round), now=NOW)
     assert (unknown.verb, unknown.reason) == (Verb.REFUSE, Reason.OWNER_UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("ago", "fault_ago", "answered"),
+    [
+        pytest.param(60.0, 60.1, True, id="its-own-fault"),
+        pytest.param(60.0, 59.0, True, id="what-killing-it-brought-about"),
+        pytest.param(60.0, 7200.0, True, id="an-old-fault-found-right-after"),
+        pytest.param(3600.0, 7200.0, False, id="another-restart-since-a-clock-that-is-late"),
+        pytest.param(3600.0, 1.0, False, id="long-before"),
+    ],
+)
+def test_what_a_restart_of_ours_has_just_answered_is_not_told_again(
+    ago: float, fault_ago: float, answered: bool
+) -> None:
+    begun = counts.Begun(
+        pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - ago, fault_at=NOW - ago, device=None
+    )
+    past = counts.History.of([begun], target=builders.TARGET, device=None, now=NOW)
+    known = facts(history=past, cause=cause(happened_at=NOW - fault_ago))
+    assert admission.answered_by_us(known, now=NOW) is answered

@@ -166,6 +166,17 @@ async def test_what_user_space_writes_is_believed_only_when_asked(
     assert notes.titles == (["Xid 31", "Xid 79"] if accepted else ["Xid 79"])
 
 
+async def test_a_packet_filters_line_in_the_drivers_words_is_no_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
+    notes = Notes()
+    writer.write(f"{MMU_FAULT}, IN=eth0 OUT= MAC= SRC=192.0.2.1 DST=192.0.2.2 LEN=84")
+    writer.write("nvidia 0000:41:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", dictionary={})
+    writer.write_xid(79, pci="0000:41:00")
+    async with running(path, notes):
+        await notes.until(lambda: "Xid 79" in notes.titles)
+
+    assert notes.titles == ["Xid 79"]
+
+
 async def test_a_half_written_record_is_awaited(path: Path, writer: kmsg.KmsgWriter) -> None:
     raw = kmsg.record(MMU_FAULT, seq=0, usec=1, dictionary={"SUBSYSTEM": "pci"})
     notes = Notes()
@@ -350,3 +361,24 @@ async def test_the_machines_own_kernel_log_is_understood() -> None:
         pytest.skip(notes.statuses[-1].message)
     assert notes.records > 0
     assert notes.malformed_records == 0
+
+
+async def test_a_log_whose_clock_is_hours_late_dates_what_it_prints_now_as_now(fifo: Path) -> None:
+    device = FakeDevice([xid_record(31, seq=1), errno.EAGAIN, xid_record(43, seq=2)])
+    notes = Notes()
+
+    def open_log(path: Path) -> kmsg_readers.DeviceReader:
+        return kmsg_readers.DeviceReader(path, read=device.read, since_boot=lambda: 7200.002)
+
+    async with running(fifo, notes, open_log=open_log):
+        await notes.until(lambda: len(notes.findings) == 1)
+        printed = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(printed, b"x")
+            await notes.until(lambda: len(notes.findings) == 2)
+        finally:
+            os.close(printed)
+
+    old, new = notes.findings
+    assert (old.boot_seconds, new.boot_seconds) == (0.001, pytest.approx(7200.002))
+    assert new.observed_at == pytest.approx(BOOTED_AT + 7200.002)

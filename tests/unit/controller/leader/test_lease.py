@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from common import epochs
 from common.kube import client, errors, paths
 from controller.leader import library
 from controller.leader.lease import EPOCH, EpochLock
@@ -16,6 +17,7 @@ from tests.unit.reporters.running import connected
 LEASES = paths.collection("leases", namespace="default", group="coordination.k8s.io")
 RECORD = library.LeaderElectionRecord("ignored", "15.0", "ignored", "ignored")
 NOW = 1_700_000_000.25
+HIGHEST = epochs.highest(NOW)
 
 
 @pytest.fixture
@@ -85,12 +87,37 @@ async def test_a_lease_without_a_sensible_epoch_begins_anew(api: client.KubeClie
         {"annotations": {EPOCH: "many"}},
         {"annotations": {EPOCH: "-4"}},
         {"annotations": {EPOCH: "9" * 5000}},
+        {"annotations": {EPOCH: "9" * 18}},
+        {"annotations": {EPOCH: str(HIGHEST + 1)}},
     ):
         await api.create(LEASES, {"metadata": {"name": "l", **told}, "spec": {"holderIdentity": "x"}})
         one = lock(api, "a")
         assert await write(one)
         assert one.epoch == 1
         await api.delete(f"{LEASES}/l")
+
+
+async def test_above_the_highest_epoch_there_can_be_the_next_is_taken_when_there_can(api: client.KubeClient) -> None:
+    now = 1_800_000_000.0
+    highest = epochs.highest(now)
+    one = EpochLock(api=api, namespace="default", name="l", identity="a", clock=lambda: now)
+    await api.create(LEASES, {"metadata": {"name": "l", "annotations": {EPOCH: str(highest)}}})
+    assert not await write(one)
+    assert one.epoch == 0
+    now += 1
+    assert await write(one)
+    assert (one.epoch, one.regained) == (highest + 1, True)
+
+
+async def test_a_huge_epoch_written_under_a_leader_does_not_cost_it_its_own(api: client.KubeClient) -> None:
+    one = lock(api, "a")
+    one.floor = 42
+    assert await write(one)
+    lease = await api.get(f"{LEASES}/l")
+    await api.update(f"{LEASES}/l", {**lease, "metadata": {**lease["metadata"], "annotations": {EPOCH: "9" * 18}}})
+    assert await write(one)
+    assert (one.epoch, one.regained) == (42, False)
+    assert (await api.get(f"{LEASES}/l"))["metadata"]["annotations"][EPOCH] == "42"
 
 
 async def test_a_deleted_lease_keeps_its_last_holders_epoch_growing(api: client.KubeClient) -> None:

@@ -4,14 +4,18 @@ import asyncio
 
 import pytest
 
+from common import epochs
 from controller.leader.election import LostError, Term
+
+NOW = 1_800_000_000.0
+HIGHEST = epochs.highest(NOW)
 
 
 def begun(*, epoch: int) -> Term:
-    return Term(epoch=epoch, renewed_at=0.0)
+    return Term(epoch=epoch, renewed_at=0.0, clock=lambda: NOW)
 
 
-@pytest.mark.parametrize("seen", [7, 8, 10_007])
+@pytest.mark.parametrize("seen", [7, 8, 10_007, HIGHEST - 1])
 def test_an_epoch_that_is_as_high_or_higher_is_risen_above(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
@@ -19,7 +23,7 @@ def test_an_epoch_that_is_as_high_or_higher_is_risen_above(seen: int) -> None:
     assert term.wish.is_set()
 
 
-@pytest.mark.parametrize("seen", [0, 6, 10_008, 2**63])
+@pytest.mark.parametrize("seen", [0, 6, HIGHEST, 2**63])
 def test_a_lower_epoch_and_one_beyond_belief_change_nothing(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)

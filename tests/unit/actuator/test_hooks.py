@@ -1,0 +1,209 @@
+"""Hooks: kubelet's rules of redirects and answers, and that nothing which a pod can write in a hook gets out of it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.actuator import hooks
+from agent.actuator.outcomes import Result
+from agent.actuator.tools import LastWish
+from agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
+from tests.unit.actuator.conftest import Rig
+
+CONTAINER = ContainerId("c1")
+HERE = "127.0.0.1"
+
+UNSENDABLE = [
+    pytest.param(HttpHook(port=1, host=HERE, headers=(("X-A", "a\nb"),)), id="newline-in-a-value"),
+    pytest.param(HttpHook(port=1, host=HERE, headers=(("X\r\nA", "a"),)), id="newline-in-a-name"),
+    pytest.param(HttpHook(port=1, host="a..b"), id="an-empty-label"),
+    pytest.param(HttpHook(port=1, host="a\nb"), id="newline-in-the-host"),
+    pytest.param(HttpHook(port=1, host="x" * 300), id="a-host-too-long"),
+    pytest.param(HttpHook(port=1, host="[::"), id="half-an-address"),
+    pytest.param(HttpHook(port=99_999, host=HERE), id="no-such-port"),
+    pytest.param(HttpHook(port=1, host=HERE, scheme="GOPHER"), id="no-such-scheme"),
+    pytest.param(HttpHook(port=1, host=HERE, headers=(("Transfer-Encoding", "chunked"),)), id="a-body-of-its-own"),
+    pytest.param(HttpHook(port=1, host=HERE, headers=(("X-A", "\ud800"),)), id="half-a-character"),
+    pytest.param(ExecHook(("echo", "\ud800")), id="half-a-character-in-a-command"),
+    pytest.param(SleepHook(10**400), id="an-endless-number"),
+]
+
+
+class Answered:
+    """ExecSync's answer."""
+
+    exit_code = 0
+    stderr = b""
+
+
+class NoRuntime:
+    """Takes what the real call could send."""
+
+    async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> Answered:
+        for word in command:
+            word.encode()
+        return Answered()
+
+
+@pytest.fixture(autouse=True)
+def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks a name server: names are refused as the real call refuses them, and none of them is known."""
+    real = socket.getaddrinfo
+
+    def lookup(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == HERE:
+            return real(host, *args, **kwargs)
+        host.encode("idna")
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+
+
+async def run(hook: Hook) -> None:
+    await hooks.run_post_start(hook, runtime=NoRuntime(), container_id=CONTAINER, pod_ip=HERE)
+
+
+@pytest.mark.parametrize("hook", UNSENDABLE)
+async def test_a_hook_that_cannot_be_sent_has_failed_with_a_reason(hook: Hook) -> None:
+    with pytest.raises(hooks.HookFailedError, match=r"\S"):
+        await run(hook)
+
+
+@pytest.mark.parametrize("hook", UNSENDABLE)
+async def test_a_pre_stop_hook_that_cannot_be_sent_is_told_and_the_container_is_stopped(rig: Rig, hook: Hook) -> None:
+    intent = rig.intent(grace_seconds=0.5)
+    material = await rig.material(intent, last_wish=LastWish(hook, pod_ip=HERE))
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    (note,) = outcome.notes
+    assert note.startswith("trainer's preStop hook failed: ")
+
+
+async def tried(hook: Hook) -> list[BaseException | None]:
+    return await asyncio.gather(run(hook), return_exceptions=True)
+
+
+ANY_TEXT = st.text(alphabet=st.characters(), max_size=20)
+HEADERS = st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=3).map(tuple)
+ODD_HOSTS = st.sampled_from([None, HERE, "::1", "a..b", "@", "a/b", "%zz", "xn--a", "\u0000", " "]) | ANY_TEXT
+HOOKS = (
+    st.builds(
+        HttpHook,
+        port=st.integers(-5, 5) | st.integers(),
+        path=ANY_TEXT,
+        scheme=st.sampled_from(["HTTP", "HTTPS", "", "FTP"]) | ANY_TEXT,
+        host=ODD_HOSTS,
+        headers=HEADERS,
+    )
+    | st.builds(ExecHook, command=st.lists(ANY_TEXT, max_size=3).map(tuple))
+    | st.builds(SleepHook, seconds=st.integers(max_value=0) | st.integers(min_value=10**400))
+)
+
+
+@given(hook=HOOKS)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_hook_holds_it_has_run_or_it_has_failed(hook: Hook) -> None:
+    (failure,) = asyncio.run(tried(hook))
+    assert failure is None or isinstance(failure, hooks.HookFailedError)
+    assert failure is None or 0 < len(str(failure)) <= 300
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[[Answer], Awaitable[TestServer]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Start servers on loopback that answer every path in the same way."""
+    servers = []
+
+    async def start(answer: Answer) -> TestServer:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", answer)
+        server = TestServer(app, host=HERE)
+        await server.start_server()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        await server.close()
+
+
+def hook_to(server: TestServer, path: str = "/") -> HttpHook:
+    assert server.port is not None
+    return HttpHook(port=server.port, path=path)
+
+
+def redirect(location: str, status: int = 302) -> web.Response:
+    return web.Response(status=status, headers={"Location": location})
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_another_host_is_not_followed_and_counts_as_an_answer(serve: Serve, status: int) -> None:
+    seen: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.Response()
+
+    target = await serve(elsewhere)
+
+    async def answer(request: web.Request) -> web.Response:
+        return redirect(f"http://localhost:{target.port}/secret", status)
+
+    await run(hook_to(await serve(answer)))
+    assert seen == []
+
+
+@pytest.mark.parametrize("location", ["/two", "two", "?two", "//127.0.0.1:{port}/two", "http://127.0.0.1:{port}/two"])
+async def test_a_redirect_to_the_same_host_is_followed_with_the_same_headers(serve: Serve, location: str) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.path_qs, request.headers["X-A"]))
+        return redirect(location.format(port=request.url.port)) if len(seen) == 1 else web.Response()
+
+    server = await serve(answer)
+    assert server.port is not None
+    await run(HttpHook(port=server.port, path="/one", headers=(("X-A", "a"),)))
+    assert [header for _, header in seen] == ["a", "a"]
+    assert seen[1][0].endswith("two")
+
+
+async def test_the_tenth_redirect_is_one_too_many(serve: Serve) -> None:
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return redirect(f"/{len(seen)}")
+
+    with pytest.raises(hooks.HookFailedError, match="stopped after 10 redirects"):
+        await run(hook_to(await serve(answer)))
+    assert len(seen) == 10
+
+
+@pytest.mark.parametrize("location", ["http://[::", "http://127.0.0.1:99999/", "gopher://127.0.0.1/"])
+async def test_a_redirect_that_cannot_be_followed_is_a_failure(serve: Serve, location: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return redirect(location)
+
+    with pytest.raises(hooks.HookFailedError):
+        await run(hook_to(await serve(answer)))
+
+
+@pytest.mark.parametrize("status", [200, 204, 304, 302, 404, 500])
+async def test_any_answer_is_a_hook_that_was_run(serve: Serve, status: int) -> None:
+    """Kubelet looks at no status: one that it lets pass must not cost the successor its life."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    await run(hook_to(await serve(answer)))
