@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from typing import Final
@@ -46,6 +47,13 @@ def go_first() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _AHEAD)
     except PermissionError as error:
         log.info("process.not_first", error=error.strerror)
+
+
+def open_many_files() -> int:
+    """Raise the limit of open files as far as this process may; return it. Some runtimes start us with 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def registry() -> CollectorRegistry:

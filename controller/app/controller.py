@@ -158,6 +158,7 @@ def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Mem
         pods=members,
         identities=identity.Identities(identity.TokenReviewer(api, user=settings.agent_user())),
         metrics=metrics,
+        caps=settings.caps(),
     )
     return Hub(service, options=HubOptions(settings.hub_address))
 
