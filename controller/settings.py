@@ -52,6 +52,11 @@ class Settings:
         default=_CAPS.strangers_of_address,
     )
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9466")
+    probes_address: str = setting(
+        "HOST:PORT of /healthz and /readyz alone, kept busy by nobody who scrapes /metrics; without it they are at "
+        "--metrics-address only.",
+        default="",
+    )
     lease_name: str = setting("Lease by which replicas agree who leads.", default="kubemend-controller")
     hub_services: tuple[str, ...] = setting(
         "Name or address by which agents reach the hub, beside those of its Service; may be repeated.", default=()
@@ -100,6 +105,10 @@ class Settings:
         """Return host and port of the metrics address."""
         return common_settings.host_and_port(self.metrics_address)
 
+    def probes(self) -> tuple[str, int] | None:
+        """Return host and port for probes, where they have their own."""
+        return common_settings.host_and_port(self.probes_address) if self.probes_address else None
+
     def hub(self) -> tuple[str, int]:
         """Return host and port of the hub."""
         return common_settings.host_and_port(self.hub_address)
@@ -133,7 +142,10 @@ class Settings:
 def _check(settings: Settings) -> None:
     """Refuse values that cannot work, before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
-    for flag, address in (("--metrics-address", settings.metrics_address), ("--hub-address", settings.hub_address)):
+    addresses = {"--metrics-address": settings.metrics_address, "--hub-address": settings.hub_address}
+    if settings.probes_address:
+        addresses["--probes-address"] = settings.probes_address
+    for flag, address in addresses.items():
         try:
             common_settings.host_and_port(address)
         except ValueError:

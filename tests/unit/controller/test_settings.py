@@ -55,7 +55,8 @@ def test_connections_of_the_hub_are_what_was_said() -> None:
 
 def test_addresses_are_taken_apart() -> None:
     settings = given("--metrics-address", "[fd00::1]:9466", "--hub-address", "10.1.2.3:7000")
-    assert (settings.listen(), settings.hub()) == (("fd00::1", 9466), ("10.1.2.3", 7000))
+    assert (settings.listen(), settings.probes(), settings.hub()) == (("fd00::1", 9466), None, ("10.1.2.3", 7000))
+    assert given("--probes-address", "10.1.2.3:9468").probes() == ("10.1.2.3", 9468)
 
 
 def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
@@ -66,6 +67,7 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
     ("arguments", "why"),
     [
         (("--hub-address", "nonsense"), "--hub-address 'nonsense'; write HOST:PORT"),
+        (("--probes-address", "x"), "--probes-address 'x'; write HOST:PORT"),
         (("--metrics-address", ":x"), "--metrics-address ':x'; write HOST:PORT"),
         (("--agent-account", "kubemend-agent"), "write NAMESPACE/NAME"),
         (("--release-seconds", "0"), "--release-seconds 0; must be more than 0"),
