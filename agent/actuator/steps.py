@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.actuator import gates, progress
+from agent.actuator import gates, progress, turns
 from agent.actuator.calls import Calls
 from agent.actuator.outcomes import Outcome, Result
 from agent.cri import errors as cri_errors
@@ -110,11 +110,13 @@ class Run(Calls[_Intent]):
             self.last_error = str(errors[0][1])
             if all(isinstance(error, _SOMEBODY_ELSE) for _, error in errors):
                 # Kubelet is creating the same attempt, which shows up in a moment and is adopted, or is at this one.
-                await next_change(changes, timeout=backoff.next_wait())
+                async with turns.waiting():
+                    await next_change(changes, timeout=backoff.next_wait())
             else:
                 self.failures += not any(isinstance(error, cri_errors.RuntimeUnavailable) for _, error in errors)
                 log.warning("restart.call_failed", restart=self.intent.id, error=self.last_error)
-                await backoff.wait()
+                async with turns.waiting():
+                    await backoff.wait()
             await self.look()
             if self.failures >= _MOST_FAILURES and self.gives_up():
                 return self.outcome(Result.FAILED)
@@ -173,7 +175,7 @@ class Run(Calls[_Intent]):
     ) -> list[tuple[steps.Step, cri_errors.CriError]]:
         """Take steps side by side; return those that failed, and how."""
         begun = asyncio.get_running_loop().time()
-        results = await aio.side_by_side(*(self._try(step, changes) for step in todo))
+        results = await turns.side_by_side(*(self._try(step, changes) for step in todo))
         self.spent(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
@@ -217,10 +219,11 @@ class Run(Calls[_Intent]):
     async def _perform(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         match step.kind:
             case steps.StepKind.WAIT:
-                if step.why is steps.Why.OLD_ON_DEVICE:
-                    await self._wait_at_gate(changes)
-                else:
-                    await self.wait(step, changes)
+                async with turns.waiting():
+                    if step.why is steps.Why.OLD_ON_DEVICE:
+                        await self._wait_at_gate(changes)
+                    else:
+                        await self.wait(step, changes)
                 await self.look()
             case steps.StepKind.DONE:
                 await self.look()
@@ -231,7 +234,8 @@ class Run(Calls[_Intent]):
             case _:
                 assert step.container is not None
                 if step.kind is steps.StepKind.STOP:
-                    await self.stop(step.container)
+                    async with turns.waiting(wanted=self.intent.grace_seconds > 0):
+                        await self.stop(step.container)
                 elif step.kind is steps.StepKind.START:
                     await self.bring_up(step.container)
                 else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.actuator import progress
+from agent.actuator import progress, turns
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
@@ -130,7 +130,8 @@ class _SwapRun(Run[intents.Intent]):
         """The old one is dead: let the successor run, once it has left its devices."""
         if self.standby is None or container_id != self.intent.old:
             return
-        await self.tools.gates.opens(self.intent.id)
+        async with turns.waiting():
+            await self.tools.gates.opens(self.intent.id)
         self.tools.gates.raise_if_stuck(self.intent.id)
         await self.make_room(container_id)
         self._end_standby()
