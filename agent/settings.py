@@ -47,6 +47,11 @@ class Settings:
     )
     dry_run: bool = setting("Decide and report, but restart nothing.", default=False)
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9464")
+    probes_address: str = setting(
+        "HOST:PORT of /healthz and /readyz alone, kept busy by nobody who scrapes /metrics; without it they are at "
+        "--metrics-address only.",
+        default="",
+    )
     nvml_poll_period: float = setting("Seconds between two polls of all GPUs.", default=5.0)
     ignored_nics: tuple[str, ...] = setting(
         "NIC that does not matter: PCI address, netdev or RDMA device; may be repeated.", default=()
@@ -97,6 +102,10 @@ class Settings:
         """Return host and port of the metrics address."""
         return common_settings.host_and_port(self.metrics_address)
 
+    def probes(self) -> tuple[str, int] | None:
+        """Return host and port for probes, where they have their own."""
+        return common_settings.host_and_port(self.probes_address) if self.probes_address else None
+
     def hub_addresses(self) -> tuple[tuple[str, int], ...]:
         """Return hosts and ports of the hub. Raises ValueError."""
         found = tuple(common_settings.host_and_port(item) for item in self.hub)
@@ -112,6 +121,10 @@ def _check(settings: Settings) -> None:
         settings.listen()
     except ValueError:
         raise click.BadParameter(f"--metrics-address {settings.metrics_address!r}; write HOST:PORT") from None
+    try:
+        settings.probes()
+    except ValueError:
+        raise click.BadParameter(f"--probes-address {settings.probes_address!r}; write HOST:PORT") from None
     try:
         settings.hub_addresses()
     except ValueError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from typing import Final
@@ -55,6 +56,13 @@ def helper_command(module: str, *arguments: str) -> list[str]:
     that it is started in would otherwise have their ``agent`` package run in place of ours.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def open_many_files() -> int:
+    """Raise the limit of open files as far as this process may; return it. Some runtimes start us with 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def registry() -> CollectorRegistry:

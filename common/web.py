@@ -1,63 +1,207 @@
-"""/metrics, /healthz and /readyz."""
+"""/metrics, /healthz and /readyz.
 
+Whoever reaches the port can ask, so nothing that he does costs more than an answer: few connections, one request each,
+a few seconds for it, and a short head (RFC 9112, of which this is as much as these pages need).
+"""
+
+import asyncio
+import contextlib
+import functools
+import http
 import json
-from typing import Self
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
 
-from aiohttp import web
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from common.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+_MOST: Final = 16
+"""Connections at once. One answer is made in milliseconds, so who has been here for longest is who keeps others out."""
+_LONGEST_HEAD: Final = 8192
+_SHARE: Final = 10
+"""A page of metrics is not made anew before so many times have passed as it took: this loop has other work."""
 
 
 class ListenError(Exception):
     """The address cannot be listened on; the text says which and what to do."""
 
 
-class WebServer:
-    """Serves the three pages; ``async with``."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds until a request must have come as a whole, and then until its answer must have been taken."""
 
-    def __init__(self, *, address: tuple[str, int], parts: Parts, registry: CollectorRegistry) -> None:
-        self._address = address
-        self._parts = parts
-        self._registry = registry
-        application = web.Application()
-        application.add_routes(
-            [
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-            ]
+    request: float = 5.0
+    answer: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered."""
+
+    body: bytes
+    kind: str = "text/plain; charset=utf-8"
+    status: http.HTTPStatus = http.HTTPStatus.OK
+
+    def encoded(self, *, with_body: bool = True) -> bytes:
+        """Return it as HTTP."""
+        head = (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.kind}\r\n"
+            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
         )
-        self._runner = web.AppRunner(application, access_log=None)
+        return head.encode() + (self.body if with_body else b"")
+
+
+class WebServer:
+    """Serves the pages; ``async with``. Without a ``registry`` there is no /metrics: that is for probes alone."""
+
+    def __init__(
+        self,
+        *,
+        address: tuple[str, int],
+        parts: Parts,
+        registry: CollectorRegistry | None,
+        setting: str = "--metrics-address",
+        patience: Patience | None = None,
+    ) -> None:
+        self._address = address
+        self._setting = setting
+        self._patience = patience or Patience()
+        self.pages: Mapping[str, Callable[[], Page]] = {
+            "/healthz": healthz,
+            "/readyz": functools.partial(readyz, parts),
+            **({"/metrics": MetricsPage(registry)} if registry is not None else {}),
+        }
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
         host, port = self._address
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            self._server = await asyncio.start_server(self._connected, host or None, port, limit=_LONGEST_HEAD)
         except OSError as error:
-            await self._runner.cleanup()
             raise ListenError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --metrics-address"
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another {self._setting}"
             ) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        assert self._server is not None
+        self._server.close()
+        ending = [*self._open]
+        for task in ending:
+            self._end(task)
+        await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        """A task that ends takes the process with it, so an answer from the event loop is all there is to say."""
-        return web.Response(text="ok\n")
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _MOST:
+            self._end(next(iter(self._open)))
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="web")
+        self._open[task] = writer
+        task.add_done_callback(lambda done: self._open.pop(done, None))
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        parts = {
-            name: {"state": status.state.value, "message": status.message, "mend": status.mend}
-            for name, status in self._parts.all().items()
-        }
-        body = json.dumps({"ready": self._parts.ready(), "parts": parts}, indent=2)
-        return web.Response(
-            text=body + "\n", status=200 if self._parts.ready() else 503, content_type="application/json"
-        )
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Close a connection at once, whatever is on its way."""
+        self._open.pop(task).transport.abort()
+        task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                answer = await self._answer(reader)
+                async with asyncio.timeout(self._patience.answer):
+                    writer.write(answer)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        """Return what is said to the one request. Raises IncompleteReadError and OSError when there is none."""
+        try:
+            async with asyncio.timeout(self._patience.request):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except TimeoutError:
+            return _refusal(http.HTTPStatus.REQUEST_TIMEOUT)
+        except asyncio.LimitOverrunError:
+            return _refusal(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        target, _, version = rest.partition(" ")
+        if not version.startswith("HTTP/1."):
+            return _refusal(http.HTTPStatus.BAD_REQUEST)
+        if method not in ("GET", "HEAD"):
+            return _refusal(http.HTTPStatus.METHOD_NOT_ALLOWED)
+        page = self.pages.get(target.partition("?")[0])
+        if page is None:
+            return _refusal(http.HTTPStatus.NOT_FOUND)
+        try:
+            return page().encoded(with_body=method == "GET")
+        except Exception:  # what one page cannot tell is no reason to end the process
+            log.exception("web.page_failed", page=target.partition("?")[0])
+            return _refusal(http.HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *, metrics: tuple[str, int], probes: tuple[str, int] | None, parts: Parts, registry: CollectorRegistry
+) -> AsyncIterator[None]:
+    """Serve all pages at ``metrics``, and those that kubelet asks for at ``probes``, too, which nobody else keeps busy.
+
+    Raises ListenError.
+    """
+    async with contextlib.AsyncExitStack() as servers:
+        await servers.enter_async_context(WebServer(address=metrics, parts=parts, registry=registry))
+        if probes is not None:
+            alone = WebServer(address=probes, parts=parts, registry=None, setting="--probes-address")
+            await servers.enter_async_context(alone)
+        yield
+
+
+class MetricsPage:
+    """Makes /metrics; who asks too often is told what was told the last time."""
+
+    def __init__(self, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._last: Page | None = None
+        self._good_until = 0.0
+
+    def __call__(self) -> Page:
+        """Return the page."""
+        began = self._clock()
+        if self._last is None or began >= self._good_until:
+            self._last = Page(generate_latest(self._registry), CONTENT_TYPE_LATEST)
+            ended = self._clock()
+            self._good_until = ended + _SHARE * (ended - began)
+        return self._last
+
+
+def healthz() -> Page:
+    """Make /healthz. A task that ends takes the process with it, so that the loop answers is all there is to say."""
+    return Page(b"ok\n")
+
+
+def readyz(parts: Parts) -> Page:
+    """Make /readyz: how each part does."""
+    told = {
+        name: {"state": status.state.value, "message": status.message, "mend": status.mend}
+        for name, status in parts.all().items()
+    }
+    body = json.dumps({"ready": parts.ready(), "parts": told}, indent=2) + "\n"
+    status = http.HTTPStatus.OK if parts.ready() else http.HTTPStatus.SERVICE_UNAVAILABLE
+    return Page(body.encode(), "application/json; charset=utf-8", status)
+
+
+def _refusal(status: http.HTTPStatus) -> bytes:
+    return Page(f"{status.phrase}\n".encode(), status=status).encoded()

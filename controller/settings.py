@@ -9,11 +9,13 @@ import click
 
 from common import settings as common_settings
 from common.settings import setting
+from controller.hub.caps import Caps
 from controller.restarts.history import Keeping
 from controller.rounds.states import Limits
 
 _LIMITS = Limits()
 _KEEPING = Keeping()
+_CAPS = Caps()
 
 LONGEST_TTL = 365 * 24 * 3600.0
 """Seconds for which finished Restart objects can be kept."""
@@ -22,6 +24,9 @@ LONGEST_HOLD = 3600.0
 """Seconds, as agents take it (``agent.coordination.wire``)."""
 MOST_WRITES = 64
 """The client has 100 connections, of which watches and rounds need some."""
+
+MOST_CONNECTIONS = 100_000
+"""Each takes three open files, and memory (docs/operations.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,20 @@ class Settings:
         "Kubeconfig; without it the pod's service account is used.", default=None
     )
     hub_address: str = setting("HOST:PORT on which agents are served.", default="[::]:9465")
+    hub_connections: int = setting(
+        "Connections to the hub in all: one for each agent, and some for those that have not said yet who they are.",
+        default=_CAPS.connections,
+    )
+    hub_strangers_per_address: int = setting(
+        "Connections from one address that may not have said yet who they are; more where many nodes share one (NAT).",
+        default=_CAPS.strangers_of_address,
+    )
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9466")
+    probes_address: str = setting(
+        "HOST:PORT of /healthz and /readyz alone, kept busy by nobody who scrapes /metrics; without it they are at "
+        "--metrics-address only.",
+        default="",
+    )
     lease_name: str = setting("Lease by which replicas agree who leads.", default="kubemend-controller")
     hub_services: tuple[str, ...] = setting(
         "Name or address by which agents reach the hub, beside those of its Service; may be repeated.", default=()
@@ -102,6 +120,10 @@ class Settings:
         """Return host and port of the metrics address."""
         return common_settings.host_and_port(self.metrics_address)
 
+    def probes(self) -> tuple[str, int] | None:
+        """Return host and port for probes, where they have their own."""
+        return common_settings.host_and_port(self.probes_address) if self.probes_address else None
+
     def hub(self) -> tuple[str, int]:
         """Return host and port of the hub."""
         return common_settings.host_and_port(self.hub_address)
@@ -113,6 +135,10 @@ class Settings:
     def own_hub(self) -> str:
         """Return IP and port by which other replicas reach this one's hub; "" where its IP is not known."""
         return f"[{self.pod_ip}]:{self.hub()[1]}" if self.pod_ip else ""
+
+    def caps(self) -> Caps:
+        """Return how many connections the hub has."""
+        return Caps(connections=self.hub_connections, strangers_of_address=self.hub_strangers_per_address)
 
     def agent_user(self) -> str:
         """Return the agents' account as the API server calls it."""
@@ -140,7 +166,10 @@ class Settings:
 def _check(settings: Settings) -> None:
     """Refuse values that cannot work, before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
-    for flag, address in (("--metrics-address", settings.metrics_address), ("--hub-address", settings.hub_address)):
+    addresses = {"--metrics-address": settings.metrics_address, "--hub-address": settings.hub_address}
+    if settings.probes_address:
+        addresses["--probes-address"] = settings.probes_address
+    for flag, address in addresses.items():
         try:
             common_settings.host_and_port(address)
         except ValueError:
@@ -170,6 +199,12 @@ def _check(settings: Settings) -> None:
         raise click.BadParameter(f"--ttl-seconds {settings.ttl_seconds:g}; must be from 0 to {LONGEST_TTL:g}")
     if not 1 <= settings.jobset_writes <= MOST_WRITES:
         raise click.BadParameter(f"--jobset-writes {settings.jobset_writes}; must be from 1 to {MOST_WRITES}")
+    if not 1 <= settings.hub_connections <= MOST_CONNECTIONS:
+        raise click.BadParameter(f"--hub-connections {settings.hub_connections}; must be from 1 to {MOST_CONNECTIONS}")
+    if settings.hub_strangers_per_address < 1:
+        raise click.BadParameter(
+            f"--hub-strangers-per-address {settings.hub_strangers_per_address}; must be at least 1: agents come as such"
+        )
     if settings.keep_restarts < 1:
         raise click.BadParameter(
             f"--keep-restarts {settings.keep_restarts}; must be at least 1: the newest one says how many there were"

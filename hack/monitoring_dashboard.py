@@ -342,6 +342,10 @@ ROWS: Final[Sequence[Row]] = (
                         "sum by (reason) (increase(kubemend_hub_sessions_ended_total[$window])) > 0",
                         "ended: {{reason}}",
                     ),
+                    Query(
+                        "sum by (reason) (increase(kubemend_hub_connections_refused_total[$window])) > 0",
+                        "not let in: {{reason}}",
+                    ),
                     Query("sum by (reason) (increase(kubemend_hub_ignored_total[$window])) > 0", "ignored: {{reason}}"),
                 ),
                 "By the hub, and (ignored) by agents. Standby and NotTold pass by themselves.",

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from agent.actuator import hooks
+from agent.actuator import hooks, turns
 from agent.actuator.holding import Holding
 from agent.actuator.tools import LastWish, Material, Tools
 from agent.cri import errors as cri_errors
@@ -191,17 +191,19 @@ class Calls(abc.ABC, Generic[_Intent]):
         if material is None or material.post_start is None:
             return
         try:
-            await hooks.run_post_start(
-                material.post_start,
-                runtime=self.tools.runtime,
-                container_id=container_id,
-                pod_ip=material.pod_ip,
-            )
+            async with turns.waiting():
+                await hooks.run_post_start(
+                    material.post_start,
+                    runtime=self.tools.runtime,
+                    container_id=container_id,
+                    pod_ip=material.pod_ip,
+                )
         except hooks.HookFailedError as error:
             log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
             self.last_error = str(error)
             if self.post_start_failed():
-                await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
+                async with turns.waiting(wanted=self.intent.grace_seconds > 0):
+                    await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
                 await self.look()
 
     async def remove(self, container_id: ContainerId) -> None:

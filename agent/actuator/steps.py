@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.actuator import gates, progress
+from agent.actuator import gates, progress, turns
 from agent.actuator.calls import Calls
 from agent.actuator.dying import Death
 from agent.actuator.outcomes import Outcome, Result
@@ -125,11 +125,13 @@ class Run(Calls[_Intent]):
             self.last_error = str(errors[0][1])
             if all(isinstance(error, _SOMEBODY_ELSE) for _, error in errors):
                 # Kubelet is creating the same attempt, which shows up in a moment and is adopted, or is at this one.
-                await next_change(changes, timeout=backoff.next_wait())
+                async with turns.waiting():
+                    await next_change(changes, timeout=backoff.next_wait())
             else:
                 self.failures += not any(isinstance(error, cri_errors.RuntimeUnavailable) for _, error in errors)
                 log.warning("restart.call_failed", restart=self.intent.id, error=self.last_error)
-                await backoff.wait()
+                async with turns.waiting():
+                    await backoff.wait()
             await self.look()
             if self.failures >= _MOST_FAILURES and self.gives_up():
                 return self.outcome(Result.FAILED)
@@ -189,7 +191,7 @@ class Run(Calls[_Intent]):
     ) -> list[tuple[steps.Step, cri_errors.CriError]]:
         """Take steps side by side; return those that failed, and how."""
         begun = asyncio.get_running_loop().time()
-        results = await aio.side_by_side(*(self._try(step, changes) for step in todo))
+        results = await turns.side_by_side(*(self._try(step, changes) for step in todo))
         self.spent(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
@@ -235,10 +237,11 @@ class Run(Calls[_Intent]):
     async def _perform(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         match step.kind:
             case steps.StepKind.WAIT:
-                if step.why is steps.Why.OLD_ON_DEVICE:
-                    await self._wait_at_gate(changes)
-                else:
-                    await self.wait(step, changes)
+                async with turns.waiting():
+                    if step.why is steps.Why.OLD_ON_DEVICE:
+                        await self._wait_at_gate(changes)
+                    else:
+                        await self.wait(step, changes)
                 await self.look()
             case steps.StepKind.DONE:
                 await self.look()
@@ -253,8 +256,9 @@ class Run(Calls[_Intent]):
                     self.goes_on()
                     await self.bring_up(step.container)
                     return
-                async with self._followed(step.container):
-                    kills = step.kind is steps.StepKind.STOP
+                kills = step.kind is steps.StepKind.STOP
+                given_time = kills and self.intent.grace_seconds > 0
+                async with turns.waiting(wanted=given_time), self._followed(step.container):
                     await (self.stop(step.container) if kills else self.remove(step.container))
 
     @contextlib.asynccontextmanager

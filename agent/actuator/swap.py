@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.actuator import progress
+from agent.actuator import progress, turns
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
@@ -130,9 +130,10 @@ class _SwapRun(Run[intents.Intent]):
         """The old one is dead: let the successor run, once it has left its devices."""
         if self.standby is None or container_id != self.intent.old:
             return
-        while not await self.tools.gates.opens(self.intent.id, timeout=LOOK_AGAIN):
-            self.tools.gates.raise_if_stuck(self.intent.id)
-            self.goes_on()
+        async with turns.waiting():
+            while not await self.tools.gates.opens(self.intent.id, timeout=LOOK_AGAIN):
+                self.tools.gates.raise_if_stuck(self.intent.id)
+                self.goes_on()
         await self.make_room(container_id)
         self._end_standby()
         for view in self.seen:

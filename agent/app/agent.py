@@ -46,10 +46,9 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
-from common import aio, contained, process
+from common import aio, contained, process, web
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
-from common.web import WebServer
 
 log = structlog.get_logger(__name__)
 
@@ -239,7 +238,7 @@ async def _run_parts(
     pods.subscribe(on_pod)
     pods.subscribe(plugins.take)
     async with (  # only now: whoever asks what is ready must hear of every part
-        WebServer(address=settings.listen(), parts=parts, registry=registry),
+        web.serving(metrics=settings.listen(), probes=settings.probes(), parts=parts, registry=registry),
         ControlServer(
             path=settings.state_dir / messages.SOCKET, requests=requests, more=DeviceRoutes(operators).table()
         ) as control,

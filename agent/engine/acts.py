@@ -4,7 +4,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.actuator import outcomes, progress
+from agent.actuator import outcomes, progress, turns
 from agent.actuator.holding import Holding
 from agent.actuator.outcomes import Outcome, Result
 from agent.actuator.sweep import Sweep
@@ -134,7 +134,7 @@ class SwapAct(Act):
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
         outcome = outcomes.together(
-            await aio.side_by_side(
+            await turns.side_by_side(
                 *(
                     swapper.carry_out(
                         swap.intent,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.actuator import progress
+from agent.actuator import progress, turns
 from agent.actuator.gates import Visit
 from agent.actuator.outcomes import Outcome, Result
 from agent.engine import aftermath, announcements, conditions, ports
@@ -207,7 +207,8 @@ class Performer:
             self._expect(done, devices=devices, visit=visit)
             verified = None
             with contained.within(Kind.VERIFICATION, done.act.target):
-                verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
+                async with turns.waiting():
+                    verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
             if verified is None:
                 log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
                 if done.in_round:

@@ -18,6 +18,7 @@ from agent.engine.metrics import Metrics
 from agent.engine.newcomers import Newcomers
 from agent.engine.performing import Part, Performer
 from agent.engine.pod_locks import PodLocks
+from agent.engine.slots import Slots
 from agent.engine.suspects import Suspects
 from agent.history.store import HistoryError, Store
 from agent.model import rounds
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, and how many pods are restarted at once.
+    """Seconds, and for how many pods calls are made at once.
 
     ``held`` bounds how long a restart that cannot be decided is kept.
     """
@@ -99,7 +100,7 @@ class Restarts:
         self._dry_run = dry_run
         self._limits = limits if limits is not None else Limits()
         self._locks = PodLocks()
-        self._slots = asyncio.Semaphore(self._limits.parallel_pods)
+        self._slots = Slots(self._limits.parallel_pods)
         self._for_faults: dict[ContainerRef, Followers] = {}
         self._for_people: dict[ContainerRef, Followers] = {}
         self._suspects = suspects
@@ -225,9 +226,10 @@ class Restarts:
             async with self._locks.turn(uid, waiting=self._performer.hurried(uid)):
                 yield
             return
-        if self._locks.is_taken(uid) or self._slots.locked():
+        namespace = request.target.pod.namespace
+        if self._locks.is_taken(uid) or self._slots.is_full(namespace):
             request.followed.tell(progress.Queued())
-        async with self._locks.turn(uid), self._slots:
+        async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
 
     async def _once(self, request: Request) -> admission.Decision:

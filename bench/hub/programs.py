@@ -17,7 +17,10 @@ import click
 from bench.hub.agents import Place
 from hack.devnode.kubelet import process
 
-_SPARE_FILES: Final = 256
+_SPARE_FILES: Final = 512
+_FILES_EACH: Final = 3
+"""So many has the hub for a connection: ``controller.hub.front``."""
+_MOST_CONNECTIONS: Final = 65536
 _LINE_BYTES: Final = 2**26
 _STOP_SECONDS: Final = 20.0
 HOST: Final = "127.0.0.1"
@@ -34,10 +37,11 @@ def files_per_process() -> int:
 
 def check_files(*, agents: int) -> None:
     """Raise ClickException unless one process, the hub, may have a connection to each agent."""
-    if agents > (most := files_per_process()):
+    files = files_per_process()
+    if agents > (most := files // _FILES_EACH):
         raise click.ClickException(
-            f"a process may open {most + _SPARE_FILES} files here, and the hub needs one for each of {agents} agents: "
-            f"raise the hard limit (ulimit -Hn), or measure {most} agents"
+            f"a process may open {files + _SPARE_FILES} files here, and the hub needs {_FILES_EACH} for each of "
+            f"{agents} agents: raise the hard limit (ulimit -Hn), or measure {most} agents"
         )
 
 
@@ -49,6 +53,8 @@ async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int,
         "--kubeconfig": str(kubeconfig),
         "--hub-address": f"{HOST}:{port}",
         "--hub-service": HOST,
+        "--hub-connections": str(_MOST_CONNECTIONS),
+        "--hub-strangers-per-address": str(_MOST_CONNECTIONS),  # all agents are at one address here
         "--metrics-address": f"{HOST}:{free_port()}",
         "--log-level": "info",
     }

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import CollectorRegistry
 
-from common import aio, process
+from common import aio, process, web
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
-from common.web import WebServer
 from controller.app import garbage, traces
 from controller.app.leading import Leading, Relay
 from controller.app.metrics import Metrics
@@ -90,7 +89,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     )
     members.subscribe(lambda change: _bound(change, hub))
     async with (
-        WebServer(address=settings.listen(), parts=parts, registry=registry),
+        web.serving(metrics=settings.listen(), probes=settings.probes(), parts=parts, registry=registry),
         asyncio.TaskGroup() as tasks,
     ):
         eternal = {
@@ -161,6 +160,7 @@ def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Mem
         pods=members,
         identities=identity.Identities(identity.TokenReviewer(api, user=settings.agent_user())),
         metrics=metrics,
+        caps=settings.caps(),
     )
     return Hub(service, options=HubOptions(settings.hub_address))
 

@@ -1,4 +1,4 @@
-"""The hub as a part of the controller: its port, its limits of connections, and who watches over living streams."""
+"""The hub as a part of the controller: its port, its limits, and who watches over living streams."""
 
 import asyncio
 import time
@@ -10,8 +10,9 @@ import grpc
 import grpc.aio
 import structlog
 
-from common import aio, contained
+from common import aio, contained, settings
 from controller.hub import streams
+from controller.hub.front import Front
 from controller.hub.ports import Session
 from controller.hub.service import Coordination
 from controller.model.members import NodeName, PodUid
@@ -24,6 +25,8 @@ _MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _LOOKS: Final = 8
 """So often in a row a write must be found unfinished before its reader counts as too slow."""
 
+_STRANGERS_SECONDS: Final = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
@@ -34,22 +37,20 @@ class HubOptions:
     """
 
     address: str = "[::]:8443"
-    connections: int = 20_000
     ping_seconds: float = 10.0
     handshake_seconds: float = 10.0
     idle_seconds: float = 30.0
     write_seconds: float = 10.0
     reviews_at_once: int = 8
 
-    def channel_arguments(self) -> list[tuple[str, int]]:
+    def channel_arguments(self, *, connections: int) -> list[tuple[str, int]]:
         """Return gRPC's settings for these (include/grpc/impl/channel_arg_names.h)."""
         return [
-            ("grpc.so_reuseport", 0),  # two hubs on one port would share the agents between them
             ("grpc.max_receive_message_length", _MESSAGE_BYTES),
             ("grpc.max_send_message_length", _MESSAGE_BYTES),
             ("grpc.max_metadata_size", 16 * 1024),
             ("grpc.max_concurrent_streams", 2),
-            ("grpc.max_allowed_incoming_connections", self.connections),
+            ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.server_handshake_timeout_ms", round(self.handshake_seconds * 1000)),
             ("grpc.max_connection_idle_ms", round(self.idle_seconds * 1000)),
             ("grpc.keepalive_time_ms", round(self.ping_seconds * 1000)),
@@ -74,13 +75,16 @@ class Hub:
     def __init__(self, service: Coordination, *, options: HubOptions | None = None) -> None:
         self._service = service
         self._options = options or HubOptions()
-        self._server = grpc.aio.server(options=self._options.channel_arguments())
+        self._front = Front(service.visitors)
+        arguments = self._options.channel_arguments(connections=service.visitors.caps.connections)
+        self._server = grpc.aio.server(options=arguments)
         self._server.add_generic_rpc_handlers((service.handler(),))
 
     async def start(self, credentials: grpc.ServerCredentials) -> int:
         """Begin to serve; return the TCP port. Raises RuntimeError when it cannot listen there."""
-        port = self._server.add_secure_port(self._options.address, credentials)
+        self._server.add_secure_port(self._front.behind, credentials)
         await self._server.start()
+        port = await self._front.start(*settings.host_and_port(self._options.address))
         log.info("hub.listening", address=self._options.address, port=port)
         return port
 
@@ -106,16 +110,23 @@ class Hub:
             aio.spawn_eternal(group, self._drop_stuck(), name="hub-stuck")
             aio.spawn_eternal(group, self._review(), name="hub-review")
             aio.spawn_eternal(group, self._until_ended(), name="hub-server")
+            aio.spawn_eternal(group, self._end_silent(), name="hub-strangers")
 
     async def stop(self, *, grace: float = 1.0) -> None:
         """End all sessions, and the server after ``grace`` seconds at most."""
         self._service.stand_by()
         await self._server.stop(grace)
+        await self._front.stop()
 
     async def _until_ended(self) -> None:
         """Wait for the server's end. With a timeout: without one, to cancel this would break ``stop`` (grpc.aio)."""
         while await self._server.wait_for_termination(timeout=3600.0):
             pass
+
+    async def _end_silent(self) -> None:
+        """End connections on which nobody says who he is."""
+        async for _ in aio.ticks(period=_STRANGERS_SECONDS):
+            self._service.visitors.end_silent()
 
     async def _drop_stuck(self) -> None:
         """Drop agents that do not read what is written to them."""

@@ -16,6 +16,7 @@ import structlog
 from common import contained
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.hub import identity, messages, wire
+from controller.hub.caps import Caps
 from controller.hub.hearing import Hearing
 from controller.hub.identity import Identities
 from controller.hub.messages import Limits
@@ -25,6 +26,7 @@ from controller.hub.rates import Bucket, Rate
 from controller.hub.refusals import Reason, RefusedError
 from controller.hub.roster import Roster
 from controller.hub.streams import Caller, Context, Ending, Stream, Why
+from controller.hub.visitors import Visitors
 from controller.model.members import NodeName, PodUid
 
 log = structlog.get_logger(__name__)
@@ -65,8 +67,10 @@ class Coordination:
         identities: Identities,
         metrics: HubMetrics,
         rules: Rules | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self.roster = Roster(listener, metrics)
+        self.visitors = Visitors(caps or Caps(), metrics)
         self._name = name
         self._identities = identities
         self._metrics = metrics
@@ -116,7 +120,8 @@ class Coordination:
             except RefusedError as error:
                 self._metrics.refused(error.reason)
                 if error.reason is not Reason.STANDBY:  # every agent of the cluster tries every replica
-                    log.info("hub.refused", peer=context.peer(), reason=error.reason.value, detail=str(error))
+                    peer = self.visitors.address(context.peer())
+                    log.info("hub.refused", peer=peer, reason=error.reason.value, detail=str(error))
                 ending = Ending(Why.REFUSED, error.code, str(error))
             else:
                 self._metrics.ended.labels(ending.why.value).inc()
@@ -139,6 +144,7 @@ class Coordination:
                 token = identity.token_of(context.invocation_metadata() or ())
                 who = await self._identities.identify(token)
                 held.enter_context(self._streaming(who.node))
+                held.enter_context(self.visitors.known(context.peer()))
                 data = await context.read()
         except TimeoutError as error:
             raise RefusedError(Reason.SILENT, f"no Hello within {self._rules.hello_seconds:g} s") from error

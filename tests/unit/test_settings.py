@@ -68,6 +68,7 @@ def test_an_empty_path_switches_log_symlinks_off() -> None:
         (["--log-level", "loud"], "--log-level"),
         (["--log-format", "xml"], "--log-format"),
         (["--metrics-address", "localhost"], "--metrics-address"),
+        (["--probes-address", "localhost"], "--probes-address"),
         (["--nvml-poll-period", "0"], "--nvml-poll-period"),
         (["--device-wait", "31"], "--device-wait"),
         (["--device-wait", "nan"], "--device-wait"),
@@ -92,6 +93,11 @@ def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_ipv6_addresses_can_be_listened_on() -> None:
     assert Settings(metrics_address="[::1]:9464").listen() == ("::1", 9464)
+
+
+def test_probes_have_a_port_of_their_own_where_they_are_given_one() -> None:
+    assert Settings().probes() is None
+    assert given("--probes-address", "[::1]:9467").probes() == ("::1", 9467)
 
 
 def test_a_hub_may_have_several_addresses() -> None:

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from controller import settings as settings_module
+from controller.hub.caps import Caps
 from controller.restarts.history import Keeping
 from controller.rounds.states import Limits
 from controller.settings import Settings
@@ -32,7 +33,7 @@ def given(*arguments: str, env: dict[str, str] | None = None) -> Settings:
 def test_defaults_are_those_of_the_values_that_they_set() -> None:
     settings = given()
     assert settings == Settings()
-    assert (settings.limits(), settings.keeping()) == (Limits(), Keeping())
+    assert (settings.limits(), settings.keeping(), settings.caps()) == (Limits(), Keeping(), Caps())
 
 
 def test_the_downward_api_names_are_understood() -> None:
@@ -47,9 +48,15 @@ def test_limits_are_what_was_said() -> None:
     assert (limits.stop, limits.hold, limits.hold_for_recreated, limits.whole) == (5.0, 20.0, 7.0, 999.0)
 
 
+def test_connections_of_the_hub_are_what_was_said() -> None:
+    caps = given("--hub-connections", "99", "--hub-strangers-per-address", "7").caps()
+    assert (caps.connections, caps.strangers_of_address) == (99, 7)
+
+
 def test_addresses_are_taken_apart() -> None:
     settings = given("--metrics-address", "[fd00::1]:9466", "--hub-address", "10.1.2.3:7000")
-    assert (settings.listen(), settings.hub()) == (("fd00::1", 9466), ("10.1.2.3", 7000))
+    assert (settings.listen(), settings.probes(), settings.hub()) == (("fd00::1", 9466), None, ("10.1.2.3", 7000))
+    assert given("--probes-address", "10.1.2.3:9468").probes() == ("10.1.2.3", 9468)
 
 
 def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
@@ -60,6 +67,7 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
     ("arguments", "why"),
     [
         (("--hub-address", "nonsense"), "--hub-address 'nonsense'; write HOST:PORT"),
+        (("--probes-address", "x"), "--probes-address 'x'; write HOST:PORT"),
         (("--metrics-address", ":x"), "--metrics-address ':x'; write HOST:PORT"),
         (("--agent-account", "kubemend-agent"), "write NAMESPACE/NAME"),
         (("--release-seconds", "0"), "--release-seconds 0; must be more than 0"),
@@ -72,6 +80,8 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
         (("--ttl-seconds", "-1"), "--ttl-seconds -1; must be from 0"),
         (("--keep-restarts", "0"), "must be at least 1"),
         (("--jobset-writes", "0"), "--jobset-writes 0; must be from 1 to 64"),
+        (("--hub-connections", "0"), "--hub-connections 0; must be from 1 to 100000"),
+        (("--hub-strangers-per-address", "0"), "must be at least 1: agents come as such"),
         (("--log-level", "loud"), "use debug, info, warning or error"),
         (("--log-format", "xml"), "use json or console"),
     ],

@@ -74,11 +74,13 @@ def test_only_the_dry_run_is_one(variant: Sequence[str], given: Given) -> None:
 @every_variant
 def test_ports_and_probes_are_where_the_agent_listens(variant: Sequence[str], given: Given) -> None:
     container = manifests.agent(variant)
-    host, port = given(variant).listen()
-    assert [(item["name"], item["containerPort"]) for item in container["ports"]] == [("metrics", port)]
+    _, port = given(variant).listen()
+    probes = given(variant).probes()
+    assert probes is not None
+    ports = {item["name"]: item["containerPort"] for item in container["ports"]}
+    assert ports == {"metrics": port, "probes": probes[1]}
     for probe in (container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]):
-        assert probe["port"] == "metrics"
-        assert probe.get("host", variables.NODE_IP) == host  # a pod in the host's network has the node's address
+        assert (probe["host"], probe["port"]) == (probes[0], "probes"), "no scrape keeps them waiting"
 
 
 @every_variant
@@ -89,10 +91,11 @@ def test_only_monitoring_opens_the_port_to_others(variant: Sequence[str], given:
 
 def test_probes_ask_for_pages_that_there_are() -> None:
     registry = CollectorRegistry()
-    server = WebServer(address=("", 0), parts=Parts(show=Metrics(registry).show_part), registry=registry)
-    pages = {resource.canonical for resource in server._runner.app.router.resources()}
+    parts = Parts(show=Metrics(registry).show_part)
+    pages = WebServer(address=("", 0), parts=parts, registry=registry).pages
     container = manifests.agent()
-    assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= pages
+    probed = {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
+    assert probed <= WebServer(address=("", 0), parts=parts, registry=None).pages.keys()
     (endpoint,) = manifests.one("PodMonitor", ["monitoring"])["spec"]["podMetricsEndpoints"]
     assert endpoint["path"] in pages
 

@@ -85,17 +85,32 @@ def test_all_select_the_deployments_pods() -> None:
 
 def test_ports_are_where_the_controller_listens() -> None:
     ports = {port["name"]: port["containerPort"] for port in controller_manifests.container()["ports"]}
-    assert ports == {"hub": settings().hub()[1], "metrics": settings().listen()[1]}
-    assert settings().listen()[0] == POD_IP
+    probes = settings().probes()
+    assert probes is not None
+    assert ports == {"hub": settings().hub()[1], "metrics": settings().listen()[1], "probes": probes[1]}
+    assert (settings().listen()[0], probes[0]) == (POD_IP, POD_IP)
     (port,) = controller_manifests.one("Service")["spec"]["ports"]
     assert (port["targetPort"], port["port"]) == ("hub", ports["hub"])
     for probe in ("livenessProbe", "readinessProbe"):
-        assert controller_manifests.container()[probe]["httpGet"]["port"] == "metrics"
+        assert controller_manifests.container()[probe]["httpGet"]["port"] == "probes"
 
 
-def test_all_ports_can_be_reached_and_no_other() -> None:
+def test_all_ports_can_be_reached_but_that_of_probes() -> None:
+    """Kubelet is on the pod's own node, which every NetworkPolicy lets through."""
     (rule,) = controller_manifests.one("NetworkPolicy")["spec"]["ingress"]
-    assert rule == {"ports": [{"port": port["name"]} for port in controller_manifests.container()["ports"]]}
+    ports = [port["name"] for port in controller_manifests.container()["ports"]]
+    assert rule == {"ports": [{"port": name} for name in ports if name != "probes"]}
+
+
+def test_only_named_addresses_reach_the_hub_where_that_is_wanted() -> None:
+    objects = manifests.build(manifests.DAEMONSET / "hub-from-nodes", into=controller_manifests.render())
+    (policy,) = [obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"]
+    assert policy["podSelector"] == controller_manifests.one("NetworkPolicy")["spec"]["podSelector"]
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "hub"}], [{"port": "metrics"}]]
+    assert all(rule["from"] for rule in policy["ingress"]), "a rule without `from` lets everybody in"
+    agents = manifests.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    (selected,) = [peer["podSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"] if "podSelector" in peer]
+    assert selected.items() <= agents.items()
 
 
 def variables_of(directory: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from controller.certificates import making
 from controller.certificates.plan import Periods
+from controller.hub.caps import Caps
 from controller.hub.identity import Identities
 from controller.hub.metrics import HubMetrics
 from controller.hub.ports import Identity, Session
@@ -125,7 +126,9 @@ class Agent:
 class Rig:
     """Everything of one test. ``pods`` says where each pod is bound."""
 
-    def __init__(self, *, rules: Rules | None = None, options: HubOptions | None = None) -> None:
+    def __init__(
+        self, *, rules: Rules | None = None, options: HubOptions | None = None, caps: Caps | None = None
+    ) -> None:
         self.engine = Engine()
         self.tokens = Tokens()
         self.pods: dict[PodUid, NodeName] = {PodUid("uid-1"): NodeName("node-1"), PodUid("uid-2"): NodeName("node-2")}
@@ -137,6 +140,7 @@ class Rig:
             identities=Identities(self.tokens),
             metrics=HubMetrics(self.registry),
             rules=rules,
+            caps=caps,
         )
         self.hub = Hub(self.service, options=options or HubOptions(address="127.0.0.1:0"))
         self._stack = contextlib.AsyncExitStack()

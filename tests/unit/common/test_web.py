@@ -1,0 +1,186 @@
+"""/metrics, /healthz and /readyz answer, whoever holds connections to them and however he asks."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily
+
+from common import web
+from common.parts import Parts, PartState, PartStatus
+from common.web import ListenError, Patience, WebServer
+
+SECONDS = 60.0
+_ANYWHERE = ("127.0.0.1", 0)
+
+
+class Rig:
+    """A server, its parts and its metrics. It waits for ever unless a test says otherwise."""
+
+    def __init__(self, *, patience: Patience | None = None, probes_only: bool = False) -> None:
+        self.parts = Parts(show=lambda *_: None)
+        self.registry = CollectorRegistry()
+        self.server = WebServer(
+            address=_ANYWHERE,
+            parts=self.parts,
+            registry=None if probes_only else self.registry,
+            patience=patience or Patience(request=1e6, answer=1e6),
+        )
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Ask as kubelet and Prometheus do."""
+        timeout = aiohttp.ClientTimeout(total=SECONDS)
+        async with (
+            aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
+            session.get(f"http://127.0.0.1:{self.server.port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def said(self, request: bytes) -> bytes:
+        """Send bytes, and return what comes back until the server closes."""
+        async with self.connected() as (reader, writer):
+            writer.write(request)
+            return await rest(reader)
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Return what comes until the end."""
+    read = b""
+    async with asyncio.timeout(SECONDS):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(4096):
+                read += data
+    return read
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    async with rig.server:
+        yield rig
+
+
+async def test_pages_tell_what_they_are_for(rig: Rig) -> None:
+    Counter("things", "Things.", registry=rig.registry).inc(3)
+    report = rig.parts.reporter("hub")
+    assert await rig.get("/healthz") == (200, "ok\n")
+    assert (await rig.get("/readyz"))[0] == 503
+    report(PartStatus(PartState.READY))
+    status, body = await rig.get("/readyz?verbose")
+    assert (status, json.loads(body)["ready"]) == (200, True)
+    assert "things_total 3.0" in (await rig.get("/metrics"))[1]
+    assert (await rig.get("/elsewhere"))[0] == 404
+
+
+async def test_half_requests_keep_nobody_out_for_however_long(rig: Rig) -> None:
+    async with contextlib.AsyncExitStack() as opened:
+        readers = []
+        for _ in range(100):
+            reader, writer = await opened.enter_async_context(rig.connected())
+            writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
+            readers.append(reader)
+        assert await rig.get("/healthz") == (200, "ok\n")
+        assert len(rig.server._open) <= web._MOST
+        assert await rest(readers[0]) == b"", "the oldest were closed"
+
+
+async def test_a_request_must_come_in_time() -> None:
+    rig = Rig(patience=Patience(request=0.05, answer=60))
+    async with rig.server, rig.connected() as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_who_does_not_take_an_answer_is_closed() -> None:
+    rig = Rig(patience=Patience(request=60, answer=0.05))
+    for number in range(1000):
+        Gauge(f"long_{number}", "x" * 20_000, registry=rig.registry)
+    async with rig.server, rig.connected() as (reader, writer):
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            await reader.readline()
+            while rig.server._open:  # noqa: ASYNC110 - it is told by no event
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000, b"431"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /healthz\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x00\xff\r\n\r\n", b"400"),
+        (b"HEAD /healthz HTTP/1.0\r\n\r\n", b"200"),
+    ],
+    ids=["head too long", "method", "no version", "tls", "head"],
+)
+async def test_any_request_gets_an_answer_and_its_end(rig: Rig, request_bytes: bytes, status: bytes) -> None:
+    answer = await rig.said(request_bytes)
+    assert answer == b"" or answer.split(b" ")[1] == status, "what is not read to its end may be reset"
+    assert await rig.get("/healthz") == (200, "ok\n")
+
+
+async def test_a_page_that_fails_is_an_error_of_its_own(rig: Rig) -> None:
+    Gauge("broken", "Broken.", registry=rig.registry).set_function(lambda: 1 / 0)
+    assert (await rig.get("/metrics"))[0] == 500
+    assert await rig.get("/healthz") == (200, "ok\n")
+
+
+async def test_probes_have_no_metrics() -> None:
+    rig = Rig(probes_only=True)
+    async with rig.server:
+        assert await rig.get("/healthz") == (200, "ok\n")
+        assert (await rig.get("/metrics"))[0] == 404
+
+
+async def test_probes_are_served_beside_all_pages(unused_tcp_port: int) -> None:
+    parts, registry = Parts(show=lambda *_: None), CollectorRegistry()
+    async with web.serving(metrics=_ANYWHERE, probes=("127.0.0.1", unused_tcp_port), parts=parts, registry=registry):
+        _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_port_that_is_taken_is_named_with_its_setting(rig: Rig) -> None:
+    taken = ("127.0.0.1", rig.server.port)
+    with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:.*choose another --probes-address"):
+        async with web.serving(metrics=_ANYWHERE, probes=taken, parts=rig.parts, registry=rig.registry):
+            pass
+
+
+def test_metrics_are_not_made_more_often_than_they_may_cost() -> None:
+    class Slow:
+        """Takes two seconds of the test's clock for each look."""
+
+        looks = 0
+
+        def collect(self) -> list[GaugeMetricFamily]:
+            nonlocal now
+            now += 2.0
+            self.looks += 1
+            return [GaugeMetricFamily("looks", "Looks.", value=self.looks)]
+
+    now = 100.0
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(slow := Slow())
+    slow.looks, now = 0, 100.0
+    page = web.MetricsPage(registry, clock=lambda: now)
+    assert b"looks 1.0" in page().body
+    now += 19.9
+    assert b"looks 1.0" in page().body
+    now += 0.1
+    assert b"looks 2.0" in page().body

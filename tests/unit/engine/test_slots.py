@@ -1,0 +1,264 @@
+"""Slots go from namespace to namespace, and who waits for something else has none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from agent.actuator import turns
+from agent.engine.slots import Slots
+from tests.unit.actuator.conftest import POD
+from tests.unit.engine.test_restarts import World, rig, world
+
+__all__ = ["rig", "world"]
+
+SECONDS = 60.0
+
+
+class Node:
+    """Restarts that go on when a test says so, in the order in which they were let go."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = Slots(count)
+        self.at_work: list[str] = []
+        self._says: dict[str, asyncio.Queue[str]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def restart(self, name: str, *, namespace: str = "a") -> None:
+        self._says[name] = asyncio.Queue()
+        self._tasks[name] = asyncio.create_task(self._restart(name, namespace))
+        await settled()
+
+    async def say(self, name: str, what: str) -> None:
+        """Have a restart ``wait`` for something else, go ``on``, or come to its ``end``."""
+        self._says[name].put_nowait(what)
+        await settled()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await settled()
+
+    async def over(self) -> None:
+        """End all restarts."""
+        for task in self._tasks.values():
+            task.cancel()
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _restart(self, name: str, namespace: str) -> None:
+        async with self.slots.turn(namespace):
+            while True:
+                self.at_work.append(name)
+                try:
+                    if await self._says[name].get() == "end":
+                        return
+                finally:
+                    self.at_work.remove(name)
+                async with turns.waiting():
+                    assert await self._says[name].get() == "on"
+
+
+NodeOf = Callable[[int], Node]
+
+
+@pytest.fixture
+async def node_of() -> AsyncIterator[NodeOf]:
+    """Make a node with so many slots."""
+    made: list[Node] = []
+
+    def make(count: int) -> Node:
+        made.append(Node(count))
+        return made[-1]
+
+    yield make
+    for node in made:
+        await node.over()
+        assert not node.slots.is_full("a")
+
+
+async def settled() -> None:
+    """Let everybody go as far as he can: nothing here waits for the world."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_only_so_many_are_at_work_and_who_came_first_goes_first(node_of: NodeOf) -> None:
+    node = node_of(2)
+    for name in ("one", "two", "three", "four"):
+        await node.restart(name)
+    assert node.at_work == ["one", "two"]
+    await node.say("two", "end")
+    assert node.at_work == ["one", "three"]
+    await node.say("one", "end")
+    assert node.at_work == ["three", "four"]
+
+
+async def test_who_waits_has_no_slot_and_gets_one_again_before_those_who_have_not_begun(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("graceful", "quick", "later"):
+        await node.restart(name)
+    await node.say("graceful", "wait")
+    assert node.at_work == ["quick"]
+    await node.say("graceful", "on")
+    assert node.at_work == ["quick"]
+    await node.say("quick", "end")
+    assert node.at_work == ["graceful"]
+    await node.say("graceful", "end")
+    assert node.at_work == ["later"]
+
+
+async def test_however_many_wait_they_stop_nobody(node_of: NodeOf) -> None:
+    node = node_of(2)
+    for number in range(50):
+        await node.restart(f"patient-{number}")
+        await node.say(f"patient-{number}", "wait")
+    await node.restart("quick")
+    assert node.at_work == ["quick"]
+
+
+async def test_namespaces_take_turns(node_of: NodeOf) -> None:
+    node = node_of(1)
+    await node.restart("a-0", namespace="a")
+    for number in range(1, 4):
+        await node.restart(f"a-{number}", namespace="a")
+    await node.restart("b-1", namespace="b")
+    await node.restart("b-2", namespace="b")
+    await node.restart("c-1", namespace="c")
+    order = []
+    for _ in range(7):
+        (name,) = node.at_work
+        order.append(name)
+        await node.say(name, "end")
+    assert order == ["a-0", "a-1", "b-1", "c-1", "a-2", "b-2", "a-3"]
+
+
+async def test_one_namespace_never_has_all_slots_of_a_node(node_of: NodeOf) -> None:
+    node = node_of(8)
+    for number in range(9):
+        await node.restart(f"a-{number}", namespace="a")
+    assert len(node.at_work) == 7
+    await node.restart("b-1", namespace="b")
+    assert node.at_work[-1] == "b-1"
+    await node.say("a-0", "end")
+    assert len(node.at_work) == 8
+
+
+async def test_who_is_cancelled_while_he_waits_leaves_no_trace(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("one", "two", "three"):
+        await node.restart(name)
+    await node.cancel("two")
+    await node.say("one", "wait")
+    assert node.at_work == ["three"]
+    await node.say("one", "on")
+    await node.cancel("one")
+    await node.say("three", "end")
+    await node.restart("four")
+    assert node.at_work == ["four"]
+    await node.over()
+    assert not node.slots.is_full("a")
+
+
+async def test_a_slot_that_came_too_late_for_who_was_cancelled_goes_on_to_the_next(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("one", "two", "three"):
+        await node.restart(name)
+    node._says["one"].put_nowait("end")
+    for _ in range(20):
+        if not node.at_work:  # its slot is on its way to the second, who has not heard of it yet
+            break
+        await asyncio.sleep(0)
+    node._tasks["two"].cancel()
+    await settled()
+    assert node.at_work == ["three"]
+
+
+async def test_parts_of_one_restart_wait_only_when_all_do() -> None:
+    slots, seen = Slots(1), []
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def part(until: asyncio.Event) -> None:
+        async with turns.waiting():
+            await until.wait()
+        seen.append(slots.is_full("a"))
+
+    async def restart() -> None:
+        async with slots.turn("a"):
+            await turns.side_by_side(part(first), part(second), _working(seen, slots))
+            seen.append(slots.is_full("a"))
+
+    running = asyncio.create_task(restart())
+    await settled()
+    assert seen == [True], "the third part was at work"
+    assert not slots.is_full("a"), "all that is left of it waits"
+    first.set()
+    await settled()
+    assert not slots.is_full("a")
+    second.set()
+    async with asyncio.timeout(SECONDS):
+        await running
+    assert seen == [True, True, True, True]
+    assert not slots.is_full("a")
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_a_part_that_fails_takes_no_slot_with_it(failing: int) -> None:
+    slots = Slots(1)
+    ending = asyncio.Event()
+
+    async def part(number: int) -> None:
+        if number == failing:
+            raise ZeroDivisionError
+        async with turns.waiting():
+            await ending.wait()
+
+    async def restart() -> None:
+        async with slots.turn("a"):
+            with pytest.raises(ZeroDivisionError):
+                await turns.side_by_side(part(0), part(1))
+            async with turns.waiting():
+                ending.set()
+                await settled()
+
+    async with asyncio.timeout(SECONDS):
+        await restart()
+    await settled()
+    assert not slots.is_full("a")
+
+
+async def test_without_a_turn_waiting_is_nothing() -> None:
+    async with turns.waiting():
+        pass
+    assert await turns.side_by_side(_one(), _one()) == [1, 1]
+
+
+async def test_a_pod_with_a_long_grace_period_holds_no_slot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping, ended = asyncio.Event(), asyncio.Event()
+    stop: Callable[..., Awaitable[None]] = world.pod.rig.cri.stop_container
+
+    async def slow_to_end(container_id: str, *, grace: float) -> None:
+        if grace:
+            stopping.set()
+            await ended.wait()
+        await stop(container_id, grace=0)
+
+    monkeypatch.setattr(world.pod.rig.cri, "stop_container", slow_to_end)
+    restarts = world.restarts
+    restarts._slots = Slots(1)
+    restart = asyncio.create_task(world.ask(**{"grace-period": "5s"}))
+    async with asyncio.timeout(SECONDS):
+        await stopping.wait()
+        async with restarts._slots.turn(POD.namespace):
+            pass
+        ended.set()
+        condition = await restart
+    assert condition.message.endswith("; verified")
+    assert not restarts._slots.is_full(POD.namespace)
+
+
+async def _working(seen: list[bool], slots: Slots) -> None:
+    seen.append(slots.is_full("a"))
+
+
+async def _one() -> int:
+    return 1
