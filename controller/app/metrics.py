@@ -83,6 +83,11 @@ class Metrics:
             "Gangs that could not be decided about, and rounds that could not go on, for a defect of ours: must be 0.",
             registry=registry,
         )
+        self.bare_members = Gauge(
+            "kubemend_members_not_kept",
+            "Members of which so much is written down that only who they are is kept: their gangs are left alone.",
+            registry=registry,
+        )
         self.stragglers = Gauge(
             "kubemend_gang_stragglers",
             "Members that are persistently far below their gang's median.",

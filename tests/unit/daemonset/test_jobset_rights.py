@@ -75,9 +75,14 @@ class Recorder(client.KubeClient):
             return {"metadata": {"namespace": target.namespace, "name": target.name, "uid": "another"}}
         raise errors.AlreadyExistsError(f"cannot {target}")
 
-    async def watch(
-        self, path: str, *, params: client.Params | None = None, resource_version: str = ""
-    ) -> AsyncGenerator[watching.WatchEvent, None]:
+    async def pages(
+        self, path: str, *, project: client.Project, **options: Any
+    ) -> AsyncGenerator[client.Listing, None]:
+        target = paths.describe("GET", path)
+        self._note(target)
+        yield client.Listing([*map(project, self._items.get(target.resource, []))], "1")
+
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
         target = paths.describe("GET", path, watch=True)
         self._note(target)
         self.watched.add(target.resource)
