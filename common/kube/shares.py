@@ -4,6 +4,7 @@ Whoever may write into a namespace decides how much stands there; what is kept o
 other namespace short. Of what is too much a bare form is kept: who it is, and that nothing may be decided about it.
 """
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -62,7 +63,7 @@ class Shares(Generic[T]):
         if self._bounds is None:
             return value
         self.drop(uid)
-        kept = _Kept(namespace, weight(value), is_bare=False)
+        kept = _Kept(namespace, weight(value, enough=self._bounds.one), is_bare=False)
         if self._fits(kept):
             self._held[namespace] = self._held.get(namespace, 0) + kept.weight
             self._kept[uid] = kept
@@ -90,13 +91,13 @@ class Shares(Generic[T]):
         return kept.weight <= self._bounds.one and held + kept.weight <= self._bounds.namespace
 
 
-def weight(value: Any) -> int:
+def weight(value: Any, *, enough: float = math.inf) -> int:
     """Return about how many bytes a value has in memory, with all that is in it; what is the same object counts once.
 
-    Keys of JSON that occur again and again are one object each.
+    Keys of JSON that occur again and again are one object each. What has more than ``enough`` is not looked at further.
     """
     total, left, seen = 0, [value], set[int]()
-    while left:
+    while left and total <= enough:
         each = left.pop()
         if id(each) in seen:
             continue
