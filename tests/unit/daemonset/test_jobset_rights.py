@@ -64,6 +64,7 @@ class Recorder(client.KubeClient):
         super().__init__(kubeconfig=None, deadlines=client.Deadlines())
         self.asked: set[Right] = set()
         self.watched: set[str] = set()
+        self.by_metadata: set[str] = set()
         self._items = items
 
     async def _call(self, request: Request, *, attempts: int = 4) -> Json:
@@ -80,6 +81,8 @@ class Recorder(client.KubeClient):
     ) -> AsyncGenerator[client.Listing, None]:
         target = paths.describe("GET", path)
         self._note(target)
+        if options.get("metadata_only"):
+            self.by_metadata.add(target.resource)
         yield client.Listing([*map(project, self._items.get(target.resource, []))], "1")
 
     async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
