@@ -110,13 +110,9 @@ class KubeClient:
         """Delete an object; ``options`` is a ``DeleteOptions`` body (grace, preconditions)."""
         return await self._call(Request("DELETE", path, body=options))
 
-    async def list(self, path: str, *, params: Params | None = None) -> Listing:
-        """Return the objects of a collection in their most recent state."""
-        answer = await self._call(Request("GET", path, params=dict(params or {})))
-        return Listing(
-            items=[*(answer.get("items") or ())],
-            resource_version=str((answer.get("metadata") or {}).get("resourceVersion", "")),
-        )
+    async def list(self, path: str, *, params: Params | None = None, project: Project = lambda obj: obj) -> Listing:
+        """Return the objects of a collection in their most recent state; ``project`` says what is kept of each."""
+        return await self._page(Request("GET", path, params=dict(params or {})), project)
 
     async def pages(
         self,

@@ -64,26 +64,18 @@ class Recorder(client.KubeClient):
         super().__init__(kubeconfig=None, deadlines=client.Deadlines())
         self.asked: set[Right] = set()
         self.watched: set[str] = set()
-        self.by_metadata: set[str] = set()
         self._items = items
 
     async def _call(self, request: Request, *, attempts: int = 4) -> Json:
         target = request.target
         self._note(target)
-        if target.verb == "list":
-            return {"metadata": {"resourceVersion": "1"}, "items": self._items.get(target.resource, [])}
         if target.verb == "get":
             return {"metadata": {"namespace": target.namespace, "name": target.name, "uid": "another"}}
         raise errors.AlreadyExistsError(f"cannot {target}")
 
-    async def pages(
-        self, path: str, *, project: client.Project, **options: Any
-    ) -> AsyncGenerator[client.Listing, None]:
-        target = paths.describe("GET", path)
-        self._note(target)
-        if options.get("metadata_only"):
-            self.by_metadata.add(target.resource)
-        yield client.Listing([*map(project, self._items.get(target.resource, []))], "1")
+    async def _page(self, request: Request, project: client.Project) -> client.Listing:
+        self._note(request.target)
+        return client.Listing([*map(project, self._items.get(request.target.resource, []))], "1")
 
     async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
         target = paths.describe("GET", path, watch=True)
