@@ -146,6 +146,7 @@ async def _run_parts(
         api=api,
         node_name=settings.node_name,
         report=parts.reporter("kubernetes-api", also=lambda status: _listed(status, plugins)),
+        bare=metrics.bare_pods.set,
     )
     reporting = Reporting.of(settings, api=api, pods=pods, metrics=metrics, parts=parts)
     holders = GpuHolders(cache=allocations, driver=driver)

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -14,17 +14,13 @@ import grpc.aio
 from agent.cri import answers, errors
 from agent.cri.answers import Capabilities, ContainerInfo, ExecResult, RuntimeVersion
 from agent.cri.listings import Listings
+from agent.cri.remembering import Remembered
 from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId, SandboxView
 from agent.restart import options
 from common import grpcio
 from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _ENDS_KNOWN = 4096  # containers; where there is no event stream the news of an end comes seconds later
-_SANDBOXES_KNOWN = 256
-_RUNNING_KNOWN = 256
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +52,8 @@ class CriClient:
         self._channel = grpcio.unix_channel(socket)
         self._stub = api_pb2_grpc.RuntimeServiceStub(self._channel)
         self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
-        self._running: collections.OrderedDict[ContainerId, ContainerInfo] = collections.OrderedDict()
-        self._sandbox_configs: collections.OrderedDict[SandboxId, Mapping[str, Any]] = collections.OrderedDict()
+        self._running: Remembered[ContainerId, ContainerInfo] = Remembered()
+        self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
 
     async def __aenter__(self) -> Self:
@@ -124,18 +120,19 @@ class CriClient:
     async def info_of(self, view: ContainerView) -> ContainerInfo:
         """Return everything about a container that has just been listed. Raises as ``container_info`` does.
 
-        What is told of it does not change while it runs, and so is asked for once until it is forgotten.
+        What is told of it does not change while it runs, and so is asked for once until it is forgotten; what is very
+        large is asked for each time.
         """
         if view.state is ContainerState.RUNNING and (known := self._running.get(view.id)) is not None:
             return known
         info = await self.container_info(view.id)
         if info.state is ContainerState.RUNNING:
-            _remember(self._running, view.id, info, most=_RUNNING_KNOWN)
+            self._running.put(view.id, info)
         return info
 
     def forget(self, container_id: ContainerId) -> None:
         """Forget what is known of a container that runs no more."""
-        self._running.pop(container_id, None)
+        self._running.forget(container_id)
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
         """Return the sandbox's config as the runtime's JSON has it, or None when it hides it. Raises NotFound.
@@ -152,7 +149,7 @@ class CriClient:
         config = answers.verbose_info(answer.info, endpoint=self.endpoint).get("config")
         if not isinstance(config, dict):
             return None
-        _remember(self._sandbox_configs, sandbox_id, config, most=_SANDBOXES_KNOWN)
+        self._sandbox_configs.put(sandbox_id, config)
         return config
 
     async def create_container(
@@ -223,7 +220,9 @@ class CriClient:
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
 
     def _note_end(self, container_id: ContainerId) -> None:
-        _remember(self._ended, container_id, None, most=_ENDS_KNOWN)
+        self._ended[container_id] = None
+        while len(self._ended) > _ENDS_KNOWN:
+            self._ended.popitem(last=False)
 
     async def _status(self, container_id: ContainerId) -> api_pb2.ContainerStatusResponse:
         request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
@@ -272,10 +271,3 @@ def _gone_is_done() -> Iterator[None]:
 def _whole_seconds(seconds: float) -> int:
     """Return what CRI can be given: a journal may hold more than its int64 does, infinity too (``json``)."""
     return math.ceil(min(options.LONGEST_GRACE, seconds))
-
-
-def _remember(known: "collections.OrderedDict[_Key, _Value]", key: _Key, value: _Value, *, most: int) -> None:
-    """Remember the latest, and no more than so many."""
-    known[key] = value
-    while len(known) > most:
-        known.popitem(last=False)

@@ -118,6 +118,11 @@ class Metrics:
             ["result"],
             registry=registry,
         )
+        self.bare_pods = Gauge(
+            "kubemend_pods_not_kept",
+            "Pods of which so much is written down that only who they are is kept: they cannot be restarted.",
+            registry=registry,
+        )
         self.announcements = Counter(
             "kubemend_announcements",
             "What was to be told in Kubernetes Events, by what became of it.",

@@ -30,7 +30,9 @@ class Api(Protocol):
     """The two reads that are needed (``common.kube.client.KubeClient``)."""
 
     async def get(self, path: str) -> dict[str, Any]: ...
-    async def list(self, path: str, *, params: dict[str, str] | None = None) -> Any: ...
+    async def list(
+        self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
+    ) -> Any: ...
 
 
 class Pods(Protocol):
@@ -145,11 +147,12 @@ class OwnerLookup:
             return admission.OwnerFacts(job_restarts_left=limit)
         if not counting:
             return None
-        pods = await self._api.list(
-            paths.collection("pods", namespace=namespace),
-            params={"labelSelector": f"{gangs.JOB_NAME}={name}"},
-        )
         with _understanding("the pods of its Job"):
+            pods = await self._api.list(
+                paths.collection("pods", namespace=namespace),
+                params={"labelSelector": f"{gangs.JOB_NAME}={name}"},
+                project=_status_alone,
+            )
             left = limit - failed - sum(_restarts(item) for item in pods.items)
             count = sum(item.get("status", {}).get("phase") not in PHASES_OVER for item in pods.items)
         return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))
@@ -178,6 +181,11 @@ def _understanding(what: str) -> Iterator[None]:
 def _matters(pod: PodView) -> bool:
     """Whether anything has to be asked at all."""
     return admission.counting_job(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
+
+
+def _status_alone(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod without what is large in it: a Job can have thousands."""
+    return {"status": pod.get("status", {})}
 
 
 def _restarts(pod: dict[str, Any]) -> int:

@@ -1,6 +1,11 @@
-"""From a pod object of the API to a ``PodView``. Pure; fields that are missing mean what the API says they mean."""
+"""From a pod object of the API to a ``PodView``. Pure; fields that are missing mean what the API says they mean.
+
+The view has the fields that are used, and nothing else: most of a pod's bytes are its environment, its volumes and
+others' annotations.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,23 +27,34 @@ from agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
+from agent.restart import admission, options
 from agent.sources import allocated_resources
+from common import gangs
 
 Object = Mapping[str, Any]
 
-_BULKY: Final = "kubectl.kubernetes.io/last-applied-configuration"  # a copy of the whole pod, of no use to us
+MOST_OF_A_POD: Final = 256 * 1024
+"""Bytes that are kept of one pod: some thousand are usual. Hooks and names of containers are what can be long."""
+MOST_OF_A_NAMESPACE: Final = 32 * 2**20
+_LONGEST_ANNOTATION: Final = 1001
+"""Characters that are kept: one more than are accepted, so that what is refused for its length is refused still."""
+_TOO_MUCH: Final = (
+    f"(not kept: the pod has more than {MOST_OF_A_POD >> 10} KiB of hooks, labels and annotations, or "
+    f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
+)
+_OF_OTHERS: Final = (admission.MIRROR_ANNOTATION, admission.CONFIG_SOURCE_ANNOTATION)
+_OF_GANGS: Final = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_INDEX)
 
 
 def pod_view(obj: Object) -> PodView:
     """Return the view of a v1 Pod. Raises KeyError or ValueError when it is none (no name, no UID, a foreign enum)."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _BULKY}
     return PodView(
         ref=PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"])),
         phase=status.get("phase", "Pending"),
         restart_policy=RestartPolicy(spec.get("restartPolicy", "Always")),
         containers=tuple(_containers(spec, status)),
-        annotations=MappingProxyType(annotations),
+        annotations=MappingProxyType(dict(_annotations(metadata.get("annotations") or {}))),
         labels=MappingProxyType(dict(metadata.get("labels") or {})),
         owner=_owner(metadata),
         deleting="deletionTimestamp" in metadata,
@@ -48,6 +64,26 @@ def pod_view(obj: Object) -> PodView:
         conditions=tuple(conditions.ours(status)),
         resource_health=allocated_resources.read(status),
     )
+
+
+def bare(pod: PodView) -> PodView:
+    """Return what is kept of a pod of which there is too much: who it is, and that it cannot be restarted."""
+    of_others = {key: text for key, text in pod.annotations.items() if key in _OF_OTHERS}
+    return replace(
+        pod,
+        containers=(),
+        annotations=MappingProxyType({**of_others, options.RESTART: _TOO_MUCH}),
+        labels=MappingProxyType({key: text for key, text in pod.labels.items() if key in _OF_GANGS}),
+        owner=None,
+        resource_health=(),
+    )
+
+
+def _annotations(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield those that mean something here."""
+    for key, text in given.items():
+        if key.startswith(options.PREFIX) or key in _OF_OTHERS:
+            yield key, text[:_LONGEST_ANNOTATION]
 
 
 def _containers(spec: Object, status: Object) -> Iterator[ContainerSpec]:

@@ -14,7 +14,7 @@ import structlog
 from agent.model.workloads import PodRef, PodUid, PodView
 from agent.sources import pod_objects
 from common import aio
-from common.kube import client, errors, mirror, paths
+from common.kube import client, errors, mirror, paths, shares
 from common.parts import PartStatus
 
 log = structlog.get_logger(__name__)
@@ -24,7 +24,8 @@ PodChangeKind = mirror.ChangeKind
 
 _ALL_AT_ONCE: Final = 0
 """A node has few pods. With a limit, many servers would read every pod of the cluster from etcd instead of the node's
-from their cache (kubernetes/kubernetes#132132), for each agent that lists again after an outage."""
+from their cache (kubernetes/kubernetes#132132), for each agent that lists again after an outage. Here one pod is held
+at a time, however long the list (``common.kube.listing``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class PodWatch:
         node_name: str,
         report: Callable[[PartStatus], None],
         backoff: aio.Backoff | None = None,
+        bare: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """``bare`` hears of how many pods no more is kept than who they are (``pod_objects.bare``)."""
         self._api = api
         self._mirror: mirror.Mirror[PodView] = mirror.Mirror(
             api=api,
@@ -55,6 +58,12 @@ class PodWatch:
             report=report,
             page=_ALL_AT_ONCE,
             backoff=backoff,
+            bounds=shares.Bounds(
+                bare=pod_objects.bare,
+                one=pod_objects.MOST_OF_A_POD,
+                namespace=pod_objects.MOST_OF_A_NAMESPACE,
+                told=bare,
+            ),
         )
 
     @property

@@ -6,22 +6,27 @@ The client connects when it is first used, so a kubeconfig or a server that appe
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
 import aiohttp
 import structlog
 import tenacity
 
-from common.kube import errors, nesting, paths, transport, watching
+from common.kube import errors, listing, nesting, paths, transport, watching
 from common.kube.transport import Body, Json, Request
 
 log = structlog.get_logger(__name__)
 
 Params = Mapping[str, str | int | bool]
+Project = Callable[[Json], Any]
+"""What is kept of an object; it is called as the object comes in, which is forgotten then."""
+
+_AS_METADATA: Final = "application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
 
 
 class Patch(enum.Enum):
@@ -34,10 +39,11 @@ class Patch(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list's items, and the version from which a watch continues it."""
+    """A list's items (what was kept of them), and the version from which a watch continues it."""
 
-    items: list[Json]
+    items: list[Any]
     resource_version: str
+    continued: str = ""  # by what token the next page is asked for; empty where this is the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +110,56 @@ class KubeClient:
         """Delete an object; ``options`` is a ``DeleteOptions`` body (grace, preconditions)."""
         return await self._call(Request("DELETE", path, body=options))
 
-    async def list(self, path: str, *, params: Params | None = None) -> Listing:
-        """Return the objects of a collection in their most recent state."""
-        answer = await self._call(Request("GET", path, params=dict(params or {})))
-        return Listing(
-            items=[*(answer.get("items") or ())],
-            resource_version=str((answer.get("metadata") or {}).get("resourceVersion", "")),
-        )
+    async def list(self, path: str, *, params: Params | None = None, project: Project = lambda obj: obj) -> Listing:
+        """Return the objects of a collection in their most recent state; ``project`` says what is kept of each."""
+        return await self._page(Request("GET", path, params=dict(params or {})), project)
 
     async def pages(
-        self, path: str, *, params: Params | None = None, limit: int = 500
+        self,
+        path: str,
+        *,
+        params: Params | None = None,
+        limit: int = 500,
+        project: Project = lambda obj: obj,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[Listing, None]:
         """Yield the objects of a collection ``limit`` at a time, all as they were when the first page was read.
 
-        So neither side holds thousands of objects at once. Raises GoneError when that state is forgotten on the way.
+        So the server does not hold thousands of objects at once. Here one is held at a time, of which ``project`` says
+        what is kept; ``limit`` 0 means all in one page. ``metadata_only``: objects have nothing but their metadata.
+        Each page has ``Deadlines.call`` to begin with, and again after each bit of it that has come.
+
+        Raises GoneError when that state is forgotten on the way.
         """
         continued: dict[str, str] = {}
         while True:
-            answer = await self._call(Request("GET", path, params={**(params or {}), "limit": limit, **continued}))
-            metadata = answer.get("metadata") or {}
-            yield Listing([*(answer.get("items") or ())], resource_version=str(metadata.get("resourceVersion", "")))
-            if not metadata.get("continue"):
+            request = Request(
+                "GET",
+                path,
+                params={**(params or {}), "limit": limit, **continued},
+                accept=_AS_METADATA.format(kind="PartialObjectMetadataList") if metadata_only else transport.JSON,
+            )
+            page = await self._page(request, project)
+            yield page
+            if not page.continued:
                 return
-            continued = {"continue": metadata["continue"]}
+            continued = {"continue": page.continued}
 
     async def watch(
-        self, path: str, *, params: Params | None = None, resource_version: str = ""
+        self,
+        path: str,
+        *,
+        params: Params | None = None,
+        resource_version: str = "",
+        project: Project = lambda obj: obj,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[watching.WatchEvent, None]:
         """Yield what happens to a collection after ``resource_version``, bookmarks included.
 
         Ends when the server ends it or has been silent for too long (a dead connection looks like that): watch again
         from the last event's version. Raises GoneError when that version is too old, ApiUnavailableError when the
-        connection breaks. Close it (``contextlib.aclosing``) when leaving early.
+        connection breaks. Close it (``contextlib.aclosing``) when leaving early. ``project``, ``metadata_only``: as for
+        ``pages``; a bookmark is not projected.
         """
         request = Request(
             "GET",
@@ -148,20 +172,17 @@ class KubeClient:
                 "resourceVersion": resource_version,
             },
             watch=True,
+            accept=_AS_METADATA.format(kind="PartialObjectMetadata") if metadata_only else transport.JSON,
         )
         async with self._deadline(request.target):
             response = await self._transport.send(request)
+        splitter = watching.LineSplitter(longest=listing.LONGEST)
         try:
-            async for line in self._lines(response, request.target):
-                yield self._event(line, request.target)
+            while chunk := await self._chunk(response, request.target):
+                for event in self._events(splitter, chunk, request.target, project):
+                    yield event
         finally:
             _hang_up(response)
-
-    async def _lines(self, response: aiohttp.ClientResponse, target: paths.Target) -> AsyncIterator[bytes]:
-        splitter = watching.LineSplitter()
-        while chunk := await self._chunk(response, target):
-            for line in splitter.feed(chunk):
-                yield line
 
     async def _chunk(self, response: aiohttp.ClientResponse, target: paths.Target) -> bytes:
         """Return what came next, or nothing at the end; a silence that is too long is an end too."""
@@ -174,30 +195,50 @@ class KubeClient:
                 return b""
             raise self._transport.unreachable(target, error) from error
 
-    def _event(self, line: bytes, target: paths.Target) -> watching.WatchEvent:
+    def _events(
+        self, splitter: watching.LineSplitter, chunk: bytes, target: paths.Target, project: Project
+    ) -> Iterator[watching.WatchEvent]:
+        """Yield the events that a chunk completes; no object is held any longer than ``project`` looks at it."""
         try:
-            event = watching.parse(line)
-        except ValueError as error:
+            for event in map(watching.parse, splitter.feed(chunk), itertools.repeat(project)):
+                if isinstance(event, watching.WatchFailure):
+                    server = self._transport.server
+                    raise errors.from_status(target, server=server, status=event.code, answer=event.status)
+                yield event
+        except watching.NoEventError as error:
             raise self._transport.unreachable(target, error) from error
-        if isinstance(event, watching.WatchFailure):
-            raise errors.from_status(target, server=self._transport.server, status=event.code, answer=event.status)
-        return event
+
+    async def _page(self, request: Request, project: Project) -> Listing:
+        """Return what is kept of the items of a list, or of one page of it."""
+        async with self._deadline(request.target):
+            response: aiohttp.ClientResponse = await _retrying(4)(self._transport.send, request)
+        splitter, kept = listing.ListSplitter(), []
+        try:
+            while True:
+                async with self._deadline(request.target):
+                    chunk = await response.content.readany()
+                kept += map(project, splitter.feed(chunk) if chunk else splitter.end())
+                if not chunk:
+                    metadata = splitter.metadata
+                    return Listing(
+                        items=kept,
+                        resource_version=str(metadata.get("resourceVersion", "")),
+                        continued=str(metadata.get("continue") or ""),
+                    )
+        except (aiohttp.ClientError, OSError, listing.NoListError) as error:
+            raise self._transport.unreachable(request.target, error) from error
+        finally:
+            response.close()  # of one that was read to its end the connection is kept
 
     async def _call(self, request: Request, *, attempts: int = 4) -> Json:
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_worth_another_try),
-            wait=_wait,
-            stop=tenacity.stop_after_attempt(attempts),
-            reraise=True,
-        )
         async with self._deadline(request.target):
-            answer: Json = await retrying(self._exchange, request)
+            answer: Json = await _retrying(attempts)(self._exchange, request)
             return answer
 
     async def _exchange(self, request: Request) -> Json:
         response = await self._transport.send(request)
         try:
-            answer = nesting.loads(await response.read())
+            answer = nesting.loads(await transport.read(response, at_most=listing.LONGEST))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._transport.unreachable(request.target, error) from error
         if not isinstance(answer, dict):
@@ -217,6 +258,15 @@ class KubeClient:
 
 
 _WAIT = tenacity.wait_exponential_jitter(multiplier=0.1, jitter=0.1, max=2.0)
+
+
+def _retrying(attempts: int) -> tenacity.AsyncRetrying:
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception(_worth_another_try),
+        wait=_wait,
+        stop=tenacity.stop_after_attempt(attempts),
+        reraise=True,
+    )
 
 
 def _worth_another_try(error: BaseException) -> bool:

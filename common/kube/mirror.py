@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from common import aio, contained
-from common.kube import client, errors, watching
+from common.kube import client, errors, shares, watching
 from common.kube.transport import Json
 from common.parts import PartState, PartStatus
 
@@ -44,6 +44,14 @@ class Change(Generic[T]):
     value: T
 
 
+@dataclass(frozen=True, slots=True)
+class _Read(Generic[T]):
+    """What was read of an object; ``value`` None: it does not belong here, or is not understood."""
+
+    uid: str
+    value: T | None
+
+
 class Mirror(Generic[T]):
     """Keeps the view. ``run`` does the work; everything else can be asked at any time."""
 
@@ -57,11 +65,15 @@ class Mirror(Generic[T]):
         params: client.Params | None = None,
         page: int = 500,
         backoff: aio.Backoff | None = None,
+        bounds: shares.Bounds[T] | None = None,
+        metadata_only: bool = False,
     ) -> None:
         """Create it for the collection at ``path``, narrowed by ``params`` (selectors), listed ``page`` at a time.
 
         ``page`` 0: all at once. ``reduce`` returns what to keep of an object, or None for one that does not belong
-        here. It may raise what is in NOT_UNDERSTOOD: that is logged, and what was known of the object stays.
+        here. It is asked as each object comes in, none is held longer; ``metadata_only``: it gets no more than that. It
+        may raise what is in NOT_UNDERSTOOD: that is logged, and what was known of the object stays. ``bounds`` is
+        for what anybody can fill.
         """
         self._api = api
         self._path = path
@@ -70,7 +82,11 @@ class Mirror(Generic[T]):
         self._report = report
         self._page = page
         self._backoff = backoff or aio.Backoff(first=0.2, limit=10.0)
+        self._bounds = bounds
+        self._metadata_only = metadata_only
         self._items: dict[str, T] = {}
+        self._shares: shares.Shares[T] = shares.Shares(bounds)
+        self._crowded: set[str] = set()  # namespaces of which it has been told
         self._listeners: list[Callable[[Change[T]], None]] = []
         self._synced = asyncio.Event()
 
@@ -102,7 +118,10 @@ class Mirror(Generic[T]):
             self._synced.clear()
 
     async def _follow(self) -> None:
-        """List, then watch until something goes wrong. A watch that ends in peace goes on where it was."""
+        """List, then watch until something goes wrong. A watch that ends in peace goes on where it was.
+
+        Unless there is room now for what was too much before: then it is listed again.
+        """
         try:
             version = await self._list()
             self._synced.set()
@@ -110,6 +129,8 @@ class Mirror(Generic[T]):
             log.info("mirror.synced", path=self._path, items=len(self._items), resource_version=version)
             while True:
                 before, version = version, await self._watch_from(version)
+                if self._shares.has_room:
+                    return
                 if version == before:  # a server or proxy may end each watch at once, and must not be hammered
                     await self._backoff.wait()
         except errors.GoneError:
@@ -122,21 +143,34 @@ class Mirror(Generic[T]):
         """Take a new list; what it lacks has gone while nobody looked. Returns its version."""
         version = ""
         listed: dict[str, T] = {}
-        async with contextlib.aclosing(self._api.pages(self._path, params=self._params, limit=self._page)) as pages:
+        anew: shares.Shares[T] = shares.Shares(self._bounds)
+        pages = self._api.pages(
+            self._path,
+            params=self._params,
+            limit=self._page,
+            project=lambda obj: self._read(obj, anew),
+            metadata_only=self._metadata_only,
+        )
+        async with contextlib.aclosing(pages):
             async for page in pages:
                 version = page.resource_version
-                for obj in page.items:
-                    uid, value = self._reduced_alone(obj)
-                    if value is not None:
-                        listed[uid] = value
+                listed |= {read.uid: read.value for read in page.items if read.value is not None}
+        self._shares = anew
         for uid in self._items.keys() - listed.keys():
             self._drop(uid)
         for uid, value in listed.items():
             self._put(uid, value)
+        self._tell_of_bare()
         return version
 
     async def _watch_from(self, version: str) -> str:
-        events = self._api.watch(self._path, params=self._params, resource_version=version)
+        events = self._api.watch(
+            self._path,
+            params=self._params,
+            resource_version=version,
+            project=lambda obj: self._read(obj, self._shares),
+            metadata_only=self._metadata_only,
+        )
         async with contextlib.aclosing(events):
             async for event in events:
                 self._backoff.reset()
@@ -146,29 +180,50 @@ class Mirror(Generic[T]):
         return version
 
     def _take(self, event: watching.WatchEvent) -> None:
-        uid, value = self._reduced_alone(event.object)
-        if event.type is watching.EventType.DELETED or value is None:
-            self._drop(uid, last=value)
+        read: _Read[T] = event.object
+        if event.type is watching.EventType.DELETED or read.value is None:
+            self._drop(read.uid, last=read.value)
         else:
-            self._put(uid, value)
+            self._put(read.uid, read.value)
+        self._tell_of_bare()
 
-    def _reduced(self, obj: Json) -> tuple[str, T | None]:
+    def _read(self, obj: Json, room: shares.Shares[T]) -> _Read[T]:
         """Return an object's UID and what to keep of it."""
-        uid = ""  # nothing is known of an object without one
+        uid, namespace = "", ""  # nothing is known of an object without a UID
         try:
             uid = str(obj["metadata"]["uid"])
-            return uid, self._reduce(obj)
+            namespace = str(obj["metadata"].get("namespace", ""))
+            value = self._items.get(uid)  # it stays when a defect of ours keeps the object from being read
+            with contained.within(contained.Part.OBJECT, f"{self._path} {uid}", passing=NOT_UNDERSTOOD):
+                value = self._reduce(obj)
         except NOT_UNDERSTOOD as error:
             name = (obj.get("metadata") or {}).get("name", "?")
             log.warning("mirror.not_understood", path=self._path, name=name, error=repr(error))
-            return uid, self._items.get(uid)
+            value = self._items.get(uid)
+        if value is None:
+            room.drop(uid)
+            return _Read(uid, None)
+        fitting = room.fit(uid, value, namespace=namespace)
+        if room.is_bare(uid):
+            self._note_crowded(namespace)
+        before = self._items.get(uid)
+        return _Read(uid, before if before is not None and before == fitting else fitting)  # one of two that are alike
 
-    def _reduced_alone(self, obj: Json) -> tuple[str, T | None]:
-        """Whatever else the reading of one object raises is a defect of ours, and ends nothing but that."""
-        uid = str((obj.get("metadata") or {}).get("uid", ""))
-        with contained.within(contained.Part.OBJECT, f"{self._path} {uid}"):
-            return self._reduced(obj)
-        return uid, self._items.get(uid)
+    def _note_crowded(self, namespace: str) -> None:
+        """Log once of each namespace that not all of it is kept."""
+        if namespace not in self._crowded and self._bounds is not None:
+            self._crowded.add(namespace)
+            log.warning(
+                "mirror.too_much",
+                path=self._path,
+                namespace=namespace,
+                object_bytes=self._bounds.one,
+                namespace_bytes=self._bounds.namespace,
+            )
+
+    def _tell_of_bare(self) -> None:
+        if self._bounds is not None:
+            self._bounds.told(self._shares.bare)
 
     def _put(self, uid: str, value: T) -> None:
         before = self._items.get(uid)
@@ -179,6 +234,7 @@ class Mirror(Generic[T]):
             self._tell(Change(ChangeKind.CHANGED, uid, value))
 
     def _drop(self, uid: str, *, last: T | None = None) -> None:
+        self._shares.drop(uid)
         before = self._items.pop(uid, None)
         if before is not None:
             self._tell(Change(ChangeKind.GONE, uid, before if last is None else last))

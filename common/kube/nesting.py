@@ -13,6 +13,7 @@ MOST: Final = 200
 """Levels that are always read; what is nested deeper may be null. Nothing of Kubernetes has more than some dozen."""
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+_TOKEN_OF_TEXT: Final = re.compile(_TOKEN.pattern.decode(), re.DOTALL)
 
 
 def loads(text: bytes) -> Any:
@@ -21,6 +22,20 @@ def loads(text: bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         return json.loads(b"".join(_shallow(text)))
+
+
+def end(text: str, begin: int) -> int | None:
+    """Return where the list or object ends that begins there; None when the text ends before it."""
+    depth = 0
+    for token in _TOKEN_OF_TEXT.finditer(text, begin):
+        match token[0]:
+            case "[" | "{":
+                depth += 1
+            case "]" | "}":
+                depth -= 1
+        if depth == 0:
+            return token.end()
+    return None
 
 
 def _shallow(text: bytes) -> Iterator[bytes]:

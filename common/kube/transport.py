@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -13,8 +13,11 @@ from common.kube import config, errors, paths
 Json = dict[str, Any]
 Body = Json | list[Json]
 
+JSON: Final = "application/json"
 REACH = "is the API server up, and reachable from here?"
 """The mend for every kind of silence."""
+
+_LONGEST_FAILURE: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,9 @@ class Request:
     path: str
     params: dict[str, str | int | bool] = field(default_factory=dict)
     body: Body | None = None
-    content_type: str = "application/json"
+    content_type: str = JSON
     watch: bool = False
+    accept: str = JSON
 
     @property
     def target(self) -> paths.Target:
@@ -87,7 +91,8 @@ class Transport:
                 request.method,
                 session.configuration.host + request.path_and_query,
                 headers={
-                    "Accept": "application/json",
+                    "Accept": request.accept,
+                    "Accept-Encoding": "identity",  # what is squeezed to nothing would come out as megabytes at once
                     "Content-Type": request.content_type,
                     "User-Agent": "kubemend",
                     **await config.credentials(session.configuration),
@@ -102,7 +107,7 @@ class Transport:
 
     async def _failure(self, response: aiohttp.ClientResponse, target: paths.Target) -> errors.KubeError:
         try:
-            body = await response.text()
+            body = (await read(response, at_most=_LONGEST_FAILURE)).decode(errors="replace")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return self.unreachable(target, error)
         return errors.from_response(
@@ -124,3 +129,16 @@ class Transport:
         if self._session is stale:
             self._session = None
             await stale.close()
+
+
+async def read(response: aiohttp.ClientResponse, *, at_most: int) -> bytes:
+    """Return the whole body of an answer. Raises ValueError for one that has more bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while chunk := await response.content.readany():
+        parts.append(chunk)
+        size += len(chunk)
+        if size > at_most:
+            response.close()
+            raise ValueError(f"the answer has more than {at_most} bytes")
+    return b"".join(parts)

@@ -1,7 +1,7 @@
 """The watch protocol, apart from its transport: one JSON object per line, in chunks of any size. Pure."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,20 @@ class EventType(enum.Enum):
     BOOKMARK = "BOOKMARK"
 
 
+class NoEventError(ValueError):
+    """What came is no watch event."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One event. ``object`` is the whole object; a BOOKMARK's holds only ``metadata.resourceVersion``."""
+    """One event. ``object`` is what was kept of the object; that of a BOOKMARK holds nothing but its version.
+
+    ``resource_version`` is the version from which a watch can be resumed after this event.
+    """
 
     type: EventType
-    object: dict[str, Any]
-
-    @property
-    def resource_version(self) -> str:
-        """The version from which a watch can be resumed after this event."""
-        return str(self.object.get("metadata", {}).get("resourceVersion", ""))
+    object: Any
+    resource_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +44,49 @@ class WatchFailure:
 class LineSplitter:
     """Cuts a byte stream into lines, whatever the chunks; a line may be as long as an object (over 1 MB)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, longest: int) -> None:
+        """``longest``: bytes that a line may have."""
+        self._longest = longest
         self._rest: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that the chunk completes, without their end; empty lines are left out."""
+        """Yield the lines that the chunk completes, without their end; empty lines are left out.
+
+        Raises NoEventError for a line that is too long.
+        """
         *complete, rest = chunk.split(b"\n")
         for part in complete:
-            line = b"".join((*self._rest, part))
-            self._rest.clear()
-            if line.strip():
-                yield line
+            self._add(part)
+            yield from self._line()
         if rest:
-            self._rest.append(rest)
+            self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        self._rest.append(part)
+        self._size += len(part)
+        if self._size > self._longest:
+            raise NoEventError(f"a line has more than {self._longest} bytes")
+
+    def _line(self) -> Iterator[bytes]:
+        line = b"".join(self._rest)
+        self._rest.clear()
+        self._size = 0
+        if line.strip():
+            yield line
 
 
-def parse(line: bytes) -> WatchEvent | WatchFailure:
-    """Parse one line of a watch. Raises ValueError when it is not a watch event."""
-    match nesting.loads(line):
-        case {"type": "ERROR", "object": dict(status)}:
-            return WatchFailure(code=int(status.get("code", 500)), status=status)
-        case {"type": str(kind), "object": dict(body)}:
-            return WatchEvent(type=EventType(kind), object=body)
-    raise ValueError("not a watch event: lacks type and object")
+def parse(line: bytes, project: Callable[[dict[str, Any]], Any] = lambda obj: obj) -> WatchEvent | WatchFailure:
+    """Parse one line of a watch; ``project`` says what is kept of its object. Raises NoEventError."""
+    try:
+        event = nesting.loads(line)
+        match event:
+            case {"type": "ERROR", "object": dict(status)}:
+                return WatchFailure(code=int(status.get("code", 500)), status=status)
+            case {"type": str(kind), "object": dict(body)}:
+                type_, version = EventType(kind), str(body.get("metadata", {}).get("resourceVersion", ""))
+            case _:
+                raise NoEventError("not a watch event: lacks type and object")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NoEventError(str(error)) from error
+    return WatchEvent(type_, body if type_ is EventType.BOOKMARK else project(body), version)

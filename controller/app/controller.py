@@ -53,7 +53,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     parts = Parts(show=metrics.show_part)
     now = steady_clock()
     relay = Relay()
-    members = Members(api=api, report=parts.reporter("members"))
+    members = Members(api=api, report=parts.reporter("members"), bare=metrics.bare_members.set)
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
     tracing = traces.wanted(os.environ, metrics=metrics, about=_about(settings))

@@ -80,6 +80,11 @@ class Metrics:
             "Rounds that were begun before their Restart object could be written.",
             registry=registry,
         )
+        self.bare_members = Gauge(
+            "kubemend_members_not_kept",
+            "Members of which so much is written down that only who they are is kept: their gangs are left alone.",
+            registry=registry,
+        )
         self.stragglers = Gauge(
             "kubemend_gang_stragglers",
             "Members that are persistently far below their gang's median.",

@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +13,16 @@ from controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, 
 PREFIX: Final = "kubemend.io/"
 RESTART: Final = PREFIX + "restart"
 IN_PLACE: Final = "InPlace"
+
+MOST_OF_A_MEMBER: Final = 64 * 1024
+"""Bytes that are kept of one member; about a thousand are usual."""
+MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+_LONGEST_ANNOTATION: Final = 1001
+"""Characters that are kept: one more than are accepted, so that what is refused for its length is refused still."""
+_TOO_MUCH: Final = (
+    f"(not kept: the pod has more than {MOST_OF_A_MEMBER >> 10} KiB of such annotations, or those of its namespace "
+    f"{MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
+)
 
 _NODE = "Node"
 """The kind that owns a mirror pod: its file on the node brings it back, whatever is deleted here."""
@@ -43,6 +54,11 @@ def member(pod: Mapping[str, Any]) -> Member | None:
         annotations=_ours(meta.get("annotations") or {}),
         created_at=_created_at(meta.get("creationTimestamp")),
     )
+
+
+def bare(member: Member) -> Member:
+    """Return what is kept of a member of which there is too much: who it is, and that its gang cannot be restarted."""
+    return replace(member, annotations=MappingProxyType({RESTART: _TOO_MUCH}), owner=None)
 
 
 def opted_in(member: Member, *, namespaces: frozenset[str] = frozenset()) -> bool:
@@ -92,7 +108,9 @@ def _owner(references: Iterable[Mapping[str, Any]]) -> Owner | None:
 
 
 def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    return MappingProxyType({name: text for name, text in annotations.items() if name.startswith(PREFIX)})
+    return MappingProxyType(
+        {name: text[:_LONGEST_ANNOTATION] for name, text in annotations.items() if name.startswith(PREFIX)}
+    )
 
 
 def _created_at(text: str | None) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from common import aio, contained, joint_part
-from common.kube import client, errors, mirror, paths
+from common.kube import client, errors, mirror, paths, shares
 from common.parts import PartState, PartStatus
 from controller.jobset import naming
 from controller.jobset.placement import choosing, marks, reading
@@ -28,7 +28,11 @@ _REST: Final = 10.0
 """Times as long as a choice takes, nothing is chosen after it: with 50,000 pods it takes 0.2 s, and rounds wait."""
 _IDLE_SECONDS: Final = 60.0
 _PARALLEL: Final = 16
-_OF_JOBSETS: Final = {"labelSelector": naming.JOB_KEY}
+_OF_JOBSETS: Final = {
+    "labelSelector": naming.JOB_KEY,
+    "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",  # what is over holds no domain, and seeks none
+}
+_BOUNDS: Final = shares.Bounds(reading.bare, one=64 * 1024, namespace=64 * 2**20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,7 @@ class _Board:
         self._news = news
         part = joint_part.JointPart(report)
         self._pods: mirror.Mirror[Pod] = mirror.Mirror(
-            api=api, path=paths.PODS, reduce=reading.pod, report=part.reporter(), params=_OF_JOBSETS
+            api=api, path=paths.PODS, reduce=reading.pod, report=part.reporter(), params=_OF_JOBSETS, bounds=_BOUNDS
         )
         self._nodes: mirror.Mirror[Node] = mirror.Mirror(
             api=api, path=paths.NODES, reduce=reading.node, report=part.reporter(), page=_NODES_PAGE

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from common import aio, joint_part
-from common.kube import client, errors, mirror, paths
+from common.kube import client, errors, mirror, paths, shares
 from common.parts import PartState, PartStatus
 from controller.jobset import naming, reading
 from controller.jobset.model import ChildJob, JobSet
@@ -28,6 +28,7 @@ JOBS: Final = paths.collection("jobs", group="batch")
 SERVICES: Final = paths.collection("services")
 CLAIMS: Final = paths.collection("persistentvolumeclaims")
 
+_PAGE: Final = 500
 _OF_JOBSETS: Final = {"labelSelector": naming.JOBSET_NAME}
 _NOT_DEFINED: Final = PartStatus(
     PartState.IDLE, "there is no resource jobsets.jobset.x-k8s.io here", "kubectl apply -k daemonset/jobset"
@@ -58,13 +59,14 @@ class Views:
         self._backoff = backoff
         part = joint_part.JointPart(report)
 
-        def watch(path: str, reduce: Callable[[Any], Any], *, all_of_them: bool = False) -> mirror.Mirror[Any]:
-            params = {} if all_of_them else _OF_JOBSETS
+        def watch(path: str, reduce: Callable[[Any], Any], **options: Any) -> mirror.Mirror[Any]:
+            known = {"params": _OF_JOBSETS, **options}
             return mirror.Mirror(
-                api=api, path=path, reduce=reduce, report=part.reporter(), params=params, backoff=backoff()
+                api=api, path=path, reduce=reduce, report=part.reporter(), backoff=backoff(), page=_PAGE, **known
             )
 
-        jobsets = watch(JOBSETS, seen.jobset, all_of_them=True)
+        bounds = shares.Bounds(seen.bare, one=seen.MOST_OF_A_JOBSET, namespace=seen.MOST_OF_A_NAMESPACE)
+        jobsets = watch(JOBSETS, seen.jobset, params={}, bounds=bounds)
         jobs = watch(JOBS, self._owned)
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._others: set[str] = set()
@@ -76,8 +78,8 @@ class Views:
         self._owned_jobs: Newest[Owned] = Newest(
             jobs, version=lambda each: each.job.resource_version, changed=self._job_changed
         )
-        self._services = Names(watch(SERVICES, names.named), gone=self._child_gone)
-        self._claims = Names(watch(CLAIMS, names.named), gone=self._child_gone)
+        self._services = Names(watch(SERVICES, names.named, metadata_only=True), gone=self._child_gone)
+        self._claims = Names(watch(CLAIMS, names.named, metadata_only=True), gone=self._child_gone)
         self._watches |= {"services": self._services.watch, "claims": self._claims.watch}
         self._known = asyncio.Event()
         self._stand_by()

@@ -14,7 +14,7 @@ import structlog
 
 from common import aio, contained, gangs, joint_part
 from common.gangs import GangKey
-from common.kube import client, errors, mirror, paths
+from common.kube import client, errors, mirror, paths, shares
 from common.parts import PartStatus
 from controller.gangs import members
 from controller.model.members import Member, NodeName, PodUid
@@ -63,10 +63,25 @@ class Members:
         report: Callable[[PartStatus], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
         parallel: int = 8,
+        bare: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Create it; ``parallel`` is how many pods are asked about at once when it is not clear what became of them."""
+        """Create it; ``parallel`` is how many pods are asked about at once when it is not clear what became of them.
+
+        ``bare`` hears of how many members no more is kept than who they are (``members.bare``).
+        """
         self._api = api
         part = joint_part.JointPart(report)
+        not_kept = dict.fromkeys(SELECTORS, 0)
+
+        def bounds(selector: str) -> shares.Bounds[Member]:
+            def told(count: int) -> None:
+                not_kept[selector] = count
+                bare(sum(not_kept.values()))
+
+            return shares.Bounds(
+                members.bare, one=members.MOST_OF_A_MEMBER, namespace=members.MOST_OF_A_NAMESPACE, told=told
+            )
+
         self._slots = asyncio.Semaphore(parallel)
         self._backoff = backoff
         self._watches = [
@@ -77,6 +92,7 @@ class Members:
                 reduce=members.member,
                 report=part.reporter(),
                 backoff=backoff(),
+                bounds=bounds(selector),
             )
             for selector in SELECTORS
         ]

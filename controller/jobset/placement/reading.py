@@ -1,6 +1,7 @@
 """Pods and nodes out of objects of the API, reduced to what placement needs. Pure."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -39,6 +40,12 @@ def pod(obj: Json) -> Pod | None:
         needs=_needs(spec) if marks.GATE in gates else Needs(selector=_selector(spec)),
         resource_version=meta.get("resourceVersion", ""),
     )
+
+
+def bare(pod: Pod) -> Pod:
+    """Return what is kept of a pod that asks for too much: where it is. It goes on waiting behind its gate."""
+    domain = tuple(each for each in pod.needs.selector if each[0] == pod.topology)
+    return replace(pod, gates=(), needs=Needs(selector=domain))
 
 
 def node(obj: Json) -> Node:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import kmock
 from aiohttp import web
 
-from hack.devnode.api import errors, faults, selectors, watches
+from hack.devnode.api import errors, faults, metadata, selectors, watches
 from hack.devnode.api.operations import Operations, Place
 from hack.devnode.api.registry import Registry, Resource
 from hack.devnode.api.store import Store
@@ -150,7 +150,8 @@ class Handler:
                 return _json(self.operations.get(place))
             case "GET", False:
                 limit, token = int(query.get("limit") or 0), query.get("continue", "")
-                return _json(self.operations.list(place, _selector(place, query), limit=limit, token=token))
+                listing = self.operations.list(place, _selector(place, query), limit=limit, token=token)
+                return _json(metadata.listing(listing) if metadata.wanted(request.headers) else listing)
             case "POST", _ if not place.name or place.subresource in ("token", "binding"):
                 return _json(self._post(place, body), status=http.HTTPStatus.CREATED)
             case "PUT", True:
@@ -189,6 +190,7 @@ class Handler:
             bookmarks=query.get("allowWatchBookmarks") in ("1", "true"),
             timeout=float(query.get("timeoutSeconds") or 1800),
             bookmark_period=self._bookmark_period,
+            shown=metadata.of if metadata.wanted(request.headers) else lambda obj: obj,
         )
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()

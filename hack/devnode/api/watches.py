@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,16 @@ class Selection:
 
 
 async def stream(
-    store: Store, selection: Selection, *, since: str, bookmarks: bool, timeout: float, bookmark_period: float
+    store: Store,
+    selection: Selection,
+    *,
+    since: str,
+    bookmarks: bool,
+    timeout: float,
+    bookmark_period: float,
+    shown: Callable[[Object], Object] = lambda obj: obj,
 ) -> AsyncIterator[bytes]:
-    """Yield the lines of a watch until ``timeout`` seconds are over.
+    """Yield the lines of a watch until ``timeout`` seconds are over. ``shown`` is what they show of an object.
 
     ``since`` "" or "0" begins with the present state, as ADDED events. A version that is too old ends the watch at
     once with an ERROR event of code 410. Bookmarks come every ``bookmark_period`` seconds, and last.
@@ -48,7 +55,7 @@ async def stream(
             version = store.version
             for obj in store.select(selection.place.resource, namespace=selection.place.namespace):
                 if selection.matches(obj) and selection.place.name in ("", obj["metadata"]["name"]):
-                    yield _line({"type": "ADDED", "object": obj})
+                    yield _line({"type": "ADDED", "object": shown(obj)})
         else:
             version = int(since)
         loop = asyncio.get_running_loop()
@@ -57,7 +64,7 @@ async def stream(
             for change in store.after(version):
                 version = change.version
                 if (event := selection.event(change)) is not None:
-                    yield _line(event)
+                    yield _line({**event, "object": shown(event["object"])})
             try:
                 async with asyncio.timeout(min(left, bookmark_period)):
                     await store.wait(version)

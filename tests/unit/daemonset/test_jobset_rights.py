@@ -69,15 +69,15 @@ class Recorder(client.KubeClient):
     async def _call(self, request: Request, *, attempts: int = 4) -> Json:
         target = request.target
         self._note(target)
-        if target.verb == "list":
-            return {"metadata": {"resourceVersion": "1"}, "items": self._items.get(target.resource, [])}
         if target.verb == "get":
             return {"metadata": {"namespace": target.namespace, "name": target.name, "uid": "another"}}
         raise errors.AlreadyExistsError(f"cannot {target}")
 
-    async def watch(
-        self, path: str, *, params: client.Params | None = None, resource_version: str = ""
-    ) -> AsyncGenerator[watching.WatchEvent, None]:
+    async def _page(self, request: Request, project: client.Project) -> client.Listing:
+        self._note(request.target)
+        return client.Listing([*map(project, self._items.get(request.target.resource, []))], "1")
+
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
         target = paths.describe("GET", path, watch=True)
         self._note(target)
         self.watched.add(target.resource)

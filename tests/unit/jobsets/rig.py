@@ -82,10 +82,8 @@ class Client(client.KubeClient):
         self.late[path] = asyncio.Event()
         return self.late[path]
 
-    async def watch(
-        self, path: str, *, params: client.Params | None = None, resource_version: str = ""
-    ) -> AsyncGenerator[watching.WatchEvent, None]:
-        events = super().watch(path, params=params, resource_version=resource_version)
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
+        events = super().watch(path, **options)
         async with contextlib.aclosing(events):
             async for event in events:
                 if path in self.late:

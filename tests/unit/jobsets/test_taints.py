@@ -28,7 +28,7 @@ class Nodes(client.KubeClient):
         self.asked: Counter[str] = Counter()
         self.patched: Counter[str] = Counter()
 
-    async def list(self, path: str, *, params: client.Params | None = None) -> client.Listing:
+    async def list(self, path: str, *, params: client.Params | None = None, **_: Any) -> client.Listing:
         await asyncio.sleep(0)
         name = str((params or {})["fieldSelector"]).removeprefix("metadata.name=")
         self.asked[name] += 1

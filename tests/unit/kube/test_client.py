@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -142,4 +143,88 @@ async def test_objects_larger_than_any_buffer_pass_a_watch(server: standin.Stand
     await api.create(pods, {"metadata": {"name": "a", "annotations": annotations}, "spec": {}})
     events = api.watch(paths.PODS)
     assert (await anext(events)).object["metadata"]["annotations"] == annotations
+    await events.aclose()
+
+
+async def test_of_a_long_list_a_few_items_are_there_at_a_time(tmp_path: Path) -> None:
+    async def long(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        writer.write(b'{"metadata": {"resourceVersion": "7"}, "items": [')
+        for number in range(50):
+            writer.write(b'{"metadata": {"name": "%d"}, "spec": "%s"},' % (number, b"x" * 1_000_000))
+            await writer.drain()
+        writer.write(b'{"metadata": {"name": "50"}}]}')
+        await writer.drain()
+
+    async with _against(tmp_path, long, client.Deadlines(call=60.0)) as api:
+        tracemalloc.start()
+        try:
+            [page] = [page async for page in api.pages(paths.PODS, project=lambda obj: obj["metadata"]["name"])]
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert page == client.Listing([*map(str, range(51))], resource_version="7")
+    assert most < 20_000_000
+
+
+@pytest.mark.parametrize("body", [b"nonsense", b"[1]", b'{"items": [{}', b'{"metadata": {}, "items": [{"a": '])
+async def test_a_list_that_is_none_or_breaks_off_is_an_unavailable_server(tmp_path: Path, body: bytes) -> None:
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
+        await writer.drain()
+
+    async with _against(tmp_path, odd, client.Deadlines()) as api:
+        with pytest.raises(errors.ApiUnavailableError):
+            await anext(api.pages(paths.PODS))
+
+
+async def test_a_list_that_stops_in_the_middle_is_given_up(tmp_path: Path) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b'{"items": [{')
+        await reader.read()  # until the client leaves
+
+    async with _against(tmp_path, mute, client.Deadlines(call=0.2)) as api:
+        with pytest.raises(errors.ApiUnavailableError, match="no answer within"):
+            await anext(api.pages(paths.PODS))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_without_end_is_not_kept_for_ever(tmp_path: Path, status: int) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d So\r\nConnection: close\r\n\r\n" % status)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(b'"' + b"x" * 1_000_000)
+                await writer.drain()
+
+    async with _against(tmp_path, endless, client.Deadlines(call=60.0)) as api:
+        with pytest.raises(errors.ApiUnavailableError, match="more than"):
+            await api.create(paths.PODS, {})
+
+
+async def test_nothing_is_asked_for_that_would_swell_when_it_is_unpacked(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def ear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+
+    async with _against(tmp_path, ear, client.Deadlines()) as api:
+        await api.get("/version")
+    assert b"accept-encoding: identity\r\n" in heads[0].lower()
+
+
+async def test_metadata_can_be_all_that_is_asked_for(server: standin.StandIn, api: client.KubeClient) -> None:
+    pods = paths.collection("pods", namespace="default")
+    await api.create(pods, {"metadata": {"name": "a"}, "spec": {"nodeName": "n"}})
+    [page] = [page async for page in api.pages(pods, metadata_only=True)]
+    assert [(each["metadata"]["name"], "spec" in each) for each in page.items] == [("a", False)]
+    events = api.watch(pods, metadata_only=True)
+    event = await anext(events)
+    assert (event.object["metadata"]["name"], "spec" in event.object) == ("a", False)
     await events.aclose()

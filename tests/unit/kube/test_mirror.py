@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from common import aio
-from common.kube import client, mirror, paths
+from common.kube import client, mirror, paths, shares, watching
 from common.kube.transport import Json
 from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
@@ -204,8 +205,8 @@ class EndsAtOnce:
         self.watches = 0
         self._items = items
 
-    async def pages(self, _: str, **__: object) -> AsyncIterator[client.Listing]:
-        yield client.Listing([*self._items], "1")
+    async def pages(self, _: str, *, project: client.Project, **__: object) -> AsyncIterator[client.Listing]:
+        yield client.Listing([*map(project, self._items)], "1")
 
     async def watch(self, _: str, **__: object) -> AsyncIterator[object]:
         self.watches += 1
@@ -290,3 +291,100 @@ async def test_a_listener_that_fails_at_one_object_hears_of_the_next_as_do_the_o
         await bench.until(lambda: ("appeared", "b: red") in bench.told)
     assert ("appeared", "a: red") in bench.told
     assert heard == ["a: red", "b: red"]
+
+
+def heavy(name: str, *, bytes_: int = 900, namespace: str = "a") -> Json:
+    return {"metadata": {"name": name, "uid": name, "namespace": namespace}, "spec": "x" * bytes_}
+
+
+class Written:
+    """A server whose collection is what a test writes, listed anew after each watch."""
+
+    def __init__(self, *items: Json) -> None:
+        self.items = list(items)
+        self.events: asyncio.Queue[watching.WatchEvent | None] = asyncio.Queue()
+        self.lists = 0
+
+    async def pages(self, _: str, *, project: client.Project, **__: object) -> AsyncIterator[client.Listing]:
+        self.lists += 1
+        yield client.Listing([*map(project, self.items)], "1")
+
+    async def watch(self, _: str, *, project: client.Project, **__: object) -> AsyncIterator[watching.WatchEvent]:
+        while (event := await self.events.get()) is not None:
+            yield watching.WatchEvent(event.type, project(event.object), "2")
+
+
+class Bounded:
+    """A mirror that keeps 1000 bytes of an object and 3000 of a namespace, of the rest ``bare``."""
+
+    def __init__(self, server: Written) -> None:
+        self.server = server
+        self.told: list[int] = []
+        self._news = asyncio.Event()
+        api: Any = server
+        self.mirror: mirror.Mirror[str] = mirror.Mirror(
+            api=api,
+            path=PODS,
+            reduce=lambda obj: str(obj["spec"]),
+            report=lambda _: None,
+            backoff=aio.Backoff(first=0.01, limit=0.01),
+            bounds=shares.Bounds(bare=lambda _: "bare", one=1000, namespace=3000, told=self._tell),
+        )
+
+    def _tell(self, count: int) -> None:
+        self.told.append(count)
+        self._news.set()
+
+    async def until(self, predicate: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not predicate():
+                self._news.clear()
+                await self._news.wait()
+
+    def whole(self) -> set[str]:
+        return {uid for uid, value in self.mirror.items().items() if value != "bare"}
+
+    def send(self, kind: watching.EventType, obj: Json) -> None:
+        self.server.events.put_nowait(watching.WatchEvent(kind, obj))
+
+
+@pytest.fixture
+async def bounded() -> AsyncIterator[Bounded]:
+    items = [heavy(str(number)) for number in range(5)]
+    found = Bounded(Written(heavy("huge", bytes_=5000), *items, heavy("other", namespace="b")))
+    task = asyncio.create_task(found.mirror.run())
+    try:
+        await found.until(lambda: found.mirror.synced)
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_of_one_object_and_of_one_namespace_only_so_much_is_kept(bounded: Bounded) -> None:
+    assert bounded.whole() == {"0", "1", "2", "other"}
+    assert bounded.mirror.items().keys() == {"0", "1", "2", "3", "4", "huge", "other"}
+    assert bounded.told[-1] == 3
+    bounded.send(watching.EventType.MODIFIED, heavy("other", bytes_=5000, namespace="b"))
+    await bounded.until(lambda: bounded.told[-1] == 4)
+    assert bounded.whole() == {"0", "1", "2"}
+
+
+async def test_it_is_logged_once_of_each_namespace() -> None:
+    found = Bounded(Written(*(heavy(str(number), bytes_=2000) for number in range(3)), heavy("b", namespace="b")))
+    with capture_logs() as logs:
+        task = asyncio.create_task(found.mirror.run())
+        await found.until(lambda: found.mirror.synced)
+        task.cancel()
+    assert [line["namespace"] for line in logs if line["event"] == "mirror.too_much"] == ["a"]
+
+
+async def test_what_was_too_much_is_kept_whole_once_there_is_room(bounded: Bounded) -> None:
+    bounded.server.items = [heavy("1"), heavy("3")]
+    for gone in ("0", "2"):
+        bounded.send(watching.EventType.DELETED, heavy(gone))
+    bounded.server.events.put_nowait(None)  # the watch ends in peace
+    await bounded.until(lambda: bounded.told[-1] == 0)
+    assert bounded.whole() == {"1", "3"}
+    assert bounded.server.lists == 2

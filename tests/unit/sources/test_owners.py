@@ -1,7 +1,7 @@
 """What owners make of restarts: asked when nobody waits, known beforehand where a gang does."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,12 +43,15 @@ class Api:
         answer: dict[str, Any] = self.answers.get(path, {"spec": {"backoffLimit": self.limit}})
         return answer
 
-    async def list(self, path: str, *, params: dict[str, str] | None = None) -> Listing:
+    async def list(
+        self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
+    ) -> Listing:
         self.listed.append(params)
         if self.items is not None:
-            return Listing([*self.items])
+            return Listing([*map(project, self.items)])
         statuses = [{"containerStatuses": [{"restartCount": count}]} for count in self.counts]
-        return Listing([{"status": {"phase": "Running", **status}} for status in statuses])
+        pods = [{"status": {"phase": "Running", **status}, "spec": "large"} for status in statuses]
+        return Listing([*map(project, pods)])
 
 
 def member(**changes: Any) -> PodView:

@@ -23,8 +23,9 @@ from agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
+from agent.restart import options
 from agent.sources import pod_objects
-from common.kube import mirror
+from common.kube import mirror, shares
 
 RULES: dict[str, Any] = {
     "restartPolicyRules": [
@@ -220,3 +221,107 @@ def test_a_pod_with_anything_anywhere_is_read_or_not_understood(place: tuple[str
     at[place[-1]] = other
     with contextlib.suppress(*mirror.NOT_UNDERSTOOD):
         assert isinstance(pod_objects.pod_view(pod), PodView)
+
+
+USED_OF_A_CONTAINER = {
+    "name", "restartPolicy", "restartPolicyRules", "lifecycle", "startupProbe", "ports",
+}  # fmt: skip
+
+
+def test_these_fields_of_a_pod_are_used_and_no_others() -> None:
+    """What is not named here may be as large as it likes: it is forgotten as the pod comes in."""
+    asked = Asked()
+    pod_objects.pod_view(asked.about(FULL))
+    assert asked.fields == {
+        *("metadata", "metadata.namespace", "metadata.name", "metadata.uid", "metadata.annotations", "metadata.labels"),
+        *("metadata.ownerReferences", "metadata.resourceVersion", "metadata.deletionTimestamp"),
+        *("spec", "spec.restartPolicy", "spec.nodeName", "spec.initContainers", "spec.containers"),
+        *(f"spec.{kind}[].{field}" for kind in ("initContainers", "containers") for field in USED_OF_A_CONTAINER),
+        *("status", "status.phase", "status.podIP", "status.conditions", "status.containerStatuses"),
+        *("status.initContainerStatuses",),
+        *(
+            f"status.containerStatuses[].{field}"
+            for field in ("name", "containerID", "restartCount", "state", "started", "allocatedResourcesStatus")
+        ),
+    }
+
+
+FULL: dict[str, Any] = {
+    "metadata": {"namespace": "a", "name": "b", "uid": "c", "managedFields": [{"x": "y"}]},
+    "spec": {
+        "containers": [{"name": "m", "env": [{"name": "A"}], "lifecycle": {"preStop": {"httpGet": {"port": "web"}}}}],
+        "initContainers": [{"name": "i", "args": ["x"], "lifecycle": {"preStop": {"httpGet": {"port": "web"}}}}],
+        "volumes": [{"name": "v"}],
+    },
+    "status": {"containerStatuses": [{"name": "m", "image": "x"}]},
+}
+
+
+class Asked:
+    """Objects that note which of their fields they are asked for; ``[]`` stands for any item of a list."""
+
+    def __init__(self) -> None:
+        self.fields: set[str] = set()
+
+    def about(self, obj: Any, path: str = "") -> Any:
+        if isinstance(obj, list):
+            return [self.about(each, f"{path}[]") for each in obj]
+        return Noting(self, obj, path) if isinstance(obj, dict) and path.count(".") < 2 else obj
+
+
+class Noting(dict[str, Any]):
+    def __init__(self, asked: Asked, obj: dict[str, Any], path: str) -> None:
+        super().__init__({key: asked.about(value, f"{path}.{key}".lstrip(".")) for key, value in obj.items()})
+        self._asked, self._path = asked, path
+
+    def _note(self, key: object) -> None:
+        self._asked.fields.add(f"{self._path}.{key}".lstrip("."))
+
+    def __getitem__(self, key: str) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._note(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._note(key)
+        return super().__contains__(key)
+
+
+def test_others_annotations_are_not_kept_and_of_ours_no_more_than_is_accepted() -> None:
+    given = {"example.com/big": "x" * 250_000, "kubemend.io/restart": "InPlace", "kubemend.io/clean": "x" * 250_000}
+    view = pod_objects.pod_view({**POD, "metadata": POD["metadata"] | {"annotations": given}})
+    assert view.annotations.keys() == {"kubemend.io/restart", "kubemend.io/clean"}
+    with pytest.raises(options.BadAnnotationError, match="too long"):
+        options.parse(view.annotations)
+
+
+def test_a_pod_of_which_there_is_too_much_is_still_told_by_name_and_cannot_be_restarted() -> None:
+    whole = pod_objects.pod_view(POD)
+    view = pod_objects.bare(whole)
+    assert (view.ref, view.phase, view.deleting) == (whole.ref, whole.phase, whole.deleting)
+    with pytest.raises(options.BadAnnotationError, match=r"not kept: the pod has more than 256 KiB of hooks"):
+        options.parse(view.annotations)
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        {"metadata": POD["metadata"] | {"labels": {f"l{number}": "x" * 60 for number in range(20_000)}}},
+        {"metadata": POD["metadata"] | {"annotations": {f"kubemend.io/{n}": "x" * 60 for n in range(20_000)}}},
+        {"metadata": POD["metadata"] | {"ownerReferences": [
+            {"apiVersion": "v1", "kind": "K", "name": "x" * 10**6, "controller": True}]}},
+        {"spec": {"containers": [{"name": f"c{number}"} for number in range(20_000)]}},
+        {"spec": {"containers": [{"name": "c", "lifecycle": {"preStop": {"exec": {"command": ["x" * 10**6]}}}}]}},
+    ],
+    ids=["labels", "annotations", "owner", "containers", "hook"],
+)  # fmt: skip
+def test_whatever_is_huge_in_a_pod_little_of_it_is_kept(huge: dict[str, Any]) -> None:
+    kept: shares.Shares[PodView] = shares.Shares(
+        shares.Bounds(bare=pod_objects.bare, one=pod_objects.MOST_OF_A_POD, namespace=pod_objects.MOST_OF_A_NAMESPACE)
+    )
+    view = kept.fit("u1", pod_objects.pod_view({**POD, **huge}), namespace="ml")
+    assert kept.is_bare("u1")
+    assert shares.weight(view) < 5000

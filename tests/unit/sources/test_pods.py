@@ -229,7 +229,7 @@ class EndsAtOnce:
         self.watches = 0
         self._end = end
 
-    async def pages(self, _: str, *, params: client.Params, limit: int) -> AsyncIterator[client.Listing]:
+    async def pages(self, _: str, *, params: client.Params, limit: int, **__: object) -> AsyncIterator[client.Listing]:
         self.lists.append((params, limit))
         yield client.Listing([], "5")
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from common.gangs import GangKey
-from controller.gangs import members
+from common.kube import shares
+from controller.gangs import members, wishes
 from controller.gangs.members import Bar
 from controller.model.members import NodeName, Owner, PodPhase, PodRef, PodUid
 from tests.unit.controller import builders
@@ -92,3 +93,31 @@ def test_of_several_pods_of_a_slot_the_one_counts_that_can_run() -> None:
     found = members.by_slot([other, failed, new, leaving, old])
     assert list(found.items()) == [("train/0", new), ("train/1", other)]
     assert members.by_slot([failed, leaving])["train/0"] is leaving
+
+
+def test_of_a_long_annotation_no_more_is_kept_than_is_refused() -> None:
+    member = members.member(pod(annotations={"kubemend.io/restart": "InPlace", "kubemend.io/hold": "x" * 250_000}))
+    assert member is not None
+    assert len(member.annotations["kubemend.io/hold"]) < 2000
+    with pytest.raises(wishes.BadAnnotationError, match="too long"):
+        wishes.of([member])
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        {"annotations": {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "x" * 10**6, "uid": "u", "controller": True}]},
+    ],
+    ids=["annotations", "owner"],
+)
+def test_a_member_of_which_there_is_too_much_is_in_its_gang_and_its_gang_is_left_alone(huge: dict[str, Any]) -> None:
+    whole = members.member(pod(**huge))
+    assert whole is not None
+    bounds = shares.Bounds(members.bare, one=members.MOST_OF_A_MEMBER, namespace=members.MOST_OF_A_NAMESPACE)
+    member = shares.Shares(bounds).fit("uid-1", whole, namespace="team")
+    assert shares.weight(member) < 5000
+    assert (member.pod, member.gang, member.node, member.phase) == (whole.pod, whole.gang, whole.node, whole.phase)
+    with pytest.raises(wishes.BadAnnotationError, match="not kept: the pod has more than 64 KiB"):
+        wishes.of([member])
+    assert members.bar(member) is Bar.NOT_OPTED_IN

@@ -1,0 +1,85 @@
+"""A list's body in chunks: what comes out of it, and how much of it is held meanwhile."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.kube import listing, nesting
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+_objects = st.dictionaries(st.text(max_size=5), _values, max_size=4)
+
+
+def split(body: bytes, *, sizes: list[int] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """What comes out of a body that comes in chunks of these sizes, over and over."""
+    splitter, found, at = listing.ListSplitter(), [], 0
+    sizes = sizes or [len(body)]
+    number = 0
+    while at < len(body):
+        size = sizes[number % len(sizes)]
+        found += splitter.feed(body[at : at + size])
+        at, number = at + size, number + 1
+    found += splitter.end()
+    return found, splitter.metadata
+
+
+@given(
+    items=st.lists(_objects, max_size=5),
+    metadata=_objects,
+    first=st.booleans(),
+    indent=st.sampled_from([None, 1]),
+    plain=st.booleans(),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+)
+def test_items_and_metadata_come_out_whole_whatever_the_chunks(
+    items: list[Any], metadata: dict[str, Any], first: bool, indent: int | None, plain: bool, sizes: list[int]
+) -> None:
+    fields: dict[str, Any] = {"kind": "PodList", "items": items, "n": 12}
+    whole = {"metadata": metadata, **fields} if first else {**fields, "metadata": metadata}
+    body = json.dumps(whole, indent=indent, ensure_ascii=plain).encode("utf-8", "surrogatepass")
+    assert split(body, sizes=sizes) == (items, metadata)
+
+
+@pytest.mark.parametrize("items", [b"", b', "items": null', b', "items": []'])
+def test_a_list_may_have_no_items(items: bytes) -> None:
+    assert split(b'{"metadata": {"resourceVersion": "7"}' + items + b"}") == ([], {"resourceVersion": "7"})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[1]", b"nonsense", b"{", b'{"items": [{}', b'{"items": [}', b"{1: 2}", b"\xff"]
+)
+def test_what_is_no_whole_list_is_told(body: bytes) -> None:
+    with pytest.raises(listing.NoListError):
+        split(body)
+
+
+def test_what_is_nested_too_deep_ends_no_list() -> None:
+    deep = b'{"a": ' * 5000 + b'"]}"' + b"}" * 5000
+    found, _ = split(b'{"items": [{"b": 1}, ' + deep + b', {"b": 2}]}', sizes=[1000])
+    assert [found[0], found[2]] == [{"b": 1}, {"b": 2}]
+    assert found[1] == nesting.loads(deep)
+
+
+def test_an_item_that_never_ends_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "LONGEST", 1000)
+    splitter = listing.ListSplitter()
+    chunks = [b'{"items": [{"a": "', *[b"x" * 100] * 100]
+    with pytest.raises(listing.NoListError, match="more than 1000 characters"):
+        list(itertools.chain.from_iterable(map(splitter.feed, chunks)))
+
+
+def test_of_what_has_come_out_nothing_is_held() -> None:
+    splitter = listing.ListSplitter()
+    item = json.dumps({"env": "x" * 100_000}).encode() + b","
+    list(splitter.feed(b'{"items": ['))
+    for _ in range(50):
+        assert len(list(splitter.feed(item))) == 1
+        assert len(splitter._text) <= len(item) + 100

@@ -1,0 +1,78 @@
+"""How much is kept of one object and of one namespace."""
+
+import json
+import tracemalloc
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from common.kube import shares
+
+
+def kept_of(*, one: int = 1000, namespace: int = 3000) -> shares.Shares[str]:
+    return shares.Shares(shares.Bounds(bare=lambda _: "bare", one=one, namespace=namespace))
+
+
+def test_of_an_object_that_is_too_large_the_bare_form_is_kept() -> None:
+    kept = kept_of()
+    assert kept.fit("1", "small", namespace="a") == "small"
+    assert kept.fit("2", "x" * 2000, namespace="a") == "bare"
+    assert (kept.is_bare("1"), kept.is_bare("2"), kept.bare) == (False, True, 1)
+    assert not kept.has_room  # there will never be any for it
+
+
+def test_a_namespace_has_no_more_than_its_share_and_others_have_theirs() -> None:
+    kept = kept_of()
+    found = [kept.fit(f"a{number}", "x" * 900, namespace="a") for number in range(5)]
+    assert [each == "bare" for each in found] == [False, False, False, True, True]
+    assert kept.fit("b", "x" * 900, namespace="b") != "bare"
+
+
+def test_what_goes_or_gets_smaller_makes_room() -> None:
+    kept = kept_of()
+    for number in range(4):
+        kept.fit(str(number), "x" * 900, namespace="a")
+    assert kept.is_bare("3")
+    assert not kept.has_room
+    kept.fit("0", "x", namespace="a")
+    assert kept.has_room
+    assert kept.fit("3", "x" * 900, namespace="a") != "bare"
+    assert kept.bare == 0
+    kept.drop("1")
+    kept.drop("1")
+    assert kept.fit("4", "x" * 900, namespace="a") != "bare"
+
+
+def test_without_bounds_everything_is_kept() -> None:
+    kept: shares.Shares[str] = shares.Shares(None)
+    assert kept.fit("1", "x" * 10**6, namespace="a") == "x" * 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    text: str
+    items: tuple[Any, ...]
+    mapping: Any
+
+
+def test_the_weight_of_a_value_counts_all_that_is_in_it() -> None:
+    text = "x" * 10_000
+    value = Nested(text, (text, frozenset({text})), MappingProxyType({text: [text]}))
+    assert 10_000 <= shares.weight(value) <= 11_000
+    assert shares.weight([f"{number:010000}" for number in range(5)]) >= 50_000
+    assert shares.weight(None) < 100
+
+
+@pytest.mark.parametrize("size", [1, 50, 5000])
+def test_the_weight_of_json_is_what_it_takes_in_memory(size: int) -> None:
+    text = json.dumps([{"name": "x" * size, "value": str(number)} for number in range(2000)])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        value = json.loads(text)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.7 * taken <= shares.weight(value) <= 1.5 * taken
