@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from google.protobuf import json_format
 
-from agent.restart import intents
+from agent.restart import host_files, intents
 from common.pb.runtime.v1 import api_pb2
 
 RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go
@@ -45,14 +45,15 @@ class CloneRefusedError(Exception):
 class Successor:
     """What the actuator needs to create container n+1 and to leave things as kubelet would.
 
-    ``log_path`` is relative to the sandbox's log directory, as CRI has it; ``termination_log`` is the host file
-    behind the container's termination message, or None when kubelet mounted none.
+    ``log_path`` is relative to the sandbox's log directory, as CRI has it. ``config`` still mounts the old container's
+    termination-message file; ``termination_log`` is the file to make in its place, or None when kubelet mounted none:
+    see ``with_own_termination_log``.
     """
 
     config: api_pb2.ContainerConfig
     restart_count: int
     log_path: str
-    termination_log: str | None
+    termination_log: host_files.TerminationLog | None
 
 
 def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig:
@@ -98,8 +99,19 @@ def successor(
         config=clone,
         restart_count=count,
         log_path=clone.log_path,
-        termination_log=_termination_log(clone),
+        termination_log=_termination_log(clone, intent=intent),
     )
+
+
+def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
+    """Return the config with the successor's own termination-message file, which must have been made."""
+    assert made.termination_log is not None
+    config = api_pb2.ContainerConfig()
+    config.CopyFrom(made.config)
+    for mount in config.mounts:
+        if _is_in(made.termination_log.directory, mount=mount, config=config):
+            mount.host_path = made.termination_log.path
+    return config
 
 
 _Config = TypeVar("_Config", api_pb2.ContainerConfig, api_pb2.PodSandboxConfig)
@@ -169,6 +181,13 @@ def _set_env(config: api_pb2.ContainerConfig, key: str, value: str) -> None:
     config.envs.append(api_pb2.KeyValue(key=key, value=value.encode()))
 
 
-def _termination_log(config: api_pb2.ContainerConfig) -> str | None:
+def _termination_log(config: api_pb2.ContainerConfig, *, intent: intents.Intent) -> host_files.TerminationLog | None:
     inside = config.annotations.get(TERMINATION_PATH_ANNOTATION)
-    return next((mount.host_path for mount in config.mounts if mount.container_path == inside), None)
+    paths = (mount.host_path for mount in config.mounts if mount.container_path == inside and not mount.readonly)
+    found = (host_files.termination_log(path, container=intent.target, restart=intent.id) for path in paths)
+    return next((each for each in found if each is not None), None)
+
+
+def _is_in(directory: PurePosixPath, *, mount: api_pb2.Mount, config: api_pb2.ContainerConfig) -> bool:
+    is_at_path = mount.container_path == config.annotations.get(TERMINATION_PATH_ANNOTATION)
+    return is_at_path and not mount.readonly and PurePosixPath(mount.host_path).parent == directory

@@ -1,6 +1,7 @@
 """The successor's config: everything carried over, only what a restart moves on is changed, nothing dropped."""
 
 import base64
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -58,7 +59,57 @@ def test_moves_on_what_a_restart_must_move_on() -> None:
     assert config.log_path == "trainer/1.log"
     assert env_of(config)["KUBEMEND_RESTART_COUNT"] == "1"
     assert env_of(config)["KUBEMEND_RESTART_REASON"] == "Xid31"
-    assert result.termination_log == "/var/lib/kubelet/pods/uid-1/containers/trainer/ab12"
+
+
+KUBELETS = "/var/lib/kubelet/pods/uid-1/containers/trainer"
+
+
+def at_termination_path(*mounts: dict[str, Any]) -> dict[str, Any]:
+    return CONFIG | {"mounts": [{"container_path": "/dev/termination-log"} | mount for mount in mounts]}
+
+
+def test_the_successor_gets_a_termination_log_of_its_own_beside_the_old_one() -> None:
+    made = successor()
+    assert made.termination_log is not None
+    before, after = made.config.mounts[1], clone.with_own_termination_log(made).mounts[1]
+    assert before.host_path == f"{KUBELETS}/ab12"
+    assert after.host_path == made.termination_log.path
+    assert str(PurePosixPath(after.host_path).parent) == KUBELETS
+    assert after.host_path != before.host_path
+    assert clone.with_own_termination_log(made).mounts[0] == made.config.mounts[0]
+
+
+def test_each_restart_has_a_termination_log_of_its_own_and_each_try_of_it_the_same() -> None:
+    paths = [successor(intent=builders.intent(id=restart)).termination_log for restart in ("r1", "r1", "r2")]
+    assert paths[0] == paths[1] != paths[2]
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        [{"host_path": "/etc/passwd"}],
+        [{"host_path": "/etc/passwd", "readonly": True}],
+        [{"host_path": f"{KUBELETS}/ab12", "readonly": True}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-2/containers/trainer/ab12"}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-1/containers/other/ab12"}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-1/volumes/containers/trainer/ab12"}],
+        [{"host_path": f"{KUBELETS}/deep/ab12"}],
+        [{"host_path": "/etc/../pods/uid-1/containers/trainer/ab12"}],
+        [{"host_path": "pods/uid-1/containers/trainer/ab12"}],
+        [{"host_path": ""}],
+        [],
+    ],
+)
+def test_what_is_not_kubelets_own_is_no_termination_log(mounts: list[dict[str, Any]]) -> None:
+    assert successor(at_termination_path(*mounts)).termination_log is None
+
+
+def test_kubelets_own_is_found_among_what_the_pod_mounts_at_the_same_path() -> None:
+    theirs, kubelets = {"host_path": "/etc/passwd", "readonly": True}, {"host_path": f"{KUBELETS}/ab12"}
+    made = successor(at_termination_path(theirs, kubelets))
+    mounts = clone.with_own_termination_log(made).mounts
+    assert made.termination_log is not None
+    assert [mount.host_path for mount in mounts] == ["/etc/passwd", made.termination_log.path]
 
 
 def test_carries_everything_else_over_untouched() -> None:
