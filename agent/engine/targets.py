@@ -92,11 +92,13 @@ async def material(
     runtime: ports.Runtime, info: ContainerInfo, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
 ) -> Material:
     """Return what a container's successor is made of. Raises CriError, or CloneRefusedError: it cannot be faithful."""
-    sandbox = clone.sandbox_config(await runtime.sandbox_config(intent.sandbox_id))
+    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info.id))
+    sandbox = clone.sandbox_config(hidden)
     successor = clone.successor(
         info.config,
         intent=intent,
         runtime_env=info.runtime_env,
+        resources=resources,
         live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
     )
     spec = pod.container(intent.target.name) if pod is not None else None

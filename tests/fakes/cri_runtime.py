@@ -79,6 +79,7 @@ class Container:
     finished_at: int = 0
     exit_code: int = 0
     reason: str = ""
+    resized: pb.LinuxContainerResources | None = None
 
     def status(self) -> pb.ContainerStatus:
         """Return its CRI status."""
@@ -95,6 +96,7 @@ class Container:
             labels=self.config.labels,
             annotations=self.config.annotations,
             log_path=f"{self.sandbox.config.log_directory}/{self.config.log_path}",
+            resources=pb.ContainerResources(linux=self.resized or self.config.linux.resources),
         )
 
     def verbose(self, *, with_config: bool) -> str:
@@ -197,6 +199,7 @@ class Runtime:
                     f'progress: name "{name}" is reserved for "{other.id}"'
                 )
                 raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, details)
+        _mount_images(request.config)
         container = Container(
             id=self._new_id(), name=name, sandbox=sandbox, config=request.config, created_at=self._now()
         )
@@ -308,6 +311,16 @@ class Runtime:
     def _now(self) -> int:
         self._last_time = max(time.time_ns(), self._last_time + 1)
         return self._last_time
+
+
+def _mount_images(config: pb.ContainerConfig) -> None:
+    """As containerd does (``mutateImageMount``): it keeps in the config where it has mounted the image."""
+    for mount in config.mounts:
+        if not mount.HasField("image"):
+            continue
+        if mount.host_path:
+            raise RefusedError(grpc.StatusCode.UNKNOWN, f"hostpath must be empty while mount image: {mount}")
+        mount.host_path = "/run/containerd/image-volumes/1/rootfs"
 
 
 def go_json(message: Message) -> dict[str, Any]:
