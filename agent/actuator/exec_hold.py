@@ -19,9 +19,12 @@ from agent.actuator import fanotify
 from agent.actuator.roots import Roots
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
-from common import unix_sockets
+from common import root_mounts, unix_sockets
 
 log = structlog.get_logger(__name__)
+
+NEEDS_OVERLAYS = "use a snapshotter that makes overlays (containerd's overlayfs)"
+"""The mend where the root of a container is no file system of its own, so that no mark can be put on it alone."""
 
 _MOST_THREADS = 32  # to take marks away, which waits for the kernel: as many as are released at once on a big node
 
@@ -58,7 +61,13 @@ class ExecHolds:
     async def check(self) -> None:
         """Raises HoldError when no container can be held on this node."""
         os.close(_new_group())
-        await self._runtime_process()
+        runtime = await self._runtime_process()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, Roots(runtime).kinds)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+        if found and root_mounts.OVERLAY not in found:
+            raise HoldError(f"containers' roots are {', '.join(sorted(found))}, not overlays; {NEEDS_OVERLAYS}")
 
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Release it in any case. Raises HoldError."""

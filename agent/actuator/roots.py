@@ -1,6 +1,7 @@
 """Tells, as it happens, that a container's root has been mounted: some 20 ms before anything of it is executed."""
 
 import os
+import re
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from agent.model.workloads import ContainerId
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_MS = 1000
+_ROOT = re.compile(r"/[0-9a-f]{64}/rootfs [^\n]* - (?P<kind>\S+) ")  # as containerd mounts them
 
 
 class Roots:
@@ -44,6 +46,11 @@ class Roots:
         with self._lock:
             if self._awaited.pop(container_id, None) is not None and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
+
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of file systems that containers' roots are now. Raises OSError."""
+        with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:
+            return frozenset(found["kind"] for found in _ROOT.finditer(mounts.read()))
 
     def _work(self, wake: int) -> None:
         try:

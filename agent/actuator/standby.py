@@ -9,8 +9,9 @@ import structlog
 
 from agent.actuator import cgroups
 from agent.actuator.cgroups import Cgroup
-from agent.actuator.exec_hold import ExecHolds, HoldError
+from agent.actuator.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
 from agent.model.workloads import ContainerId
+from common import root_mounts
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,13 @@ class Standbys:
             )
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
-        """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
+        """Freeze the old container, and be ready for the start of its successor. Raises HoldError.
+
+        The successor's root will be what the old one's is: of the same image, by the same snapshotter.
+        """
+        kind = root_mounts.kind(old_pid, proc=self._proc) if old_pid else None
+        if kind not in (root_mounts.OVERLAY, None):
+            raise HoldError(f"the container's root is {kind}, and its successor would run beside it; {NEEDS_OVERLAYS}")
         hold = await self._holds.arm(successor)
         try:
             old = self._freeze(old_pid)

@@ -10,6 +10,7 @@ from agent.engine import ports
 from agent.model.workloads import ContainerRef, ContainerState, ContainerView, PodView
 from agent.restart import admission, clone, intents, shm
 from agent.sources.processes import ProcFs
+from common import root_mounts
 from common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
@@ -25,7 +26,7 @@ class Target:
     view: ContainerView
     sandbox_ready: bool
 
-    def facts(self, *, stepped: float = 0.0) -> admission.RuntimeFacts:
+    def facts(self, *, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return what admission wants to know; ``stepped`` is what ``clock_step`` says of this target."""
         exited = self.info.state is ContainerState.EXITED
         return admission.RuntimeFacts(
@@ -34,6 +35,7 @@ class Target:
             started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
             not_cloneable=None if self.info.config is not None else "the runtime does not give the config back",
+            not_holdable=not_holdable,
         )
 
 
@@ -65,6 +67,15 @@ def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)
     return step if abs(step) >= _WORTH_A_STEP else 0.0
+
+
+def not_holdable(info: ContainerInfo, *, processes: ProcFs) -> str | None:
+    """Return why a container's successor cannot be held at its first instruction; None: nothing is known against it.
+
+    Only a root that is a file system of its own can be marked (``agent.actuator.roots``).
+    """
+    kind = processes.root_kind(info.pid) if info.pid is not None else None
+    return None if kind in (root_mounts.OVERLAY, None) else f"its root is {kind}, not an overlay"
 
 
 async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:

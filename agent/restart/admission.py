@@ -105,7 +105,8 @@ class RuntimeFacts:
     """What the runtime shows about the target: the newest container of the name, and whether it can be cloned.
 
     ``started_at`` is Unix time in seconds, None when it never started. ``not_cloneable`` says why its config cannot be
-    had or copied, None when nothing is known to be in the way.
+    had or copied, None when nothing is known to be in the way. ``not_holdable`` likewise says why its successor cannot
+    be held at its first instruction though this node's containers can.
     """
 
     state: ContainerState
@@ -113,6 +114,7 @@ class RuntimeFacts:
     started_at: float | None
     sandbox_ready: bool
     not_cloneable: str | None = None
+    not_holdable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         grace_seconds=wishes.grace_seconds,
         not_cloneable=facts.runtime.not_cloneable,
         can_hold=facts.can_hold,
+        not_holdable=facts.runtime.not_holdable,
     )
     choice = strategies.choose(wishes.strategy, situation)
     if choice.strategy is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
+from common import root_mounts
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
@@ -39,6 +40,10 @@ class ProcFs:
         after_name = stat[stat.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
         ticks = int(after_name[_START_TIME_FIELD - 3])
         return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=ticks / _TICKS_PER_SECOND)
+
+    def root_kind(self, pid: int) -> str | None:
+        """Return the kind of file system, such as ``overlay``, that the process's root is; None: it cannot be told."""
+        return root_mounts.kind(pid, proc=self.root)
 
     def cpuset(self, pid: int) -> str | None:
         """Return the CPUs that the process's cgroup allows, as the kernel lists them; None when it cannot be told."""
