@@ -35,11 +35,13 @@ class HoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. ``at_most`` ends every hold. ``hook``: who asks to execute while the runtime has not said "started" for
-    so long is no container but an OCI hook inside its root, which the start itself waits for. Of the first process of a
-    PID namespace that is not believed: it is the container, and the runtime is slow."""
+    """Seconds. ``at_most`` ends every hold: more than a restart waits for its old container to die and to leave its
+    devices (``tools.TIME_LIMIT``), for what is let go before that runs beside it. ``hook``: who asks to execute while
+    the runtime has not said "started" for so long is no container but an OCI hook inside its root, which the start
+    itself waits for. Of the first process of a PID namespace that is not believed: it is the container, and the runtime
+    is slow."""
 
-    at_most: float = 10.0
+    at_most: float = 75.0
     hook: float = 0.5
     engaged: float = 0.25
 
@@ -205,5 +207,5 @@ def _new_group() -> int:
         return fanotify.new_group()
     except OSError as error:
         raise HoldError(
-            f"fanotify is not to be had: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.0"
+            f"fanotify is not to be had: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.3"
         ) from error

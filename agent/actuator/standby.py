@@ -1,5 +1,6 @@
 """A successor on standby: started beside its frozen predecessor, and held until that is dead."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,10 @@ class Standbys:
     async def check(self) -> None:
         """Raises HoldError when this node cannot do it."""
         await self._holds.check()
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError as error:
+            raise HoldError(f"pidfd_open(2) is not to be had: {error.strerror}; the agent needs Linux 5.3") from error
         if not any((self._cgroup_root / name).exists() for name in cgroups.VERSION_2):
             raise HoldError(
                 f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"

@@ -17,6 +17,9 @@ from agent.model.workloads import ContainerId, ContainerView, Hook, PodUid, Sand
 from agent.restart import clone, host_files, shm
 from common.pb.runtime.v1 import api_pb2
 
+TIME_LIMIT = 60.0
+"""Seconds that one carrying out takes at most, beside its grace: the kill, the wait for the devices, and the rest."""
+
 
 class Runtime(hooks.Execs, Protocol):
     """The calls of ``agent.cri.client.CriClient`` that a restart makes; each raises CriError and has a deadline."""
@@ -72,7 +75,7 @@ class Tools:
     runtime: Runtime
     events: PodEvents
     files: HostFiles
-    time_limit: float = 60.0
+    time_limit: float = TIME_LIMIT
     standbys: Standbys | None = None
     gates: Gates = field(default_factory=open_gates)
     broom: Broom = field(default_factory=Broom)

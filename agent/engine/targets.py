@@ -8,7 +8,7 @@ from agent.actuator.tools import LastWish, Material
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
 from agent.model.workloads import ContainerRef, ContainerState, ContainerView, PodView
-from agent.restart import admission, clone, intents, shm
+from agent.restart import admission, clone, intents, runtimes, shm
 from agent.sources.processes import ProcFs
 from common import root_mounts
 from common.pb.runtime.v1 import api_pb2
@@ -19,12 +19,16 @@ _WORTH_A_STEP = 2.0  # seconds: less is a process that took its time between clo
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The newest container of a name, its siblings of the same name, and whether its sandbox is ready."""
+    """The newest container of a name, its siblings of the same name, and whether its sandbox is ready.
+
+    ``runtime_handler`` is the sandbox's.
+    """
 
     info: ContainerInfo
     siblings: tuple[ContainerView, ...]
     view: ContainerView
     sandbox_ready: bool
+    runtime_handler: str = ""
 
     def facts(self, *, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return what admission wants to know; ``stepped`` is what ``clock_step`` says of this target."""
@@ -36,6 +40,7 @@ class Target:
             sandbox_ready=self.sandbox_ready,
             not_cloneable=None if self.info.config is not None else "the runtime does not give the config back",
             not_holdable=not_holdable,
+            unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
         )
 
 
@@ -50,9 +55,15 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> Target | None:
     if not siblings:
         return None
     newest = max(siblings, key=_age)
-    ready = any(sandbox.id == newest.sandbox_id and sandbox.ready for sandbox in sandboxes)
+    mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     info = await runtime.info_of(newest)
-    return Target(info=info, siblings=siblings, view=newest, sandbox_ready=ready)
+    return Target(
+        info=info,
+        siblings=siblings,
+        view=newest,
+        sandbox_ready=mine is not None and mine.ready,
+        runtime_handler=mine.runtime_handler if mine is not None else "",
+    )
 
 
 def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot: float) -> float:

@@ -69,6 +69,7 @@ class Reason(enum.Enum):
     RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
     NO_RESTART_RULE = "NoRestartRule"
     SANDBOX_NOT_READY = "SandboxNotReady"
+    RUNTIME_UNSUPPORTED = "RuntimeUnsupported"
     BUDGET_SPENT = "BudgetSpent"
     POD_BUDGET_SPENT = "PodBudgetSpent"
     DEVICE_BUDGET_SPENT = "DeviceBudgetSpent"
@@ -106,7 +107,8 @@ class RuntimeFacts:
 
     ``started_at`` is Unix time in seconds, None when it never started. ``not_cloneable`` says why its config cannot be
     had or copied, None when nothing is known to be in the way. ``not_holdable`` likewise says why its successor cannot
-    be held at its first instruction though this node's containers can.
+    be held at its first instruction though this node's containers can, and ``unsupported`` why containers of its
+    low-level runtime are not restarted at all.
     """
 
     state: ContainerState
@@ -115,6 +117,7 @@ class RuntimeFacts:
     sandbox_ready: bool
     not_cloneable: str | None = None
     not_holdable: str | None = None
+    unsupported: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +370,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         return _hold(Reason.CONTAINER_UNKNOWN, "the runtime does not show a container of that name")
     if not runtime.sandbox_ready:
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
+    if runtime.unsupported is not None:
+        return _refuse(Reason.RUNTIME_UNSUPPORTED, runtime.unsupported)
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at
     if newer and (facts.asked is None or not facts.asked.by_round):
         since = "the fault" if facts.asked is None else "it was asked for"

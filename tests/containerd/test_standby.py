@@ -154,6 +154,20 @@ async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Be
     assert (await bench.runtime.container_info(bench.old)).exit_code == 137
 
 
+async def test_a_frozen_old_container_can_be_ended_by_a_kernel_without_cgroup_kill(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cgroup, "kill", lambda group: group._kill_each())  # as on Linux before 5.14
+    await bench.has_run("old")
+    successor = await bench.create_next("new")
+    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
+    await bench.runtime.start_container(successor)
+    assert await standby.hold.engaged()
+    standby.let_run(old_is_dead=False)
+    await bench.has_run("old", "new")
+    await bench.has_exited(bench.old)
+
+
 async def test_a_runtime_that_is_slow_to_say_started_does_not_make_a_hook_of_the_container(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")

@@ -128,6 +128,7 @@ async def test_a_volume_of_an_image_is_mounted_again(
     image = await start_with_image_volume(running, cri, beside=other)
     new = await swapper.swap(running)
     assert new.attempt == 1
+    assert new.runtime_type == "io.containerd.runc.v2"
     assert new.config is not None
     (mount,) = new.config["mounts"]
     assert (mount["container_path"], mount["image"]["image"], mount["readonly"]) == ("/model", image.image, True)

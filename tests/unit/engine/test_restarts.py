@@ -142,6 +142,26 @@ async def test_what_the_runtime_would_refuse_to_create_is_refused_before_anythin
     assert (await world.pod.running())["trainer"] == [world.pod.old["trainer"]]
 
 
+@pytest.mark.parametrize(
+    ("runtime_type", "handler", "word"),
+    [
+        ("io.containerd.runsc.v1", "gvisor", "io.containerd.runsc.v1"),
+        ("io.containerd.kata.v2", "", "io.containerd.kata.v2"),
+        (None, "kata-qemu-nvidia-gpu", "kata"),
+    ],
+)
+async def test_nothing_is_done_to_a_pod_whose_containers_are_no_processes_of_the_node(
+    world: World, runtime_type: str | None, handler: str, word: str
+) -> None:
+    server = world.pod.rig.server
+    server.runtime.behaviour.runtime_type = runtime_type
+    server.runtime.sandboxes[world.pod.rig.sandbox_id].runtime_handler = handler
+    condition = await world.ask()
+    assert condition.reason == "RuntimeUnsupported"
+    assert word in condition.message
+    assert not {"StopContainer", "CreateContainer", "RemoveContainer"} & set(server.called())
+
+
 async def test_auto_resets_where_the_runtime_hides_the_config(world: World) -> None:
     world.pod.rig.server.runtime.behaviour.gives_config = False
     condition = await world.ask()
