@@ -71,6 +71,14 @@ class ExecHolds:
         if found and root_mounts.OVERLAY not in found:
             raise HoldError(f"containers' roots are {', '.join(sorted(found))}, not overlays; {NEEDS_OVERLAYS}")
 
+    async def could_have_held(self, container_id: ContainerId) -> bool:
+        """Whether a container that runs now could have been held, and so its successor can be. Raises HoldError."""
+        runtime = await self._runtime_process()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, Roots(runtime).shows, container_id)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Release it in any case. Raises HoldError."""
         runtime = await self._runtime_process()

@@ -52,6 +52,11 @@ class Roots:
         with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:
             return frozenset(found["kind"] for found in _ROOT.finditer(mounts.read()))
 
+    def shows(self, container_id: ContainerId) -> bool:
+        """Whether a container that runs now has a root that ``wait_for`` would have found. Raises OSError."""
+        with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:
+            return _root(container_id, mounts.read()) is not None
+
     def _work(self, wake: int) -> None:
         try:
             with (self.runtime / "mountinfo").open(errors="surrogateescape") as mounts:  # anybody may name a mount

@@ -11,8 +11,8 @@ import structlog
 from agent.actuator import cgroups
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
+from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
-from common import root_mounts
 
 log = structlog.get_logger(__name__)
 
@@ -82,9 +82,10 @@ class Standbys:
 
         The successor's root will be what the old one's is: of the same image, by the same snapshotter.
         """
-        kind = root_mounts.kind(old_pid, proc=self._proc) if old_pid else None
-        if kind not in (root_mounts.OVERLAY, None):
-            raise HoldError(f"the container's root is {kind}, and its successor would run beside it; {NEEDS_OVERLAYS}")
+        old_cgroup = self._cgroup(old_pid)
+        old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
+        if old_id is not None and not await self._holds.could_have_held(old_id):
+            raise HoldError(f"its root is no overlay, and its successor would run beside it; {NEEDS_OVERLAYS}")
         hold = await self._holds.arm(successor)
         try:
             old = self._freeze(old_pid)

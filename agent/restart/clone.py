@@ -192,8 +192,10 @@ def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
 
 def _take_over(made: api_pb2.LinuxContainerResources, *, present: api_pb2.LinuxContainerResources) -> None:
     """Put what is there by now in the place of what was asked for. In CRI an empty field is "not told", not "none"."""
-    for descriptor, _ in present.ListFields():
-        made.ClearField(descriptor.name)
+    if present.hugepage_limits:  # lists and maps are not replaced by a merge
+        made.ClearField("hugepage_limits")
+    if present.unified:
+        made.ClearField("unified")
     made.MergeFrom(present)
 
 

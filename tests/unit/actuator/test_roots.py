@@ -30,3 +30,5 @@ def test_the_kinds_of_containers_roots_are_told_and_of_nothing_else(tmp_path: Pa
     assert Roots(tmp_path).kinds() == {"ext4"}
     (tmp_path / "mountinfo").write_bytes(b"".join([*lines, MOUNT % (3, ROOT % (b"b" * 64), b"overlay")]))
     assert Roots(tmp_path).kinds() == {"ext4", "overlay"}
+    assert not Roots(tmp_path).shows(ContainerId("a" * 64))
+    assert Roots(tmp_path).shows(ContainerId("b" * 64))
