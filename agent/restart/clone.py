@@ -2,8 +2,8 @@
 
 The runtime gives the config back as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's.
 Everything is carried over untouched except what a restart must move on, and resources, of which the present ones count
-(a resize in place is not in the config). A field that our CRI definition does not
-know is a refusal, never dropped: a container that silently lost a mount or a device is worse than none restarted.
+(a resize in place is not in the config). A field that our CRI definition does not know is a refusal, never dropped: a
+container that silently lost a mount or a device is worse than none restarted.
 """
 
 import base64
