@@ -260,7 +260,8 @@ WRITTEN_BY_US: Final = (
 """What kubemend writes. Whoever changes it changes what it believes of its own past, or nothing at all."""
 
 VARIABLES: Final[Mapping[str, str]] = {
-    clone.RESTART_COUNT_ENV: "How often it was restarted: kubelet's `restartCount` with which it began.",
+    clone.RESTART_COUNT_ENV: "How often it was restarted: kubelet's `restartCount` with which it began. "
+    "Missing in a first container, and in one that kubelet made (after an exit of its own, or where it was faster).",
     clone.RESTART_REASON_ENV: "Why, in one word: `Xid31`, `Hung`, `Requested`, …",
 }
 """What a restarted container finds in its environment. One that was not restarted by us has neither."""

@@ -16,7 +16,7 @@ from agent.actuator.holding import Holding
 from agent.actuator.tools import LastWish, Material, Tools
 from agent.cri import errors as cri_errors
 from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView
-from agent.restart import intents, reservations
+from agent.restart import clone, intents, reservations
 from common import aio
 from common.pb.runtime.v1 import api_pb2
 
@@ -133,7 +133,11 @@ class Calls(abc.ABC, Generic[_Intent]):
         """Create the successor of that name. Raises CriError."""
         material = self.material(name)
         assert material is not None
-        await self.make(material.successor.config, sandbox_config=material.sandbox_config)
+        successor = material.successor
+        config, own = successor.config, successor.termination_log
+        if own is not None and self.tools.files.make_termination_log(own):
+            config = clone.with_own_termination_log(successor)
+        await self.make(config, sandbox_config=material.sandbox_config)
 
     async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         """Create a container. Raises CriError."""
@@ -154,10 +158,6 @@ class Calls(abc.ABC, Generic[_Intent]):
 
     async def bring_up(self, container_id: ContainerId) -> None:
         """Start it, and do what belongs to that. Raises CriError."""
-        name = self.name_of(container_id)
-        material = self.material(name)
-        if material is not None:
-            self.tools.files.empty_termination_log(material.successor.termination_log)
         if not await self.start(container_id):
             return
         self.mark(container_id, ContainerState.RUNNING)
@@ -209,8 +209,18 @@ class Calls(abc.ABC, Generic[_Intent]):
     async def remove(self, container_id: ContainerId) -> None:
         """Remove it. Raises CriError."""
         await self.tools.runtime.remove_container(container_id)
+        self._removed(container_id)
         self.seen = tuple(view for view in self.seen if view.id != container_id)
         self.fresh = False
+
+    def _removed(self, container_id: ContainerId) -> None:
+        """Clear up what was made for a successor of ours."""
+        view = next((view for view in self.seen if view.id == container_id), None)
+        if view is None or view.restart_id != self.intent.id:
+            return
+        material = self.material(view.ref.name)
+        if material is not None and (own := material.successor.termination_log) is not None:
+            self.tools.files.remove_termination_log(own)
 
     def spent(self, phase: str, *, since: float) -> None:
         """Add the time since then (of the loop's clock) to a phase."""

@@ -6,6 +6,7 @@ Only the version 2 hierarchy can do it without races; on a hybrid node it is the
 import errno
 import os
 import select
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
 
 _MARK = "trusted.kubemend.held"
 """An extended attribute (xattr(7)); it goes with the cgroup, and outlives us."""
+
+_LONGEST_FREEZE = 0.25  # seconds; mostly it takes milliseconds
+_LOOKS = 3  # at who is left: the first finds everybody, unless the freezing took too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,35 @@ class Cgroup:
 
     def kill(self) -> None:
         """SIGKILL all of them, frozen or not."""
-        self._write("cgroup.kill", "1")
+        try:
+            self._write("cgroup.kill", "1")
+        except FileNotFoundError:  # Linux before 5.14
+            self._kill_each()
+
+    def _kill_each(self) -> None:
+        """SIGKILL them one by one. They stand still before, so that none makes another meanwhile."""
+        self.freeze()
+        self.stands_still(timeout=_LONGEST_FREEZE)
+        for _ in range(_LOOKS):
+            alive = self.pids()
+            if not alive:
+                return
+            for pid in alive:
+                self._kill_one(pid)
+
+    def _kill_one(self, pid: int) -> None:
+        """SIGKILL a process unless its number is another's by now."""
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if pid in self.pids():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(process)
 
     def _read(self, name: str) -> str:
         return kernel_files.read(self.path / name) or ""

@@ -19,9 +19,12 @@ from agent.actuator import fanotify
 from agent.actuator.roots import Roots
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
-from common import kernel_files, unix_sockets
+from common import kernel_files, root_mounts, unix_sockets
 
 log = structlog.get_logger(__name__)
+
+NEEDS_OVERLAYS = "use a snapshotter that makes overlays (containerd's overlayfs)"
+"""The mend where the root of a container is no file system of its own, so that no mark can be put on it alone."""
 
 _MOST_THREADS = 32  # to take marks away, which waits for the kernel: as many as are released at once on a big node
 
@@ -32,11 +35,13 @@ class HoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. ``at_most`` ends every hold. ``hook``: who asks to execute while the runtime has not said "started" for
-    so long is no container but an OCI hook inside its root, which the start itself waits for. Of the first process of a
-    PID namespace that is not believed: it is the container, and the runtime is slow."""
+    """Seconds. ``at_most`` ends every hold: more than a restart waits for its old container to die and to leave its
+    devices (``tools.LONGEST``), for what is let go before that runs beside it. ``hook``: who asks to execute while
+    the runtime has not said "started" for so long is no container but an OCI hook inside its root, which the start
+    itself waits for. Of the first process of a PID namespace that is not believed: it is the container, and the runtime
+    is slow."""
 
-    at_most: float = 10.0
+    at_most: float = 660.0
     hook: float = 0.5
     engaged: float = 0.25
 
@@ -58,7 +63,21 @@ class ExecHolds:
     async def check(self) -> None:
         """Raises HoldError when no container can be held on this node."""
         os.close(_new_group())
-        await self._runtime_process()
+        runtime = await self._runtime_process()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, Roots(runtime).kinds)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+        if found and root_mounts.OVERLAY not in found:
+            raise HoldError(f"containers' roots are {', '.join(sorted(found))}, not overlays; {NEEDS_OVERLAYS}")
+
+    async def could_have_held(self, container_id: ContainerId) -> bool:
+        """Whether a container that runs now could have been held, and so its successor can be. Raises HoldError."""
+        runtime = await self._runtime_process()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, Roots(runtime).shows, container_id)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
 
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Release it in any case. Raises HoldError."""
@@ -200,5 +219,5 @@ def _new_group() -> int:
         return fanotify.new_group()
     except OSError as error:
         raise HoldError(
-            f"fanotify is not to be had: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.0"
+            f"fanotify is not to be had: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.3"
         ) from error

@@ -1,9 +1,12 @@
 """The host files beside a container that kubelet keeps and a CRI restart would leave stale."""
 
+import contextlib
 import errno
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import structlog
 
@@ -19,20 +22,28 @@ class HostFiles:
 
     symlink_dir: Path | None
 
-    def empty_termination_log(self, path: str | None) -> None:
-        """Empty the termination-message file: a clone mounts the old one, and old words would reappear as new.
+    def make_termination_log(self, wanted: host_files.TerminationLog) -> bool:
+        """Make a successor's termination-message file, as kubelet does: empty, and for everybody to write (0666).
 
-        A message that cannot be emptied is logged and does not stop the restart: a stale text is the lesser evil.
-        Nothing is followed or created: kubelet made the file, and a container may have replaced what it mounts.
+        Kubelet reads what the dead container has said from that one's own file, maybe only after the successor runs.
+        False when it cannot be made, which is logged: then the successor gets the old file, and old words may reappear
+        as new, the lesser evil. Nothing is followed, and nothing that exists is changed.
         """
-        if path is None:
-            return
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK))
-        except FileNotFoundError:
-            return
+            with _directory(wanted.directory) as directory:
+                _make(wanted.name, directory)
         except OSError as error:
-            log.warning("host_files.termination_log_kept", path=path, error=str(error))
+            log.warning("host_files.termination_log_kept", path=wanted.path, error=str(error))
+            return False
+        return True
+
+    def remove_termination_log(self, made: host_files.TerminationLog) -> None:
+        """Remove the file of a successor that has been taken back. Harmless when it is not there."""
+        try:
+            with _directory(made.directory) as directory:
+                os.unlink(made.name, dir_fd=directory)
+        except OSError as error:  # it goes with the pod's directory
+            log.debug("host_files.termination_log_left", path=made.path, error=str(error))
 
     def link_log(self, container: ContainerRef, *, container_id: ContainerId, log_file: Path) -> None:
         """Create the symlink by which log shippers find the log (kubelet's GC removes it with the container).
@@ -49,3 +60,35 @@ class HostFiles:
         except OSError as error:
             mend = "mount it writable" if error.errno in (errno.EROFS, errno.EACCES) else "check that it exists"
             log.warning("host_files.log_not_linked", link=str(link), error=str(error), mend=mend)
+
+
+_MODE = 0o666  # kuberuntime_container.go, makeMounts: whatever user the container runs as
+_OF_POD = 3  # the last parts of the directory: the pod's UID, "containers", the container's name
+_TO_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def _directory(path: PurePosixPath) -> Iterator[int]:
+    """Yield kubelet's directory of a container; nothing below that of all pods is followed. Raises OSError."""
+    with contextlib.ExitStack() as opened:
+        found = os.open(path.parents[_OF_POD - 1], _TO_LOOK)
+        opened.callback(os.close, found)
+        for part in path.parts[-_OF_POD:]:
+            found = os.open(part, _TO_LOOK | os.O_NOFOLLOW, dir_fd=found)
+            opened.callback(os.close, found)
+        yield found
+
+
+def _make(name: str, directory: int) -> None:
+    try:
+        file = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE, dir_fd=directory
+        )
+    except FileExistsError:  # made by an earlier try, whose container may have it already
+        if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            raise
+        return
+    try:
+        os.fchmod(file, _MODE)  # whatever our umask
+    finally:
+        os.close(file)

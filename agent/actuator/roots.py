@@ -1,6 +1,7 @@
 """Tells, as it happens, that a container's root has been mounted: some 20 ms before anything of it is executed."""
 
 import os
+import re
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN_MS = 1000
 _LIMIT = 64 << 20  # bytes; fs.mount-max is 100,000
 _MOUNT_POINT = 4  # of a line's fields (proc_pid_mountinfo(5)), counted from 0
+_ROOT = re.compile(rb"/[0-9a-f]{64}/rootfs [^\n]* - (?P<kind>\S+) ")  # as containerd mounts them
 
 
 class Roots:
@@ -47,6 +49,17 @@ class Roots:
         with self._lock:
             if self._awaited.pop(container_id, None) is not None and self._wake is not None:
                 os.eventfd_write(self._wake, 1)
+
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of file systems that containers' roots are now. Raises OSError."""
+        return frozenset(kernel_files.text(found["kind"]) for found in _ROOT.finditer(self._mountinfo()))
+
+    def shows(self, container_id: ContainerId) -> bool:
+        """Whether a container that runs now has a root that ``wait_for`` would have found. Raises OSError."""
+        return _root(container_id, self._mountinfo()) is not None
+
+    def _mountinfo(self) -> bytes:
+        return kernel_files.read_bytes(self.runtime / "mountinfo", limit=_LIMIT) or b""
 
     def _work(self, wake: int) -> None:
         try:

@@ -1,5 +1,6 @@
 """A successor on standby: started beside its frozen predecessor, and held until that is dead."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ import structlog
 
 from agent.actuator import cgroups
 from agent.actuator.cgroups import Cgroup
-from agent.actuator.exec_hold import ExecHolds, HoldError
+from agent.actuator.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
+from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
 
 log = structlog.get_logger(__name__)
@@ -66,13 +68,24 @@ class Standbys:
     async def check(self) -> None:
         """Raises HoldError when this node cannot do it."""
         await self._holds.check()
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError as error:
+            raise HoldError(f"pidfd_open(2) is not to be had: {error.strerror}; the agent needs Linux 5.3") from error
         if not any((self._cgroup_root / name).exists() for name in cgroups.VERSION_2):
             raise HoldError(
                 f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
             )
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
-        """Freeze the old container, and be ready for the start of its successor. Raises HoldError."""
+        """Freeze the old container, and be ready for the start of its successor. Raises HoldError.
+
+        The successor's root will be what the old one's is: of the same image, by the same snapshotter.
+        """
+        old_cgroup = self._cgroup(old_pid)
+        old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
+        if old_id is not None and not await self._holds.could_have_held(old_id):
+            raise HoldError(f"its root is no overlay, and its successor would run beside it; {NEEDS_OVERLAYS}")
         hold = await self._holds.arm(successor)
         try:
             old = self._freeze(old_pid)

@@ -17,6 +17,11 @@ from agent.model.workloads import ContainerId, ContainerView, Hook, PodUid, Sand
 from agent.restart import clone, host_files, shm
 from common.pb.runtime.v1 import api_pb2
 
+TIME_LIMIT = 150.0
+"""Seconds that one carrying out has, beside its grace, unless it goes on: kill, wait for the devices, and the rest."""
+LONGEST = 600.0
+"""Seconds that it takes at most, beside its grace, while it goes on."""
+
 
 class Runtime(hooks.Execs, Protocol):
     """The calls of ``agent.cri.client.CriClient`` that a restart makes; each raises CriError and has a deadline."""
@@ -74,8 +79,8 @@ class Tools:
     runtime: Runtime
     events: PodEvents
     files: HostFiles
-    time_limit: float = 150.0
-    longest: float = 600.0
+    time_limit: float = TIME_LIMIT
+    longest: float = LONGEST
     processes: dying.Processes | None = None
     rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None

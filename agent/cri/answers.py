@@ -72,9 +72,9 @@ class ExecResult:
 class ContainerInfo:
     """All that ContainerStatus(verbose) tells about one container. Times are Unix nanoseconds, 0 is "not yet".
 
-    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path`` and
-    ``shm_source`` (the host's directory that is mounted at /dev/shm) come from the verbose part, which is not
-    specified: None is "this runtime does not tell".
+    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path``,
+    ``shm_source`` (the host's directory that is mounted at /dev/shm) and ``runtime_type`` (containerd's name of the
+    low-level runtime) come from the verbose part, which is not specified: None is "this runtime does not tell".
     ``config`` and ``runtime_env`` may hold secrets and are kept out of ``repr``.
     """
 
@@ -94,6 +94,7 @@ class ContainerInfo:
     pid: int | None = None
     cgroups_path: str | None = None
     shm_source: str | None = None
+    runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
 
@@ -159,6 +160,7 @@ def sandbox_view(sandbox: api_pb2.PodSandbox) -> SandboxView | None:
         ready=sandbox.state == api_pb2.SANDBOX_READY,
         created_at=sandbox.created_at,
         annotations=dict(sandbox.annotations),
+        runtime_handler=sandbox.runtime_handler,
     )
 
 
@@ -190,6 +192,7 @@ def container_info(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) ->
         pid=_pid(verbose),
         cgroups_path=_cgroups_path(spec),
         shm_source=_shm_source(spec),
+        runtime_type=_runtime_type(verbose),
         config=_object(verbose.get("config")) or None,
         runtime_env=_environment(spec),
     )
@@ -218,6 +221,11 @@ def _sandbox_id(verbose: Mapping[str, Any]) -> SandboxId | None:
 def _pid(verbose: Mapping[str, Any]) -> int | None:
     value = verbose.get("pid")
     return value if isinstance(value, int) and value > 0 else None  # containerd writes 0 for "does not run"
+
+
+def _runtime_type(verbose: Mapping[str, Any]) -> str | None:
+    value = verbose.get("runtimeType")
+    return value if isinstance(value, str) and value else None
 
 
 def _cgroups_path(spec: Mapping[str, Any]) -> str | None:

@@ -120,8 +120,8 @@ class CriClient:
     async def info_of(self, view: ContainerView) -> ContainerInfo:
         """Return everything about a container that has just been listed. Raises as ``container_info`` does.
 
-        What is told of it does not change while it runs, and so is asked for once until it is forgotten; what is very
-        large is asked for each time.
+        What is told of it does not change while it runs, and so is asked for once until it is forgotten (what does
+        change is in ``resources``); what is very large is asked for each time.
         """
         if view.state is ContainerState.RUNNING and (known := self._running.get(view.id)) is not None:
             return known
@@ -129,6 +129,14 @@ class CriClient:
         if info.state is ContainerState.RUNNING:
             self._running.put(view.id, info)
         return info
+
+    async def resources(self, container_id: ContainerId) -> api_pb2.LinuxContainerResources | None:
+        """Return what a container has by now, after resizes in place; None when the runtime does not tell.
+
+        Raises NotFound.
+        """
+        status = (await self._status(container_id, verbose=False)).status
+        return status.resources.linux if status.resources.HasField("linux") else None
 
     def forget(self, container_id: ContainerId) -> None:
         """Forget what is known of a container that runs no more."""
@@ -224,8 +232,8 @@ class CriClient:
         while len(self._ended) > _ENDS_KNOWN:
             self._ended.popitem(last=False)
 
-    async def _status(self, container_id: ContainerId) -> api_pb2.ContainerStatusResponse:
-        request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
+    async def _status(self, container_id: ContainerId, *, verbose: bool = True) -> api_pb2.ContainerStatusResponse:
+        request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=verbose)
         with self._errors("ContainerStatus"):
             return await self._stub.ContainerStatus(request, timeout=self._deadlines.read)
 

@@ -32,6 +32,7 @@ from agent.model.workloads import (
 )
 from agent.restart import admission
 from agent.sources.processes import ProcFs
+from common.pb.runtime.v1 import api_pb2
 
 
 class Runtime(tools.Runtime, Protocol):
@@ -40,6 +41,9 @@ class Runtime(tools.Runtime, Protocol):
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
     async def info_of(self, view: ContainerView) -> ContainerInfo:
         """Return everything about a container that has just been listed."""
+
+    async def resources(self, container_id: ContainerId) -> api_pb2.LinuxContainerResources | None:
+        """Return what a container has by now; None when the runtime does not tell."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
 

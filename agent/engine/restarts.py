@@ -272,7 +272,8 @@ class Restarts:
         processes = self._outside.processes
         now, since_boot = self._now(), self._since_boot()
         return target.facts(
-            stepped=targets.clock_step(target.info, processes=processes, now=now, since_boot=since_boot)
+            stepped=targets.clock_step(target.info, processes=processes, now=now, since_boot=since_boot),
+            not_holdable=targets.not_holdable(target.info, processes=processes),
         )
 
     async def _act(

@@ -9,8 +9,9 @@ from agent.actuator.tools import LastWish, Material
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
 from agent.model.workloads import ContainerRef, ContainerState, ContainerView, PodView
-from agent.restart import admission, clone, intents, shm
+from agent.restart import admission, clone, intents, runtimes, shm
 from agent.sources.processes import ProcFs
+from common import root_mounts
 from common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
@@ -19,14 +20,18 @@ _WORTH_A_STEP = 2.0  # seconds: less is a process that took its time between clo
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The newest container of a name, its siblings of the same name, and whether its sandbox is ready."""
+    """The newest container of a name, its siblings of the same name, and whether its sandbox is ready.
+
+    ``runtime_handler`` is the sandbox's.
+    """
 
     info: ContainerInfo
     siblings: tuple[ContainerView, ...]
     view: ContainerView
     sandbox_ready: bool
+    runtime_handler: str = ""
 
-    def facts(self, *, stepped: float = 0.0) -> admission.RuntimeFacts:
+    def facts(self, *, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return what admission wants to know; ``stepped`` is what ``clock_step`` says of this target."""
         exited = self.info.state is ContainerState.EXITED
         return admission.RuntimeFacts(
@@ -35,6 +40,8 @@ class Target:
             started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
             not_cloneable=None if self.info.config is not None else "the runtime does not give the config back",
+            not_holdable=not_holdable,
+            unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
         )
 
 
@@ -49,9 +56,15 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> Target | None:
     if not siblings:
         return None
     newest = max(siblings, key=_age)
-    ready = any(sandbox.id == newest.sandbox_id and sandbox.ready for sandbox in sandboxes)
+    mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     info = await runtime.info_of(newest)
-    return Target(info=info, siblings=siblings, view=newest, sandbox_ready=ready)
+    return Target(
+        info=info,
+        siblings=siblings,
+        view=newest,
+        sandbox_ready=mine is not None and mine.ready,
+        runtime_handler=mine.runtime_handler if mine is not None else "",
+    )
 
 
 def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot: float) -> float:
@@ -66,6 +79,15 @@ def clock_step(info: ContainerInfo, *, processes: ProcFs, now: float, since_boot
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)
     return step if abs(step) >= _WORTH_A_STEP else 0.0
+
+
+def not_holdable(info: ContainerInfo, *, processes: ProcFs) -> str | None:
+    """Return why a container's successor cannot be held at its first instruction; None: nothing is known against it.
+
+    Only a root that is a file system of its own can be marked (``agent.actuator.roots``).
+    """
+    kind = processes.root_kind(info.pid) if info.pid is not None else None
+    return None if kind in (root_mounts.OVERLAY, None) else f"its root is {kind}, not an overlay"
 
 
 async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:
@@ -93,11 +115,13 @@ async def material(
     runtime: ports.Runtime, info: ContainerInfo, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
 ) -> Material:
     """Return what a container's successor is made of. Raises CriError, or CloneRefusedError: it cannot be faithful."""
-    sandbox = clone.sandbox_config(await runtime.sandbox_config(intent.sandbox_id))
+    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info.id))
+    sandbox = clone.sandbox_config(hidden)
     successor = clone.successor(
         info.config,
         intent=intent,
         runtime_env=info.runtime_env,
+        resources=resources,
         live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
     )
     spec = pod.container(intent.target.name) if pod is not None else None

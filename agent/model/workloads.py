@@ -67,13 +67,17 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """One pod sandbox as the runtime lists it. ``annotations`` are the pod's, as they were at its start."""
+    """One pod sandbox as the runtime lists it. ``annotations`` are the pod's, as they were at its start.
+
+    ``runtime_handler`` is what its RuntimeClass names, empty for the node's default.
+    """
 
     id: SandboxId
     pod: PodRef
     ready: bool
     created_at: int
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    runtime_handler: str = ""
 
 
 class RestartPolicy(enum.Enum):

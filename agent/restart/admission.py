@@ -73,6 +73,7 @@ class Reason(enum.Enum):
     RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
     NO_RESTART_RULE = "NoRestartRule"
     SANDBOX_NOT_READY = "SandboxNotReady"
+    RUNTIME_UNSUPPORTED = "RuntimeUnsupported"
     BUDGET_SPENT = "BudgetSpent"
     POD_BUDGET_SPENT = "PodBudgetSpent"
     DEVICE_BUDGET_SPENT = "DeviceBudgetSpent"
@@ -110,7 +111,9 @@ class RuntimeFacts:
     """What the runtime shows about the target: the newest container of the name, and whether it can be cloned.
 
     ``started_at`` is Unix time in seconds, None when it never started. ``not_cloneable`` says why its config cannot be
-    had or copied, None when nothing is known to be in the way.
+    had or copied, None when nothing is known to be in the way. ``not_holdable`` likewise says why its successor cannot
+    be held at its first instruction though this node's containers can, and ``unsupported`` why containers of its
+    low-level runtime are not restarted at all.
     """
 
     state: ContainerState
@@ -118,6 +121,8 @@ class RuntimeFacts:
     started_at: float | None
     sandbox_ready: bool
     not_cloneable: str | None = None
+    not_holdable: str | None = None
+    unsupported: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         grace_seconds=wishes.grace_seconds,
         not_cloneable=facts.runtime.not_cloneable,
         can_hold=facts.can_hold,
+        not_holdable=facts.runtime.not_holdable,
     )
     choice = strategies.choose(wishes.strategy, situation)
     if choice.strategy is None:
@@ -377,6 +383,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         return _hold(Reason.CONTAINER_UNKNOWN, "the runtime does not show a container of that name")
     if not runtime.sandbox_ready:
         return _refuse(Reason.SANDBOX_NOT_READY, "kubelet is recreating the pod's sandbox")
+    if runtime.unsupported is not None:
+        return _refuse(Reason.RUNTIME_UNSUPPORTED, runtime.unsupported)
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at
     if newer and (facts.asked is None or not facts.asked.by_round):
         since = "the fault" if facts.asked is None else "it was asked for"

@@ -1,13 +1,15 @@
 """Make the successor's config from the old container's own. Pure.
 
 The runtime gives the config back as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's.
-Everything is carried over untouched except what a restart must move on; a field that our CRI definition does not
-know is a refusal, never dropped: a container that silently lost a mount or a device is worse than none restarted.
+Everything is carried over untouched except what a restart must move on, and resources, of which the present ones count
+(a resize in place is not in the config). A field that our CRI definition does not know is a refusal, never dropped: a
+container that silently lost a mount or a device is worse than none restarted.
 """
 
 import base64
 import contextlib
 import enum
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 
 from google.protobuf import json_format
 
-from agent.restart import intents
+from agent.restart import host_files, intents
 from common.pb.runtime.v1 import api_pb2
 
 RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go
@@ -23,6 +25,8 @@ TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 RESTART_ID_ANNOTATION = "kubemend.io/restart-id"
 RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
 RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
+_DEVICE_PERMISSIONS = frozenset("rwm")
+_CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^=\s]+")  # vendor/class=device: SPEC.md of container-device-interface
 
 
 class CloneRefusal(enum.Enum):
@@ -32,6 +36,7 @@ class CloneRefusal(enum.Enum):
     UNKNOWN_FIELD = "ConfigNotUnderstood"
     ENV_AMBIGUOUS = "EnvironmentAmbiguous"
     NO_RESTART_COUNT = "NotStartedByKubelet"
+    NOT_CREATABLE = "RuntimeWouldRefuse"
 
 
 class CloneRefusedError(Exception):
@@ -46,14 +51,15 @@ class CloneRefusedError(Exception):
 class Successor:
     """What the actuator needs to create container n+1 and to leave things as kubelet would.
 
-    ``log_path`` is relative to the sandbox's log directory, as CRI has it; ``termination_log`` is the host file
-    behind the container's termination message, or None when kubelet mounted none.
+    ``log_path`` is relative to the sandbox's log directory, as CRI has it. ``config`` still mounts the old container's
+    termination-message file; ``termination_log`` is the file to make in its place, or None when kubelet mounted none:
+    see ``with_own_termination_log``.
     """
 
     config: api_pb2.ContainerConfig
     restart_count: int
     log_path: str
-    termination_log: str | None
+    termination_log: host_files.TerminationLog | None
 
 
 def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig:
@@ -71,11 +77,14 @@ def successor(
     *,
     intent: intents.Intent,
     runtime_env: Iterable[str] | None,
+    resources: api_pb2.LinuxContainerResources | None = None,
     live_cpuset: str | None = None,
 ) -> Successor:
     """Return the config of container n+1, made from container n's.
 
     ``runtime_env`` are the ``K=V`` of ``runtimeSpec.process.env``: they tell plain env values from base64 ones.
+    ``resources`` is what the old container has by now: a resize in place changes that and not its config, and kubelet,
+    which has done it, does not do it again for a successor. None where the runtime does not tell.
     ``live_cpuset`` is the old container's current ``cpuset.cpus``: kubelet's CPU manager may have moved the shared
     pool since the container was created, and corrects a stale clone only when the pool changes again.
 
@@ -94,14 +103,102 @@ def successor(
     clone.log_path = str(PurePosixPath(clone.log_path).parent / f"{count}.log")
     _set_env(clone, RESTART_COUNT_ENV, str(count))
     _set_env(clone, RESTART_REASON_ENV, intent.reason)
+    if resources is not None:
+        _take_over(clone.linux.resources, present=resources)
+    _unresolve_images(clone)
     if live_cpuset and clone.linux.resources.cpuset_cpus:
         clone.linux.resources.cpuset_cpus = live_cpuset
+    if why := refusals(clone):
+        raise CloneRefusedError(CloneRefusal.NOT_CREATABLE, "; ".join(why))
     return Successor(
         config=clone,
         restart_count=count,
         log_path=clone.log_path,
-        termination_log=_termination_log(clone),
+        termination_log=_termination_log(clone, intent=intent),
     )
+
+
+def refusals(config: api_pb2.ContainerConfig) -> tuple[str, ...]:
+    """Return why a runtime would refuse to create a container of this config; empty when the rules know no reason.
+
+    Asked before the old container is stopped. What a runtime gives back need not be what it was given: these are the
+    rules of api.proto's own comments (Mount, Device, CDIDevice, LinuxContainerResources, ContainerConfig).
+    """
+    found = [*_of_mounts(config.mounts), *_of_devices(config)]
+    if not config.metadata.name:
+        found.append("it has no name")
+    if not config.image.image:
+        found.append("it names no image")
+    if config.HasField("windows"):
+        found.append("it is a Windows container's")
+    log_path = PurePosixPath(config.log_path)
+    if log_path.is_absolute() or ".." in log_path.parts:
+        found.append(f"log path {config.log_path!r} is not below the sandbox's")
+    if not all(limit.page_size for limit in config.linux.resources.hugepage_limits):
+        found.append("a limit of huge pages names no size")
+    return tuple(found)
+
+
+def _of_mounts(mounts: Iterable[api_pb2.Mount]) -> Iterator[str]:
+    for mount in mounts:
+        at = f"the mount at {mount.container_path!r}"
+        if not mount.container_path:
+            yield f"the mount of {mount.host_path!r} has no place in the container"
+        if mount.HasField("image"):
+            if mount.host_path:
+                yield f"{at} is of an image and of host path {mount.host_path!r}"
+            if not mount.image.image:
+                yield f"{at} names no image"
+            if not mount.readonly:
+                yield f"{at} is of an image and not read-only"
+        elif not mount.host_path:
+            yield f"{at} has neither host path nor image"
+        elif mount.image_sub_path:
+            yield f"{at} has a path in an image and no image"
+        if mount.recursive_read_only and not (mount.readonly and mount.propagation == api_pb2.PROPAGATION_PRIVATE):
+            yield f"{at} is recursively read-only, which needs readonly and private propagation"
+
+
+def _of_devices(config: api_pb2.ContainerConfig) -> Iterator[str]:
+    for device in config.devices:
+        if not (device.host_path and device.container_path):
+            yield f"device {device.host_path or device.container_path!r} has no path on the host or in the container"
+        if not set(device.permissions) <= _DEVICE_PERMISSIONS:
+            yield f"device {device.host_path!r} has permissions {device.permissions!r}"
+    for named in config.CDI_devices:
+        if not _CDI_NAME.fullmatch(named.name):
+            yield f"{named.name!r} is no CDI device name"
+
+
+def _unresolve_images(config: api_pb2.ContainerConfig) -> None:
+    """Take out of mounts of images where the runtime has mounted them: it gives that back, and would not take it.
+
+    Source: containerd ``mutateImageMount`` (internal/cri/server/container_image_mount.go) sets ``host_path`` in the
+    config that it keeps, and refuses one that has it.
+    """
+    for mount in config.mounts:
+        if mount.HasField("image") and mount.image.image:
+            mount.host_path = ""
+
+
+def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
+    """Return the config with the successor's own termination-message file, which must have been made."""
+    assert made.termination_log is not None
+    config = api_pb2.ContainerConfig()
+    config.CopyFrom(made.config)
+    for mount in config.mounts:
+        if _is_in(made.termination_log.directory, mount=mount, config=config):
+            mount.host_path = made.termination_log.path
+    return config
+
+
+def _take_over(made: api_pb2.LinuxContainerResources, *, present: api_pb2.LinuxContainerResources) -> None:
+    """Put what is there by now in the place of what was asked for. In CRI an empty field is "not told", not "none"."""
+    if present.hugepage_limits:  # lists and maps are not replaced by a merge
+        made.ClearField("hugepage_limits")
+    if present.unified:
+        made.ClearField("unified")
+    made.MergeFrom(present)
 
 
 _Config = TypeVar("_Config", api_pb2.ContainerConfig, api_pb2.PodSandboxConfig)
@@ -180,6 +277,13 @@ def _set_env(config: api_pb2.ContainerConfig, key: str, value: str) -> None:
     config.envs.append(api_pb2.KeyValue(key=key, value=value.encode()))
 
 
-def _termination_log(config: api_pb2.ContainerConfig) -> str | None:
+def _termination_log(config: api_pb2.ContainerConfig, *, intent: intents.Intent) -> host_files.TerminationLog | None:
     inside = config.annotations.get(TERMINATION_PATH_ANNOTATION)
-    return next((mount.host_path for mount in config.mounts if mount.container_path == inside), None)
+    paths = (mount.host_path for mount in config.mounts if mount.container_path == inside and not mount.readonly)
+    found = (host_files.termination_log(path, container=intent.target, restart=intent.id) for path in paths)
+    return next((each for each in found if each is not None), None)
+
+
+def _is_in(directory: PurePosixPath, *, mount: api_pb2.Mount, config: api_pb2.ContainerConfig) -> bool:
+    is_at_path = mount.container_path == config.annotations.get(TERMINATION_PATH_ANNOTATION)
+    return is_at_path and not mount.readonly and PurePosixPath(mount.host_path).parent == directory

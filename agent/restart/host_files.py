@@ -1,11 +1,44 @@
 """Names of the host files that kubelet keeps beside a container. Pure."""
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from agent.model.workloads import ContainerId, ContainerRef
 
 _MAX_FILE_NAME = 255  # ext4; pkg/kubelet/kuberuntime/legacy.go cuts the name, never the suffix
 _SUFFIX = ".log"
+_NAME_DIGITS = 16  # kubelet's own names have 8: none is ever the same
+
+
+@dataclass(frozen=True, slots=True)
+class TerminationLog:
+    """The successor's own termination-message file. ``directory`` is kubelet's for the container: ``…/pods/<uid>/
+    containers/<container>``."""
+
+    directory: PurePosixPath
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The file on the host."""
+        return str(self.directory / self.name)
+
+
+def termination_log(old: str, *, container: ContainerRef, restart: str) -> TerminationLog | None:
+    """Return the file to make in the place of the old container's; None when that is none of kubelet's own.
+
+    Kubelet makes a new file per attempt, so that it can still read what the dead one has said
+    (pkg/kubelet/kuberuntime/kuberuntime_container.go ``makeMounts``: ``PodContainerDir`` and a random name); the pod
+    names where it is mounted, and may have a volume there. One ``restart`` makes one file, however often it is tried.
+    """
+    path = PurePosixPath(old)
+    if not path.is_absolute() or ".." in path.parts:
+        return None
+    if path.parts[-5:-1] != ("pods", container.pod.uid, "containers", container.name):
+        return None
+    made = hashlib.sha256(f"{restart}/{container.name}".encode()).hexdigest()[:_NAME_DIGITS]
+    return TerminationLog(directory=path.parent, name=made)
 
 
 def log_symlink_name(container: ContainerRef, container_id: ContainerId) -> str:

@@ -31,7 +31,8 @@ class Situation:
     """What the choice depends on.
 
     ``targets`` are the containers that a swap would replace. ``not_cloneable`` says why a container's config cannot be
-    had or copied, None when it can. ``can_hold``: whether a started container can be held at its first instruction.
+    had or copied, None when it can. ``can_hold``: whether a started container can be held at its first instruction;
+    ``not_holdable`` says why this one's successor cannot, where others of the node can.
     """
 
     pod: PodView
@@ -39,6 +40,7 @@ class Situation:
     grace_seconds: float = 0.0
     not_cloneable: str | None = None
     can_hold: bool = False
+    not_holdable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,16 @@ def leaves_nothing_running(situation: Situation) -> bool:
 
 def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
     """A successor is not held through a grace period: kubelet would probe it all the while, and we may die in it."""
-    if not leaves_nothing_running(situation) or (situation.can_hold and situation.grace_seconds <= 0):
+    can_hold = situation.can_hold and situation.not_holdable is None
+    if not leaves_nothing_running(situation) or (can_hold and situation.grace_seconds <= 0):
         return None
     names = ", ".join(spec.name for spec in situation.targets)
-    mend = "use no grace period, or restartPolicy Always" if situation.can_hold else "use restartPolicy Always"
+    because = f" ({situation.not_holdable})" if situation.not_holdable is not None else ""
+    mend = "use no grace period, or restartPolicy Always" if can_hold else "use restartPolicy Always"
     return (
         Obstacle.NOTHING_ELSE_RUNS,
-        f"kubelet could see {names} stopped with nothing else running, and end the pod; {mend}, or add a sidecar",
+        f"kubelet could see {names} stopped with nothing else running, and end the pod{because}; "
+        f"{mend}, or add a sidecar",
     )
 
 

@@ -11,7 +11,7 @@ from agent.health import cgroup_paths
 from agent.model.hangs import Thread
 from agent.model.workloads import ContainerId
 from agent.sources import thread_states
-from common import cgroupfs, kernel_files
+from common import cgroupfs, kernel_files, root_mounts
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
@@ -43,6 +43,10 @@ class ProcFs:
         if cgroup is None or stat is None:
             return None
         return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=_started(stat))
+
+    def root_kind(self, pid: int) -> str | None:
+        """Return the kind of file system, such as ``overlay``, that the process's root is; None: it cannot be told."""
+        return root_mounts.kind(pid, proc=self.root)
 
     def cpuset(self, pid: int) -> str | None:
         """Return the CPUs that the process's cgroup allows, as the kernel lists them; None when it cannot be told."""

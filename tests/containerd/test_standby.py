@@ -1,6 +1,7 @@
 """Successors on standby, on the real containerd: held at the first instruction, until the old container is dead."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,11 +9,16 @@ import pytest
 
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import ExecHolds, HoldError, Patience
+from agent.actuator.roots import Roots
 from agent.actuator.standby import Standbys
 from agent.cri.client import CriClient
 from agent.model.workloads import ContainerId, ContainerState, SandboxId
+from common import unix_sockets
 from common.pb.runtime.v1 import api_pb2
+from hack.devnode import containerd as containerd_part
+from hack.devnode import packages
 from hack.devnode.containerd import Containerd
+from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
@@ -148,6 +154,20 @@ async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Be
     assert (await bench.runtime.container_info(bench.old)).exit_code == 137
 
 
+async def test_a_frozen_old_container_can_be_ended_by_a_kernel_without_cgroup_kill(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cgroup, "kill", lambda group: group._kill_each())  # as on Linux before 5.14
+    await bench.has_run("old")
+    successor = await bench.create_next("new")
+    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
+    await bench.runtime.start_container(successor)
+    assert await standby.hold.engaged()
+    standby.let_run(old_is_dead=False)
+    await bench.has_run("old", "new")
+    await bench.has_exited(bench.old)
+
+
 async def test_a_runtime_that_is_slow_to_say_started_does_not_make_a_hook_of_the_container(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
@@ -197,6 +217,29 @@ async def test_other_containers_on_the_same_image_are_not_held(bench: Bench, pod
 
 async def test_this_node_can_hold(bench: Bench) -> None:
     await bench.standbys().check()
+
+
+async def test_where_roots_are_no_overlays_nothing_is_started_beside_the_old_one(
+    binaries: packages.Binaries, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The native snapshotter's roots are directories of the node: no mark can be put on one alone."""
+    monkeypatch.setattr(containerd_part, "_snapshotter", lambda _: "native")
+    runtime = Containerd(NodeLayout.named(f"native-{worker}-{os.getpid()}"), binaries)
+    await runtime.start()
+    try:
+        async with Pods.on(runtime.node) as made, CriClient(str(runtime.node.containerd_socket)) as cri:
+            pod = await made.run(name="native", containers=[container("main", "sleep 3600")])
+            pid = (await cri.container_info(ContainerId(pod.containers["main"]))).pid
+            standbys = Bench(runtime, cri, pod).standbys()
+            with pytest.raises(HoldError, match="would run beside it"):
+                await standbys.prepare(ContainerId("x" * 64), old_pid=pid)
+            group = Cgroup.of_process(pid or 0, proc=PROC, mounted_at=CGROUPS)
+            assert group is not None
+            assert not group.frozen
+            kinds = Roots(PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket)))).kinds()
+            assert kinds - {"overlay"}, "of other nodes of this machine there may be overlays"
+    finally:
+        await runtime.stop()
 
 
 async def test_a_runtime_whose_mounts_cannot_be_seen_is_told(bench: Bench, tmp_path: Path) -> None:

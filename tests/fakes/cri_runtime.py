@@ -34,12 +34,14 @@ class Behaviour:
     """How a runtime may differ from containerd 2.1.
 
     ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent
-    (CRI-O by default). ``gives_config`` False: the verbose status has no config (CRI-O).
+    (CRI-O by default). ``gives_config`` False: the verbose status has no config (CRI-O). ``runtime_type``: the
+    low-level runtime of all containers, None where it is not told (CRI-O).
     """
 
     has_events: bool = True
     tells_events: bool = True
     gives_config: bool = True
+    runtime_type: str | None = "io.containerd.runc.v2"
     name: str = "containerd"
     version: str = "2.1.9"
 
@@ -52,6 +54,7 @@ class Sandbox:
     config: pb.PodSandboxConfig
     created_at: int
     ready: bool = True
+    runtime_handler: str = ""
 
     def status(self) -> pb.PodSandboxStatus:
         """Return its CRI status."""
@@ -79,6 +82,7 @@ class Container:
     finished_at: int = 0
     exit_code: int = 0
     reason: str = ""
+    resized: pb.LinuxContainerResources | None = None
 
     def status(self) -> pb.ContainerStatus:
         """Return its CRI status."""
@@ -95,9 +99,10 @@ class Container:
             labels=self.config.labels,
             annotations=self.config.annotations,
             log_path=f"{self.sandbox.config.log_directory}/{self.config.log_path}",
+            resources=pb.ContainerResources(linux=self.resized or self.config.linux.resources),
         )
 
-    def verbose(self, *, with_config: bool) -> str:
+    def verbose(self, *, with_config: bool, runtime_type: str | None) -> str:
         """Return the JSON of its verbose status."""
         env = [IMAGE_PATH, *(f"{item.key}={item.value.decode()}" for item in self.config.envs)]
         info: dict[str, Any] = {
@@ -105,6 +110,8 @@ class Container:
             "pid": 4242 if self.state == pb.CONTAINER_RUNNING else 0,
             "runtimeSpec": {"process": {"env": env}, "linux": {"cgroupsPath": f"/k8s.io/{self.id}"}},
         }
+        if runtime_type is not None:
+            info["runtimeType"] = runtime_type
         if with_config:
             info["config"] = go_json(self.config)
         return json.dumps(info)
@@ -134,6 +141,7 @@ class Runtime:
     def run_pod_sandbox(self, request: pb.RunPodSandboxRequest) -> pb.RunPodSandboxResponse:
         """RunPodSandbox."""
         sandbox = Sandbox(id=self._new_id(), config=request.config, created_at=self._now())
+        sandbox.runtime_handler = request.runtime_handler
         self.sandboxes[sandbox.id] = sandbox
         for kind in (pb.CONTAINER_CREATED_EVENT, pb.CONTAINER_STARTED_EVENT):
             self._tell(kind, sandbox.id, sandbox=sandbox)
@@ -168,6 +176,7 @@ class Runtime:
                     created_at=sandbox.created_at,
                     labels=sandbox.config.labels,
                     annotations=sandbox.config.annotations,
+                    runtime_handler=sandbox.runtime_handler,
                 )
                 for sandbox in self.sandboxes.values()
                 if wanted <= sandbox.config.labels.items()
@@ -197,6 +206,7 @@ class Runtime:
                     f'progress: name "{name}" is reserved for "{other.id}"'
                 )
                 raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, details)
+        _mount_images(request.config)
         container = Container(
             id=self._new_id(), name=name, sandbox=sandbox, config=request.config, created_at=self._now()
         )
@@ -253,7 +263,8 @@ class Runtime:
     def container_status(self, request: pb.ContainerStatusRequest) -> pb.ContainerStatusResponse:
         """ContainerStatus."""
         container = self._container(request.container_id)
-        verbose = container.verbose(with_config=self.behaviour.gives_config)
+        behaviour = self.behaviour
+        verbose = container.verbose(with_config=behaviour.gives_config, runtime_type=behaviour.runtime_type)
         return pb.ContainerStatusResponse(status=container.status(), info={"info": verbose} if request.verbose else {})
 
     def exec_sync(self, request: pb.ExecSyncRequest) -> pb.ExecSyncResponse:
@@ -308,6 +319,16 @@ class Runtime:
     def _now(self) -> int:
         self._last_time = max(time.time_ns(), self._last_time + 1)
         return self._last_time
+
+
+def _mount_images(config: pb.ContainerConfig) -> None:
+    """As containerd does (``mutateImageMount``): it keeps in the config where it has mounted the image."""
+    for mount in config.mounts:
+        if not mount.HasField("image"):
+            continue
+        if mount.host_path:
+            raise RefusedError(grpc.StatusCode.UNKNOWN, f"hostpath must be empty while mount image: {mount}")
+        mount.host_path = "/run/containerd/image-volumes/1/rootfs"
 
 
 def go_json(message: Message) -> dict[str, Any]:

@@ -225,6 +225,7 @@ class Processes:
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     ends: dict[int, asyncio.Event] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
+    roots: str | None = "overlay"
 
     def add(self, pid: int, *, container: ContainerId | None, started: float = 0.0) -> None:
         self.facts[pid] = ProcessFacts(pid=pid, container=container, started=started)
@@ -237,6 +238,9 @@ class Processes:
 
     def cpuset(self, pid: int) -> str | None:
         return None
+
+    def root_kind(self, pid: int) -> str | None:
+        return self.roots
 
     async def ended(self, pid: int) -> None:
         await self.ends[pid].wait()

@@ -22,6 +22,7 @@ from tests.fakes.standbys import Standbys
 
 POD = PodRef("default", "trainer-0", PodUid("uid-1"))
 TARGET = ContainerRef(POD, "trainer")
+LAST_WORDS = "the last words of the old one"
 
 
 @dataclass
@@ -39,8 +40,14 @@ class Rig:
     standbys: Standbys | None = None
 
     @property
+    def termination_logs(self) -> Path:
+        """Kubelet's directory for the target's termination-message files."""
+        return self.directory / "pods" / POD.uid / "containers" / TARGET.name
+
+    @property
     def termination_log(self) -> Path:
-        return self.directory / "termination-log"
+        """The old container's file."""
+        return self.termination_logs / "0123abcd"
 
     @property
     def links(self) -> Path:
@@ -117,7 +124,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     (tmp_path / "logs" / "trainer").mkdir(parents=True)
     for attempt in range(4):
         (tmp_path / "logs" / "trainer" / f"{attempt}.log").touch()
-    (tmp_path / "termination-log").write_text("the last words of the old one")
     statuses: list[PartStatus] = []
     deadlines = client.Deadlines(read=1.0, change=1.0, margin=0.3, silence=0.1)
     async with (
@@ -126,6 +132,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     ):
         watch = ContainerWatch(cri, report=statuses.append)
         rig = Rig(server=server, cri=cri, watch=watch, directory=tmp_path, statuses=statuses)
+        rig.termination_logs.mkdir(parents=True)
+        rig.termination_log.write_text(LAST_WORDS)
         rig.sandbox_config = api_pb2.PodSandboxConfig(
             metadata=api_pb2.PodSandboxMetadata(name=POD.name, uid=POD.uid, namespace=POD.namespace),
             labels={

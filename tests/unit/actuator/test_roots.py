@@ -11,6 +11,7 @@ from agent.actuator import roots
 from agent.actuator.roots import Roots
 from agent.model.workloads import ContainerId
 
+ROOT = b"/run/io.containerd.runtime.v2.task/k8s.io/%s/rootfs"
 MOUNT = b"36 35 0:%d / %s rw,relatime - %s none rw\n"
 
 
@@ -42,3 +43,13 @@ async def test_a_mount_whose_name_is_no_unicode_hides_no_container(tmp_path: Pat
     Roots(tmp_path).wait_for(ContainerId("c1"), then)
     async with asyncio.timeout(60.0):
         assert (await found.get()).name == "rootfs"
+
+
+def test_the_kinds_of_containers_roots_are_told_and_of_nothing_else(tmp_path: Path) -> None:
+    lines = [MOUNT % (1, b"/mnt/\xff", b"xfs"), MOUNT % (2, ROOT % (b"a" * 64), b"ext4")]
+    (tmp_path / "mountinfo").write_bytes(b"".join(lines))
+    assert Roots(tmp_path).kinds() == {"ext4"}
+    (tmp_path / "mountinfo").write_bytes(b"".join([*lines, MOUNT % (3, ROOT % (b"b" * 64), b"overlay")]))
+    assert Roots(tmp_path).kinds() == {"ext4", "overlay"}
+    assert not Roots(tmp_path).shows(ContainerId("a" * 64))
+    assert Roots(tmp_path).shows(ContainerId("b" * 64))

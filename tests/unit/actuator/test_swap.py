@@ -1,6 +1,8 @@
 """Swaps on the stand-in runtime: the order of calls, every failure of every call, kubelet's races, crashes."""
 
 import asyncio
+import stat
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -8,13 +10,20 @@ import pytest
 
 from agent.actuator.outcomes import Result
 from agent.actuator.tools import LastWish
-from agent.model.workloads import ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
+from agent.model.workloads import ContainerId, ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
 from agent.restart import intents, steps, swap
+from common.pb.runtime.v1 import api_pb2
 from tests.fakes.standbys import Standbys
-from tests.unit.actuator.conftest import TARGET, Rig
+from tests.unit.actuator.conftest import LAST_WORDS, TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
 BOTH_ORDERS = pytest.mark.parametrize("order", intents.Order)
+
+
+def termination_log_of(rig: Rig, container: ContainerId) -> Path:
+    """Return what is mounted at the container's termination path."""
+    (mount,) = rig.server.runtime.containers[container].config.mounts
+    return Path(mount.host_path)
 
 
 def changes(rig: Rig) -> list[str]:
@@ -44,10 +53,63 @@ async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
 async def test_host_files_are_left_as_kubelet_would_leave_them(rig: Rig) -> None:
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
-    assert rig.termination_log.read_text() == ""
+    assert rig.termination_log.read_text() == LAST_WORDS, "kubelet reads it after the swap"
+    own = termination_log_of(rig, outcome.survivors["trainer"])
+    assert own != rig.termination_log
+    assert own.parent == rig.termination_logs
+    assert (own.read_text(), stat.S_IMODE(own.stat().st_mode)) == ("", 0o666)
     (link,) = rig.links.iterdir()
     assert link.name == f"trainer-0_default_trainer-{outcome.survivors['trainer']}.log"
     assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
+
+
+async def test_a_swap_taken_back_leaves_no_termination_log_of_the_successor(rig: Rig) -> None:
+    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.UNDONE
+    assert list(rig.termination_logs.iterdir()) == [rig.termination_log]
+
+
+async def test_a_successor_whose_termination_log_cannot_be_made_has_the_old_one_and_nothing_is_written(
+    rig: Rig,
+) -> None:
+    elsewhere = rig.directory / "elsewhere"
+    rig.termination_logs.rename(elsewhere)
+    rig.termination_logs.symlink_to(elsewhere)
+    intent = rig.intent()
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    assert termination_log_of(rig, outcome.survivors["trainer"]) == rig.termination_log
+    assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {rig.termination_log.name: LAST_WORDS}
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_what_a_pod_mounts_at_its_termination_path_is_never_written(rig: Rig, readonly: bool) -> None:
+    """The node's own file, for example, through a read-only hostPath."""
+    precious = rig.directory / "precious"
+    precious.write_text("of the node")
+    config = rig.server.runtime.containers[rig.old].config
+    theirs = api_pb2.Mount(container_path="/dev/termination-log", host_path=str(precious), readonly=readonly)
+    kubelets = config.mounts.pop()
+    config.mounts.extend([theirs, kubelets])
+    intent = rig.intent()
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    made = rig.server.runtime.containers[outcome.survivors["trainer"]].config
+    assert outcome.result is Result.SWAPPED
+    assert precious.read_text() == "of the node"
+    assert made.mounts[0] == theirs
+    assert Path(made.mounts[1].host_path).parent == rig.termination_logs
+
+
+async def test_a_second_try_takes_the_termination_log_of_the_first(rig: Rig) -> None:
+    intent = rig.intent()
+    material = await rig.material(intent)
+    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=2)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    own = termination_log_of(rig, outcome.survivors["trainer"])
+    assert set(rig.termination_logs.iterdir()) == {rig.termination_log, own}
 
 
 @BOTH_ORDERS

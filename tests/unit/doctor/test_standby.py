@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator import exec_hold
+from agent.actuator import exec_hold, roots
 from agent.actuator.exec_hold import HoldError
 from agent.doctor import standby
 from agent.doctor.checks import Result
@@ -41,6 +41,19 @@ async def test_without_cgroups_of_version_2_it_is_a_warning_with_a_mend(
     assert "no cgroup version 2 hierarchy" in check.what
     assert "not restarted" in check.what
     assert "mount one" in check.mend
+
+
+async def test_where_containers_roots_are_no_overlays_it_is_a_warning_with_a_mend(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_fanotify(monkeypatch)
+    monkeypatch.setattr(roots.Roots, "kinds", lambda _: frozenset({"ext4"}))
+
+    (check,) = await standby.available(settings)
+
+    assert check.result is Result.WARN
+    assert "roots are ext4, not overlays" in check.what
+    assert "snapshotter" in check.mend
 
 
 async def test_without_the_right_it_is_a_warning_with_a_mend(

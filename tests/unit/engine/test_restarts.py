@@ -20,6 +20,7 @@ from agent.model.conditions import Condition, ConditionStatus
 from agent.model.workloads import ContainerSpec, ContainerState, ContainerView
 from agent.restart import admission
 from agent.restart.intents import Strategy
+from common.pb.runtime.v1 import api_pb2
 from tests.fakes import outside
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
@@ -113,6 +114,52 @@ async def test_what_was_asked_for_is_done_verified_and_closed(world: World, stra
     assert await world.store.unfinished() == ()
     replaced = {name for name, (container,) in (await world.pod.running()).items() if container != world.pod.old[name]}
     assert replaced == ({"trainer"} if strategy == "swap" else set(LASTING))
+
+
+async def test_a_swap_keeps_a_resize_and_a_volume_of_an_image(world: World) -> None:
+    runtime = world.pod.rig.server.runtime
+    old = runtime.containers[world.pod.old["trainer"]]
+    image = api_pb2.ImageSpec(image="sha256:1")
+    mounted = api_pb2.Mount(container_path="/model", host_path="/run/of/the/runtime", readonly=True, image=image)
+    old.config.mounts.append(mounted)
+    await world.pod.rig.cri.info_of((await world.pod.rig.containers())[0])  # what is remembered is from before
+    old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
+    condition = await world.ask(strategy="swap")
+    assert condition.status is ConditionStatus.TRUE
+    ((new,), *_) = [runs for name, runs in (await world.pod.running()).items() if name == "trainer"]
+    made = runtime.containers[new].config
+    assert made.linux.resources == old.resized
+    assert made.mounts[-1].image == image
+
+
+async def test_what_the_runtime_would_refuse_to_create_is_refused_before_anything_is_stopped(world: World) -> None:
+    old = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]]
+    old.config.mounts.append(api_pb2.Mount(container_path="/model", image=api_pb2.ImageSpec(image="sha256:1")))
+    condition = await world.ask(strategy="swap")
+    assert condition.status is ConditionStatus.FALSE
+    assert "the mount at '/model' is of an image and not read-only" in condition.message
+    assert "StopContainer" not in world.pod.rig.server.called()
+    assert (await world.pod.running())["trainer"] == [world.pod.old["trainer"]]
+
+
+@pytest.mark.parametrize(
+    ("runtime_type", "handler", "word"),
+    [
+        ("io.containerd.runsc.v1", "gvisor", "io.containerd.runsc.v1"),
+        ("io.containerd.kata.v2", "", "io.containerd.kata.v2"),
+        (None, "kata-qemu-nvidia-gpu", "kata"),
+    ],
+)
+async def test_nothing_is_done_to_a_pod_whose_containers_are_no_processes_of_the_node(
+    world: World, runtime_type: str | None, handler: str, word: str
+) -> None:
+    server = world.pod.rig.server
+    server.runtime.behaviour.runtime_type = runtime_type
+    server.runtime.sandboxes[world.pod.rig.sandbox_id].runtime_handler = handler
+    condition = await world.ask()
+    assert condition.reason == "RuntimeUnsupported"
+    assert word in condition.message
+    assert not {"StopContainer", "CreateContainer", "RemoveContainer"} & set(server.called())
 
 
 async def test_auto_resets_where_the_runtime_hides_the_config(world: World) -> None:

@@ -58,3 +58,12 @@ def test_a_process_that_took_its_time_to_start_is_no_step_of_the_clock() -> None
 def test_without_the_process_the_runtimes_word_stands() -> None:
     target = target_started_at(noted=BOOTED_AT + STARTED)
     assert started_at(target, wall_now=0.0, known=False) == pytest.approx(BOOTED_AT + STARTED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("overlay", None), (None, None), ("ext4", "its root is ext4, not an overlay")]
+)
+def test_a_root_that_is_no_overlay_keeps_a_successor_from_being_held(kind: str | None, why: str | None) -> None:
+    target = target_started_at(noted=BOOTED_AT)
+    processes = outside.Processes(roots=kind)
+    assert targets.not_holdable(target.info, processes=processes) == why  # type: ignore[arg-type]

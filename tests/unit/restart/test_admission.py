@@ -126,6 +126,9 @@ REFUSALS = [
     ),
     pytest.param({"cause": cause(action=ActionClass.RESET_DEVICE)}, Reason.DEVICE_NOT_USABLE, id="needs-reset"),
     pytest.param({"cause": cause(action=ActionClass.REBOOT_NODE)}, Reason.DEVICE_NOT_USABLE, id="needs-reboot"),
+    pytest.param(
+        {"runtime": runtime(unsupported="its runtime is gVisor")}, Reason.RUNTIME_UNSUPPORTED, id="sandboxed-runtime"
+    ),
     pytest.param({"runtime": runtime(sandbox_ready=False)}, Reason.SANDBOX_NOT_READY, id="sandbox-gone"),
     pytest.param({"runtime": runtime(started_at=NOW)}, Reason.ALREADY_REPLACED, id="younger-than-the-fault"),
     pytest.param(

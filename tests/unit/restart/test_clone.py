@@ -1,6 +1,7 @@
 """The successor's config: everything carried over, only what a restart moves on is changed, nothing dropped."""
 
 import base64
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -58,7 +59,56 @@ def test_moves_on_what_a_restart_must_move_on() -> None:
     assert config.log_path == "trainer/1.log"
     assert env_of(config)["KUBEMEND_RESTART_COUNT"] == "1"
     assert env_of(config)["KUBEMEND_RESTART_REASON"] == "Xid31"
-    assert result.termination_log == "/var/lib/kubelet/pods/uid-1/containers/trainer/ab12"
+
+
+KUBELETS = "/var/lib/kubelet/pods/uid-1/containers/trainer"
+
+
+def at_termination_path(*mounts: dict[str, Any]) -> dict[str, Any]:
+    return CONFIG | {"mounts": [{"container_path": "/dev/termination-log"} | mount for mount in mounts]}
+
+
+def test_the_successor_gets_a_termination_log_of_its_own_beside_the_old_one() -> None:
+    made = successor()
+    assert made.termination_log is not None
+    before, after = made.config.mounts[1], clone.with_own_termination_log(made).mounts[1]
+    assert before.host_path == f"{KUBELETS}/ab12"
+    assert after.host_path == made.termination_log.path
+    assert str(PurePosixPath(after.host_path).parent) == KUBELETS
+    assert after.host_path != before.host_path
+    assert clone.with_own_termination_log(made).mounts[0] == made.config.mounts[0]
+
+
+def test_each_restart_has_a_termination_log_of_its_own_and_each_try_of_it_the_same() -> None:
+    paths = [successor(intent=builders.intent(id=restart)).termination_log for restart in ("r1", "r1", "r2")]
+    assert paths[0] == paths[1] != paths[2]
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        [{"host_path": "/etc/passwd"}],
+        [{"host_path": "/etc/passwd", "readonly": True}],
+        [{"host_path": f"{KUBELETS}/ab12", "readonly": True}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-2/containers/trainer/ab12"}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-1/containers/other/ab12"}],
+        [{"host_path": "/var/lib/kubelet/pods/uid-1/volumes/containers/trainer/ab12"}],
+        [{"host_path": f"{KUBELETS}/deep/ab12"}],
+        [{"host_path": "/etc/../pods/uid-1/containers/trainer/ab12"}],
+        [{"host_path": "pods/uid-1/containers/trainer/ab12"}],
+        [],
+    ],
+)
+def test_what_is_not_kubelets_own_is_no_termination_log(mounts: list[dict[str, Any]]) -> None:
+    assert successor(at_termination_path(*mounts)).termination_log is None
+
+
+def test_kubelets_own_is_found_among_what_the_pod_mounts_at_the_same_path() -> None:
+    theirs, kubelets = {"host_path": "/etc/passwd", "readonly": True}, {"host_path": f"{KUBELETS}/ab12"}
+    made = successor(at_termination_path(theirs, kubelets))
+    mounts = clone.with_own_termination_log(made).mounts
+    assert made.termination_log is not None
+    assert [mount.host_path for mount in mounts] == ["/etc/passwd", made.termination_log.path]
 
 
 def test_carries_everything_else_over_untouched() -> None:
@@ -122,6 +172,86 @@ def test_a_moved_cpu_pool_is_taken_from_the_live_cgroup() -> None:
 def test_a_container_without_a_cpuset_gets_none() -> None:
     config = CONFIG | {"linux": {"resources": {"cpu_shares": 2}}}
     assert successor(config, live_cpuset="0-3").config.linux.resources.cpuset_cpus == ""
+
+
+def test_a_resize_in_place_is_not_undone() -> None:
+    """What is there by now goes over what was asked for; what the runtime does not tell stays."""
+    asked = {"cpu_period": 100000, "cpu_shares": 2, "cpuset_mems": "0", "memory_limit_in_bytes": 64}
+    asked |= {"hugepage_limits": [{"page_size": "2MB", "limit": 1}], "unified": {"memory.high": "60"}}
+    present = api_pb2.LinuxContainerResources(
+        cpu_period=50000,
+        cpu_quota=200000,
+        cpu_shares=1024,
+        memory_limit_in_bytes=256,
+        memory_swap_limit_in_bytes=256,
+        oom_score_adj=-997,
+        cpuset_cpus="2-3",
+        hugepage_limits=[api_pb2.HugepageLimit(page_size="2MB", limit=2)],
+        unified={"memory.high": "240"},
+    )
+    made = successor(CONFIG | {"linux": {"resources": asked}}, resources=present).config.linux.resources
+    wanted = api_pb2.LinuxContainerResources(cpuset_mems="0")
+    wanted.MergeFrom(present)
+    assert made == wanted
+
+
+def test_resources_that_a_runtime_does_not_tell_stay_as_they_were_asked_for() -> None:
+    asked = successor().config.linux.resources
+    assert successor(resources=None).config.linux.resources == asked
+    assert successor(resources=api_pb2.LinuxContainerResources()).config.linux.resources == asked
+
+
+def test_a_cpu_pool_that_moved_goes_over_the_present_resources() -> None:
+    present = api_pb2.LinuxContainerResources(cpuset_cpus="0-3")
+    assert successor(resources=present, live_cpuset="0-1").config.linux.resources.cpuset_cpus == "0-1"
+
+
+IMAGE_MOUNT = {
+    "container_path": "/model",
+    "host_path": "/run/x/rootfs",
+    "readonly": True,
+    "image": {"image": "sha256:1"},
+}
+
+
+def test_a_mount_of_an_image_is_cloned_without_the_place_where_the_runtime_has_put_it() -> None:
+    (mount,) = successor(CONFIG | {"mounts": [IMAGE_MOUNT]}).config.mounts
+    assert (mount.host_path, mount.image.image, mount.readonly) == ("", "sha256:1", True)
+
+
+def test_what_was_started_by_kubelet_is_refused_by_no_rule() -> None:
+    assert clone.refusals(successor().config) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"metadata": {}}, "it has no name"),
+        ({"image": {}}, "it names no image"),
+        ({"windows": {}}, "Windows"),
+        ({"log_path": "/var/log/0.log"}, "is not below the sandbox's"),
+        ({"log_path": "../other/0.log"}, "is not below the sandbox's"),
+        ({"mounts": [{"container_path": "/data"}]}, "neither host path nor image"),
+        ({"mounts": [{"host_path": "/data"}]}, "no place in the container"),
+        ({"mounts": [IMAGE_MOUNT | {"readonly": False}]}, "not read-only"),
+        ({"mounts": [IMAGE_MOUNT | {"image": {}}]}, "names no image"),
+        ({"mounts": [{"container_path": "/a", "host_path": "/a", "image_sub_path": "b"}]}, "no image"),
+        (
+            {"mounts": [{"container_path": "/a", "host_path": "/a", "recursive_read_only": True}]},
+            "needs readonly and private propagation",
+        ),
+        ({"devices": [{"container_path": "/dev/x", "permissions": "rw"}]}, "no path on the host"),
+        ({"devices": [{"container_path": "/dev/x", "host_path": "/dev/x", "permissions": "x"}]}, "permissions 'x'"),
+        ({"CDI_devices": [{"name": "gpu0"}]}, "no CDI device name"),
+        ({"linux": {"resources": {"hugepage_limits": [{"limit": 1}]}}}, "names no size"),
+    ],
+)
+def test_what_a_runtime_would_not_create_is_refused_before_anything_is_stopped(
+    changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(clone.CloneRefusedError, match=why) as refused:
+        successor(CONFIG | changes)
+    assert refused.value.reason is clone.CloneRefusal.NOT_CREATABLE
 
 
 def test_a_second_restart_replaces_our_own_variables() -> None:

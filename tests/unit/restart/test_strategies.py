@@ -14,7 +14,7 @@ from agent.model.workloads import (
     UnsupportedHook,
 )
 from agent.restart import admission, strategies
-from agent.restart.intents import Strategy
+from agent.restart.intents import Order, Strategy
 from agent.restart.strategies import Obstacle
 from tests.unit.restart import builders
 
@@ -73,6 +73,22 @@ def test_a_swap_never_leaves_a_pod_with_nothing_running_that_kubelet_may_end(
     )
     assert (choice.strategy is Strategy.SWAP) is allowed
     assert [item.obstacle for item in choice.refused] == ([] if allowed else [Obstacle.NOTHING_ELSE_RUNS])
+
+
+def test_a_successor_that_cannot_be_held_is_not_started_beside_the_old_one() -> None:
+    holdable = situation(policy=NEVER, containers=(main(),), can_hold=True)
+    assert strategies.choose(Strategy.SWAP, holdable).strategy is Strategy.SWAP
+    native = dataclasses.replace(holdable, not_holdable="its root is ext4, not an overlay")
+    choice = strategies.choose(Strategy.SWAP, native)
+    assert [item.obstacle for item in choice.refused] == [Obstacle.NOTHING_ELSE_RUNS]
+    assert "its root is ext4, not an overlay" in choice.stepped_down
+    assert "use restartPolicy Always" in choice.stepped_down
+
+
+def test_where_nothing_need_be_held_it_does_not_matter_that_it_could_not() -> None:
+    native = situation(policy=ALWAYS, containers=(main(),), can_hold=True, not_holdable="its root is no overlay")
+    assert strategies.choose(Strategy.SWAP, native).strategy is Strategy.SWAP
+    assert strategies.order_of(main(), native) is Order.STOP_FIRST
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,162 @@
+"""What a swap must not lose, on the real containerd: a resize in place, last words, a volume of an image."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.actuator.host_files import HostFiles
+from agent.actuator.outcomes import Result
+from agent.actuator.swap import SwapActuator
+from agent.actuator.tools import Tools
+from agent.cri.answers import ContainerInfo
+from agent.cri.client import CriClient
+from agent.engine import targets
+from agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
+from agent.restart import intents
+from agent.sources.containers import ContainerWatch
+from agent.sources.processes import ProcFs
+from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from hack.devnode.containerd import Containerd
+from hack.devnode.pods import Pods, RunningPod, container
+from tests import eventually
+
+pytestmark = pytest.mark.containerd
+
+MIB = 1 << 20
+LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+LAST_WORDS = "illegal memory access at step 4711"
+
+
+class Swapper:
+    """Swaps the container ``main`` of pods."""
+
+    def __init__(self, cri: CriClient, watch: ContainerWatch) -> None:
+        self.cri = cri
+        self._watch = watch
+
+    async def swap(self, running: RunningPod) -> ContainerInfo:
+        """Return the successor, once it runs."""
+        pod = PodRef("default", running.pod.name, PodUid(running.pod.uid))
+        target = await targets.find(self.cri, ContainerRef(pod, "main"))
+        assert target is not None
+        intent = intents.Intent(
+            id=f"swap-{running.pod.name}",
+            target=target.view.ref,
+            sandbox_id=target.view.sandbox_id,
+            old=target.view.id,
+            old_attempt=target.view.attempt,
+            order=intents.Order.STOP_FIRST,
+            reason="Test",
+            created_at=time.time(),
+        )
+        material = await targets.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
+        tools = Tools(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
+        outcome = await SwapActuator(tools).carry_out(intent, material=material)
+        assert outcome.result is Result.SWAPPED, outcome
+        return await self.cri.container_info(outcome.survivors["main"])
+
+
+@pytest.fixture
+async def swapper(containerd: Containerd) -> AsyncIterator[Swapper]:
+    async with CriClient(str(containerd.node.containerd_socket)) as cri:
+        watch = ContainerWatch(cri, report=lambda _: None)
+        watching = asyncio.create_task(watch.run(), name="watch")
+        await watch.until_listed()
+        yield Swapper(cri, watch)
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+
+async def status(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str) -> api_pb2.ContainerStatus:
+    return (await cri.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=container_id))).status
+
+
+def message_of(shown: api_pb2.ContainerStatus) -> Path:
+    """Return the file that kubelet reads a container's termination message from."""
+    return Path(next(mount.host_path for mount in shown.mounts if mount.container_path == "/dev/termination-log"))
+
+
+async def test_a_resize_in_place_is_kept(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
+) -> None:
+    limits = {"limits": {"memory": "64Mi", "cpu": "1"}}
+    running = await pods.run(name="resized", containers=[container("main", LOOP, resources=limits)])
+    old = running.containers["main"]
+    (view,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+    await swapper.cri.info_of(view)  # what an agent remembers is from before the resize
+    resize = api_pb2.LinuxContainerResources(
+        memory_limit_in_bytes=256 * MIB, cpu_quota=200000, cpu_period=100000, cpu_shares=2048
+    )
+    await cri.UpdateContainerResources(api_pb2.UpdateContainerResourcesRequest(container_id=old, linux=resize))
+    resized = (await status(cri, old)).resources
+    assert resized.linux.memory_limit_in_bytes == 256 * MIB
+    new = await swapper.swap(running)
+    assert (await status(cri, new.id)).resources == resized
+
+
+async def test_the_last_words_of_what_died_are_kept_and_are_not_its_successors(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
+) -> None:
+    dies_once = (
+        f"[ -n \"$KUBEMEND_RESTART_COUNT\" ] || {{ echo '{LAST_WORDS}' > /dev/termination-log; exit 3; }}; {LOOP}"
+    )
+    running = await pods.run(name="lastwords", containers=[container("main", dies_once)])
+    old = ContainerId(running.containers["main"])
+
+    async def has_died() -> bool:
+        return (await swapper.cri.container_info(old)).state is ContainerState.EXITED
+
+    await eventually.true(has_died)
+    new = await swapper.swap(running)
+    before, after = message_of(await status(cri, old)), message_of(await status(cri, new.id))
+    assert before.read_text() == f"{LAST_WORDS}\n"
+    assert after.read_text() == ""
+    assert before.parent == after.parent
+    assert before.stat().st_mode == after.stat().st_mode
+
+
+async def test_a_volume_of_an_image_is_mounted_again(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
+) -> None:
+    running = await pods.run(name="imagevolume", containers=[container("other", LOOP)])
+    other = await swapper.cri.container_info(ContainerId(running.containers["other"]))
+    image = await start_with_image_volume(running, cri, beside=other)
+    new = await swapper.swap(running)
+    assert new.attempt == 1
+    assert new.runtime_type == "io.containerd.runc.v2"
+    assert new.config is not None
+    (mount,) = new.config["mounts"]
+    assert (mount["container_path"], mount["image"]["image"], mount["readonly"]) == ("/model", image.image, True)
+
+
+async def start_with_image_volume(
+    running: RunningPod, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, beside: ContainerInfo
+) -> api_pb2.ImageSpec:
+    """Start ``main`` in the pod, with the image of the one beside it as a volume, which is returned."""
+    assert beside.config is not None
+    image = api_pb2.ImageSpec(image=beside.config["image"]["image"])
+    config = api_pb2.ContainerConfig(
+        metadata=api_pb2.ContainerMetadata(name="main"),
+        image=image,
+        command=["/bin/sh", "-c", LOOP],
+        mounts=[api_pb2.Mount(container_path="/model", image=image, readonly=True)],
+        labels=beside.config["labels"] | {"io.kubernetes.container.name": "main"},
+        annotations=beside.config["annotations"],
+        log_path="main/0.log",
+        linux=api_pb2.LinuxContainerConfig(
+            security_context=api_pb2.LinuxContainerSecurityContext(
+                namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
+            )
+        ),
+    )
+    (Path(running.sandbox.log_directory) / "main").mkdir()
+    created = await cri.CreateContainer(
+        api_pb2.CreateContainerRequest(pod_sandbox_id=running.sandbox_id, config=config, sandbox_config=running.sandbox)
+    )
+    await cri.StartContainer(api_pb2.StartContainerRequest(container_id=created.container_id))
+    return image

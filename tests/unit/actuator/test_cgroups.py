@@ -1,0 +1,73 @@
+"""A container's processes are killed at once, also by kernels that cannot do it in one go."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.actuator import exec_hold, tools
+from agent.actuator.cgroups import Cgroup
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    child = subprocess.Popen(["sleep", "3600"])
+    yield child
+    child.kill()
+    child.wait(timeout=DEADLINE)
+
+
+@pytest.fixture
+def group(tmp_path: Path, sleeper: "subprocess.Popen[bytes]") -> Cgroup:
+    """A cgroup of plain files, as Linux had them before 5.14."""
+    (tmp_path / "cgroup.freeze").write_text("0")
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    (tmp_path / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+    return Cgroup(tmp_path)
+
+
+def test_without_cgroup_kill_each_process_is_killed_while_all_stand_still(
+    group: Cgroup, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, stood_still = signal.pidfd_send_signal, []
+
+    def send(process: int, number: int) -> None:
+        stood_still.append(group.frozen)
+        real(process, number)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", send)
+    monkeypatch.setattr(Path, "write_text", _only_what_exists(Path.write_text))
+    group.kill()
+    assert sleeper.wait(timeout=DEADLINE) == -signal.SIGKILL
+    assert stood_still
+    assert all(stood_still)
+
+
+def test_with_cgroup_kill_that_is_all(group: Cgroup, sleeper: "subprocess.Popen[bytes]") -> None:
+    (group.path / "cgroup.kill").write_text("")
+    group.kill()
+    assert (group.path / "cgroup.kill").read_text() == "1"
+    assert sleeper.poll() is None
+
+
+def test_what_is_gone_need_not_be_killed(group: Cgroup) -> None:
+    Cgroup(group.path / "gone").kill()
+
+
+def test_a_hold_outlasts_whatever_a_restart_waits_for_meanwhile() -> None:
+    assert exec_hold.Patience().at_most > tools.LONGEST
+
+
+def _only_what_exists(write: object) -> object:
+    """Files of a cgroup are the kernel's: a write makes none."""
+
+    def written(path: Path, text: str) -> int:
+        if not path.exists():
+            raise FileNotFoundError(path)
+        return write(path, text)  # type: ignore[operator, no-any-return]
+
+    return written
