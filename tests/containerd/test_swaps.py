@@ -120,6 +120,22 @@ async def test_the_last_words_of_what_died_are_kept_and_are_not_its_successors(
     assert before.stat().st_mode == after.stat().st_mode
 
 
+async def test_a_file_of_the_node_mounted_at_the_termination_path_is_not_written(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("of the node")
+    mounted = [{"name": "theirs", "mountPath": "/dev/termination-log", "readOnly": True}]
+    running = await pods.run(
+        name="covered",
+        containers=[container("main", LOOP, volumeMounts=mounted)],
+        volumes=[{"name": "theirs", "hostPath": {"path": str(precious), "type": "File"}}],
+    )
+    new = await swapper.swap(running)
+    assert precious.read_text() == "of the node"
+    assert message_of(await status(cri, new.id)) == precious, "kubelet takes the first"
+
+
 async def test_a_volume_of_an_image_is_mounted_again(
     pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
 ) -> None:

@@ -1,5 +1,6 @@
 """Whether a successor can be held: by the agent's own check, on a runtime whose process can be seen."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -54,6 +55,22 @@ async def test_where_containers_roots_are_no_overlays_it_is_a_warning_with_a_men
     assert check.result is Result.WARN
     assert "roots are ext4, not overlays" in check.what
     assert "snapshotter" in check.mend
+
+
+async def test_a_kernel_that_is_too_old_is_a_warning_with_a_mend(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_there(_: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    allow_fanotify(monkeypatch)
+    monkeypatch.setattr(os, "pidfd_open", not_there)
+
+    (check,) = await standby.available(settings)
+
+    assert check.result is Result.WARN
+    assert "pidfd_open" in check.what
+    assert check.mend == "the agent needs Linux 5.3"
 
 
 async def test_without_the_right_it_is_a_warning_with_a_mend(
