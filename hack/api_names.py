@@ -68,8 +68,8 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         "names, with commas",
-        "These are swapped together when a fault hits one of them, and no others.",
-        "the one that was hit",
+        "These are swapped together when a fault hits one of them, and no others. What befalls others is no fault.",
+        "the one that was hit of the main ones that ask for devices (of all main ones where none does)",
     ),
     Name(
         options.GRACE_PERIOD,

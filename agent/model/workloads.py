@@ -163,6 +163,7 @@ class ContainerSpec:
     restart_count: int = 0
     running: bool = False
     started: bool = False
+    holds_devices: bool = False  # by its spec, whatever kubelet has given it
 
     def rule_for(self, exit_code: int) -> RestartRule | None:
         """Return the rule by which kubelet would act on this exit code, or None."""

@@ -21,7 +21,7 @@ from agent.model.workloads import (
     PodView,
     RestartPolicy,
 )
-from agent.restart import asking, budget, counts, intents, options, strategies
+from agent.restart import asking, budget, counts, intents, members, options, strategies
 from common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -187,6 +187,24 @@ def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_u
     return _refuse_own(pod, own_pod_uid=own_pod_uid) or _refuse_static(pod)
 
 
+def why_no_fault(
+    pod: PodView, name: str, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
+) -> Decision | None:
+    """Return why nothing that befalls a container is a fault, be it its gang's or its own; None when it may be one.
+
+    Only what a restart would be admitted for is: no debugger, log shipper or init container costs others their life.
+    """
+    try:
+        wishes = options.parse(pod.annotations)
+    except options.BadAnnotationError as error:
+        return _refuse(Reason.BAD_ANNOTATION, str(error))
+    return (
+        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
+        or _refuse_going(pod)
+        or _refuse_by_container(pod, name, wishes=wishes, selected=members.targets(pod, named=wishes.containers))
+    )
+
+
 def decide(facts: Facts, *, now: float) -> Decision:
     """Return whether to restart the target, and why (not). ``now`` is Unix time in seconds."""
     pod = facts.pod
@@ -199,9 +217,8 @@ def decide(facts: Facts, *, now: float) -> Decision:
     if facts.asked is not None:
         wishes = facts.asked.over(wishes)
     refusal = (
-        _refuse_by_opt_in(facts, pod=pod, wishes=wishes)
-        or _refuse_by_pod(facts, pod=pod)
-        or _refuse_by_container(facts, pod=pod, wishes=wishes)
+        _refuse_for_good(facts, pod=pod, wishes=wishes)
+        or _refuse_by_phase(pod)
         or _refuse_by_device(facts)
         or _refuse_by_runtime(facts, pod=pod)
     )
@@ -271,10 +288,26 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
     return 2 * len(replaced)
 
 
-def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    if (refusal := _refuse_own(pod, own_pod_uid=facts.own_pod_uid)) is not None:
+def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
+    """A fault must be one (``why_no_fault``); who asks by name is asked which container it is to be."""
+    name, namespaces, own = facts.target.name, facts.opted_in_namespaces, facts.own_pod_uid
+    if pod.ref.uid != facts.target.pod.uid:
+        return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
+    if facts.asked is None:
+        return why_no_fault(pod, name, opted_in_namespaces=namespaces, own_pod_uid=own)
+    return (
+        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=namespaces, own_pod_uid=own)
+        or _refuse_going(pod)
+        or _refuse_by_container(pod, name, wishes=wishes, selected=wishes.containers or frozenset({name}))
+    )
+
+
+def _refuse_by_opt_in(
+    pod: PodView, *, wishes: options.Options, opted_in_namespaces: frozenset[str], own_pod_uid: str | None
+) -> Decision | None:
+    if (refusal := _refuse_own(pod, own_pod_uid=own_pod_uid)) is not None:
         return refusal
-    if not wishes.opted_in and pod.ref.namespace not in facts.opted_in_namespaces:
+    if not wishes.opted_in and pod.ref.namespace not in opted_in_namespaces:
         return _not_opted_in()
     return None
 
@@ -295,27 +328,31 @@ def _refuse_static(pod: PodView) -> Decision | None:
     return None
 
 
-def _refuse_by_pod(facts: Facts, *, pod: PodView) -> Decision | None:
-    if pod.ref.uid != facts.target.pod.uid:
-        return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
+def _refuse_going(pod: PodView) -> Decision | None:
+    """What happens to a pod that is on its way out is no fault, and nothing of it is started again."""
     if pod.deleting:
         return _refuse(Reason.POD_DELETING, "the pod is being deleted")
-    if (refusal := _refuse_static(pod)) is not None:
-        return refusal
-    if pod.phase != "Running":
-        return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}")
-    return None
+    return _refuse_static(pod)
 
 
-def _refuse_by_container(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    if wishes.containers and facts.target.name not in wishes.containers:
+def _refuse_by_phase(pod: PodView) -> Decision | None:
+    return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}") if pod.phase != "Running" else None
+
+
+def _refuse_by_container(
+    pod: PodView, hit: str, *, wishes: options.Options, selected: frozenset[str]
+) -> Decision | None:
+    if wishes.containers and hit not in selected:
         return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not name it")
-    for name in sorted({facts.target.name, *wishes.containers}):
+    for name in sorted({hit, *wishes.containers}):
         spec = pod.container(name)
         if spec is None:
             return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {name!r}")
         if spec.role is ContainerRole.INIT:
             return _refuse(Reason.INIT_CONTAINER, f"{name} is an init container: they are rerun with their pod alone")
+    if hit not in selected:
+        meant = ", ".join(sorted(selected))
+        return _refuse(Reason.NOT_SELECTED, f"restarts are for {meant}; annotation {options.CONTAINERS} can name it")
     return None
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from agent.restart import intents
 from agent.restart.budget import Budget
-from common import durations
+from common import durations, targets
 
 PREFIX = "kubemend.io/"
 RESTART = PREFIX + "restart"
 IN_PLACE = "InPlace"
 STRATEGY = PREFIX + "strategy"
-CONTAINERS = PREFIX + "containers"
+CONTAINERS = targets.CONTAINERS
 GRACE_PERIOD = PREFIX + "grace-period"
 MAX_RESTARTS = PREFIX + "max-restarts"
 HEARTBEAT_FILE = PREFIX + "heartbeat-file"
@@ -56,8 +56,8 @@ class Heartbeat:
 class Options:
     """One pod's wishes. ``max_restarts`` None means the default budget, ``heartbeat`` None that none is watched.
 
-    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that the
-    container that was hit, whichever it is, is swapped alone.
+    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that of the
+    pod's targets (``agent.restart.members.targets``) the one that was hit is swapped alone.
     """
 
     opted_in: bool = False
@@ -82,7 +82,7 @@ def parse(annotations: Mapping[str, str]) -> Options:
     return Options(
         opted_in=mode == IN_PLACE,
         strategy=_strategy(annotations.get(STRATEGY, "auto")),
-        containers=frozenset(name.strip() for name in annotations.get(CONTAINERS, "").split(",") if name.strip()),
+        containers=targets.named(annotations.get(CONTAINERS, "")),
         grace_seconds=_seconds(GRACE_PERIOD, annotations.get(GRACE_PERIOD, "0"), most=LONGEST_GRACE),
         max_restarts=_count(annotations.get(MAX_RESTARTS)),
         heartbeat=_heartbeat(annotations),

@@ -23,6 +23,7 @@ from agent.model.workloads import (
     UnsupportedHook,
 )
 from agent.sources import allocated_resources
+from common import targets
 
 Object = Mapping[str, Any]
 
@@ -79,6 +80,7 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
+        holds_devices=targets.holds_devices(container),
     )
 
 

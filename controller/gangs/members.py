@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from common import gangs
+from common import gangs, targets
 from common.kube import timestamps
 from controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
 
@@ -42,6 +42,7 @@ def member(pod: Mapping[str, Any]) -> Member | None:
         owner=_owner(meta.get("ownerReferences") or ()),
         annotations=_ours(meta.get("annotations") or {}),
         created_at=_created_at(meta.get("creationTimestamp")),
+        targets=_targets(spec, meta.get("annotations") or {}),
     )
 
 
@@ -74,6 +75,14 @@ def by_slot(members: Iterable[Member]) -> Mapping[str, Member]:
 
 def _rank(member: Member) -> tuple[bool, bool, float, PodUid]:
     return not member.is_over, not member.deleting, member.created_at, member.pod.uid
+
+
+def _targets(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> frozenset[str]:
+    mains = (
+        targets.Candidate(each["name"], is_main=True, holds_devices=targets.holds_devices(each))
+        for each in spec.get("containers") or ()
+    )
+    return targets.of(mains, named=targets.named(annotations.get(targets.CONTAINERS, "")))
 
 
 def _phase(text: str | None) -> PodPhase:

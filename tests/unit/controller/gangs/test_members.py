@@ -42,6 +42,19 @@ def test_a_pod_of_an_indexed_job_is_a_member() -> None:
     assert dict(member.annotations) == {"kubemend.io/restart": "InPlace"}
 
 
+def test_a_member_knows_which_of_its_containers_restarts_are_for() -> None:
+    obj = pod()
+    gpus = {"limits": {"nvidia.com/gpu": "8"}}
+    obj["spec"]["containers"] = [{"name": "trainer", "resources": gpus}, {"name": "shipper"}]
+    member = members.member(obj)
+    assert member is not None
+    assert member.targets == {"trainer"}
+    obj["metadata"]["annotations"]["kubemend.io/containers"] = "shipper"
+    member = members.member(obj)
+    assert member is not None
+    assert member.targets == {"shipper"}
+
+
 def test_a_pod_in_no_gang_is_none() -> None:
     assert members.member(pod(labels={})) is None
 
