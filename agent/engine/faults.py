@@ -256,7 +256,11 @@ class AppFaults:
                 device=noted.device,
             )
 
-        return Request(target=target, cause=cause, devices=held, kind=FaultKind.DEVICE)
+        async def lapsed() -> str:
+            gone = noted.process is not None and not self._processes.is_alive(noted.process)
+            return f"process {finding.pid}, which it hit, has ended" if gone else ""
+
+        return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
 
 
 async def _at_once() -> None:

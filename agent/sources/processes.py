@@ -11,6 +11,7 @@ from agent.sources import thread_states
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
+_DEAD = ("Z", "X")
 _MOST_ANCESTORS = 256
 """In a container; what stands deeper is of no program that trains anything."""
 
@@ -61,6 +62,13 @@ class ProcFs:
         after_name = stat[stat.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
         ticks = int(after_name[_START_TIME_FIELD - 3])
         return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=ticks / _TICKS_PER_SECOND)
+
+    def is_alive(self, process: ProcessFacts) -> bool:
+        """Whether that very process is still there, and is no zombie: another one may have its pid."""
+        now = self.look(process.pid)
+        if now is None or (now.container, now.started) != (process.container, process.started):
+            return False
+        return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
 
     def entrance(self, pid: int) -> Entrance | None:
         """Return how a process came into its container; None when that cannot be told (it has gone meanwhile).

@@ -232,6 +232,9 @@ class Processes:
     def look(self, pid: int) -> ProcessFacts | None:
         return self.facts.get(pid)
 
+    def is_alive(self, process: ProcessFacts) -> bool:
+        return self.facts.get(process.pid) == process and not self.ends[process.pid].is_set()
+
     def entrance(self, pid: int) -> Entrance | None:
         return Entrance(pid, is_its_own=pid not in self.put_in) if pid in self.facts else None
 

@@ -192,6 +192,9 @@ async def test_the_process_in_the_line_names_the_container(world: World) -> None
     assert request.devices == frozenset({outside.GPU.uuid})
     cause = request.cause()
     assert (cause.code, cause.action, cause.happened_at) == ("Xid31", ActionClass.RESTART_APP, 100.0)
+    assert await request.lapsed() == ""
+    world.processes.ends[4242].set()
+    assert await request.lapsed() == "process 4242, which it hit, has ended"
 
 
 async def test_a_finding_without_a_process_falls_on_the_only_holder(world: World) -> None:

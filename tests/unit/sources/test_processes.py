@@ -1,5 +1,6 @@
 """What a made-up /proc says about processes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,14 @@ def test_what_is_gone_or_stands_too_deep_cannot_be_told(proc: ProcFs) -> None:
     for pid in range(1001, 1400):
         add_process(proc, pid, parent=pid - 1, ids=f"{pid} {pid - 999}")
     assert proc.entrance(1399) is None
+
+
+def test_a_process_is_alive_until_it_is_a_zombie_or_its_pid_anothers(proc: ProcFs) -> None:
+    add_process(proc, 100, parent=SHIM, ids="100 1")
+    add_thread(proc, 100, 100, state="S")
+    process = proc.look(100)
+    assert process is not None
+    assert proc.is_alive(process)
+    assert not proc.is_alive(replace(process, started=process.started - 5)), "another one has its pid"
+    (proc.root / "100/task/100/stat").write_text("100 (python) Z 1 1 1 0 -1 0 0\n")
+    assert not proc.is_alive(process)
