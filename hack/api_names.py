@@ -224,6 +224,13 @@ WRITTEN_BY_US: Final = (
     Name(names.ATTEMPT, Kind.ANNOTATION, "Restart", "a number", "The number of the round in its gang."),
     Name(names.CAUSE, Kind.ANNOTATION, "Restart", "`Xid31`, `Exit1`, …", "The code of the fault, or of the request."),
     Name(names.DECISION, Kind.ANNOTATION, "Restart", "`InPlace`, …", "What was decided."),
+    Name(
+        names.GANG_UID,
+        Kind.ANNOTATION,
+        "Restart",
+        "a UID",
+        "What the round's gang is named after: rounds of a former JobSet or Job of that name do not count.",
+    ),
     Name(names.EPOCH, Kind.ANNOTATION, "Restart", "a number", "The leader that the round belongs to."),
     Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Not for others to read."),
     Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents obey no lower one."),
