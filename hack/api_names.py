@@ -62,6 +62,14 @@ WRITTEN_BY_PEOPLE: Final = (
     Name(
         gangs.GANG, Kind.LABEL, "Pod", "a name, or `None`", "Its gang; `None`: it is in none.", "JobSet or Indexed Job"
     ),
+    Name(
+        options.OWNER_COUNTS,
+        Kind.ANNOTATION,
+        "Pod",
+        "`true`, `false`",
+        "Whether the pod's controller may hold restarts against a limit of its own. Asked only where its kind is not known.",
+        "`true`: then nothing is restarted",
+    ),
     Name(options.STRATEGY, Kind.ANNOTATION, "Pod", _STRATEGIES, "How containers are restarted.", "`auto`"),
     Name(
         options.CONTAINERS,

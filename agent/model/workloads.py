@@ -177,6 +177,7 @@ class OwnerRef:
     api_group: str
     kind: str
     name: str
+    version: str = "v1"
 
 
 class ReportedHealth(enum.Enum):

@@ -17,11 +17,10 @@ from agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    OwnerRef,
     PodView,
     RestartPolicy,
 )
-from agent.restart import asking, budget, counts, intents, members, options, strategies
+from agent.restart import asking, budget, counts, intents, members, options, owners, strategies
 from common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -51,6 +50,7 @@ class Reason(enum.Enum):
     OWN_POD = "OwnPod"
     LEADER_WORKER_SET = "LeaderWorkerSetRecreatesGroup"
     JOB_BACKOFF = "JobBackoffLimit"
+    OWNER_MAY_COUNT = "OwnerMayCountRestarts"
     OWNER_UNKNOWN = "OwnerUnknown"
     CONTAINER_UNKNOWN = "ContainerUnknown"
     INIT_CONTAINER = "InitContainer"
@@ -86,7 +86,8 @@ class OwnerFacts:
     """What the pod's owner makes of restarts. A None inside means "does not apply".
 
     ``job_restarts_left``: how many more restartCount increments the Job survives (``pkg/controller/job``: under
-    OnFailure the counts of all containers of its running and pending pods are held against backoffLimit).
+    OnFailure the counts of all containers of its running and pending pods are held against backoffLimit), or another
+    owner that counts (``agent.restart.owners``).
     ``job_pods`` is how many those are. ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
     """
 
@@ -168,14 +169,6 @@ class Decision:
     retry_at: float | None = None
 
 
-def counting_job(pod: PodView) -> str | None:
-    """Return the name of the Job whose backoffLimit the pod's restarts count against; None when none does."""
-    match pod.owner:
-        case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
-            return name
-    return None
-
-
 def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
     """Return why a pod's containers must not be kept from running for a round; None when they may."""
     try:
@@ -201,6 +194,7 @@ def why_no_fault(
     return (
         _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
         or _refuse_going(pod)
+        or _refuse_unknown_owner(pod, wishes=wishes)
         or _refuse_by_container(pod, name, wishes=wishes, selected=members.targets(pod, named=wishes.containers))
     )
 
@@ -298,6 +292,7 @@ def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> 
     return (
         _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=namespaces, own_pod_uid=own)
         or _refuse_going(pod)
+        or _refuse_unknown_owner(pod, wishes=wishes)
         or _refuse_by_container(pod, name, wishes=wishes, selected=wishes.containers or frozenset({name}))
     )
 
@@ -335,6 +330,15 @@ def _refuse_going(pod: PodView) -> Decision | None:
     return _refuse_static(pod)
 
 
+def _refuse_unknown_owner(pod: PodView, *, wishes: options.Options) -> Decision | None:
+    """One that fails its job over restarts cannot be told from one that does not: nothing is done behind its back."""
+    kind = owners.unknown(pod) if wishes.owner_counts else ""
+    if not kind:
+        return None
+    mend = f'if it does not, annotate the pod template with {options.OWNER_COUNTS}: "false"'
+    return _refuse(Reason.OWNER_MAY_COUNT, f"a {kind} may count restarts against a limit of its own; {mend}")
+
+
 def _refuse_by_phase(pod: PodView) -> Decision | None:
     return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}") if pod.phase != "Running" else None
 
@@ -357,9 +361,9 @@ def _refuse_by_container(
 
 
 def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
-    counted_by_job = counting_job(pod) is not None
+    counting = owners.counting(pod)
     in_group = LWS_NAME_LABEL in pod.labels
-    if not counted_by_job and not in_group:
+    if counting is None and not in_group:
         return None
     by_round = facts.asked is not None and facts.asked.by_round
     if facts.owner is None:
@@ -373,11 +377,15 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
         )
     left = facts.owner.job_restarts_left
     restarts *= facts.owner.job_pods if by_round else 1  # they are all restarted now, and each agent asks for its own
-    if counted_by_job and (left is None or left < restarts):
+    lasting = counting is not None and counting.default is None and facts.owner.lasts  # it has set no limit
+    if counting is not None and not lasting and (left is None or left < restarts):
+        when, other = (
+            ("", "leave it out") if counting.default is None else (" under OnFailure", "restartPolicy to Never")
+        )
         return _refuse(
             Reason.JOB_BACKOFF,
-            f"the Job would fail: {restarts} more restarts count against backoffLimit under OnFailure; "
-            f"set backoffLimit to {UNLIMITED_BACKOFF} or restartPolicy to Never",
+            f"the {counting.kind} would fail: {restarts} more restarts count against backoffLimit{when}; "
+            f"set backoffLimit to {UNLIMITED_BACKOFF} or {other}",
         )
     return None
 

@@ -145,6 +145,6 @@ def _port(port: int | str | None, container: Object) -> int | None:
 def _owner(metadata: Object) -> OwnerRef | None:
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            group, slash, _ = reference["apiVersion"].partition("/")
-            return OwnerRef(api_group=group if slash else "", kind=reference["kind"], name=reference["name"])
+            group, _, version = reference["apiVersion"].rpartition("/")
+            return OwnerRef(api_group=group, kind=reference["kind"], name=reference["name"], version=version)
     return None

@@ -126,8 +126,8 @@ class Restart:
 class NewRound:
     """A round that begins. ``status`` is what there is to say by now, in the words of the resource.
 
-    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes; ``gang_uid`` is
-    the UID of what the gang is named after.
+    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes, and
+    ``gang_uid`` the UID of what the gang is named after.
     """
 
     gang: GangKey

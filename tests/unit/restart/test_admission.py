@@ -331,3 +331,24 @@ def test_a_round_counts_against_the_job_with_all_of_its_pods_and_waits_for_no_ow
     assert admission.decide(facts(pod=pod, owner=too_few), now=NOW).verb is Verb.ACT
     unknown = admission.decide(facts(pod=pod, owner=None, asked=by_round), now=NOW)
     assert (unknown.verb, unknown.reason) == (Verb.REFUSE, Reason.OWNER_UNKNOWN)
+
+
+TORCH_JOB = OwnerRef("kubeflow.org", "PyTorchJob", "train")
+
+
+def test_a_training_job_that_would_fail_over_a_restart_is_not_restarted() -> None:
+    pod = builders.pod(owner=TORCH_JOB, restart_policy=RestartPolicy.ALWAYS)
+    decision = admission.decide(facts(pod=pod, owner=admission.OwnerFacts(job_restarts_left=1)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.JOB_BACKOFF)
+    assert "PyTorchJob" in decision.detail
+    assert admission.decide(facts(pod=pod, owner=None), now=NOW).reason is Reason.OWNER_UNKNOWN
+    assert admission.decide(facts(pod=pod, owner=admission.OwnerFacts()), now=NOW).verb is Verb.ACT
+
+
+def test_behind_the_back_of_an_owner_that_may_count_nothing_is_done() -> None:
+    volcano = OwnerRef("batch.volcano.sh", "Job", "train")
+    decision = admission.decide(facts(pod=builders.pod(owner=volcano)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.OWNER_MAY_COUNT)
+    assert "Job.batch.volcano.sh" in decision.detail
+    harmless = OPT_IN | {"kubemend.io/owner-counts-restarts": "false"}
+    assert admission.decide(facts(pod=builders.pod(owner=volcano, annotations=harmless)), now=NOW).verb is Verb.ACT
