@@ -67,7 +67,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         "`true`, `false`",
-        "Whether the pod's controller may hold restarts against a limit of its own. Asked only where its kind is not known.",
+        "Whether the pod's controller may hold restarts against a limit of its own, where its kind is not known.",
         "`true`: then nothing is restarted",
     ),
     Name(options.STRATEGY, Kind.ANNOTATION, "Pod", _STRATEGIES, "How containers are restarted.", "`auto`"),

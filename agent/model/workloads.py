@@ -200,7 +200,11 @@ class ResourceHealth:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod as the API server last told it."""
+    """One pod as the API server last told it.
+
+    ``leaving`` says why Kubernetes ends it although nobody has deleted it (eviction, preemption, the node's shutdown);
+    empty where it does not.
+    """
 
     ref: PodRef
     phase: str
@@ -210,6 +214,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     owner: OwnerRef | None = None
     deleting: bool = False
+    leaving: str = ""
     pod_ip: str | None = None
     node_name: str = ""
     resource_version: str = ""

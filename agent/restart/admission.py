@@ -327,6 +327,8 @@ def _refuse_going(pod: PodView) -> Decision | None:
     """What happens to a pod that is on its way out is no fault, and nothing of it is started again."""
     if pod.deleting:
         return _refuse(Reason.POD_DELETING, "the pod is being deleted")
+    if pod.leaving:
+        return _refuse(Reason.POD_DELETING, f"Kubernetes is ending the pod: {pod.leaving}")
     return _refuse_static(pod)
 
 

@@ -43,12 +43,27 @@ def pod_view(obj: Object) -> PodView:
         labels=MappingProxyType(dict(metadata.get("labels") or {})),
         owner=_owner(metadata),
         deleting="deletionTimestamp" in metadata,
+        leaving=_leaving(status),
         pod_ip=status.get("podIP") or None,
         node_name=spec.get("nodeName", ""),
         resource_version=metadata.get("resourceVersion", ""),
         conditions=tuple(conditions.ours(status)),
         resource_health=allocated_resources.read(status),
     )
+
+
+_LEAVES_FOR: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"})
+"""``status.reason`` of pods that Kubernetes ends (pkg/kubelet: eviction, preemption, nodeshutdown; nodelifecycle)."""
+_MOST_REASON: Final = 100
+
+
+def _leaving(status: Object) -> str:
+    """Return why a pod is ended by Kubernetes: the condition of KEP-3329, or kubelet's own reason. Empty: it is not."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return str(condition.get("reason") or "DisruptionTarget")[:_MOST_REASON]
+    reason = str(status.get("reason") or "")
+    return reason if reason in _LEAVES_FOR else ""
 
 
 def _containers(spec: Object, status: Object) -> Iterator[ContainerSpec]:

@@ -93,6 +93,7 @@ def test_a_container_that_the_pod_does_not_have_is_not_judged() -> None:
 
 def test_a_pod_that_is_being_deleted_has_no_faults_any_more() -> None:
     assert why(builders.member(deleting=True)) is Reason.POD_DELETING
+    assert why(builders.member(leaving="Evicted"), code=137) is Reason.POD_DELETING
 
 
 @pytest.mark.parametrize(

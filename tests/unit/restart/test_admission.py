@@ -87,6 +87,7 @@ REFUSALS = [
     pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="never-the-agent-itself"),
     pytest.param({"pod": REPLACED_POD}, Reason.POD_DELETING, id="another-pod-of-the-same-name"),
     pytest.param({"pod": builders.pod(deleting=True)}, Reason.POD_DELETING, id="deleting"),
+    pytest.param({"pod": builders.pod(leaving="Evicted")}, Reason.POD_DELETING, id="evicted"),
     pytest.param(
         {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.mirror": "x"})}, Reason.STATIC_POD, id="mirror"
     ),
