@@ -183,7 +183,7 @@ def _matters(pod: PodView) -> bool:
 def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:
     for field in owner.limit[:-1]:
         spec = spec.get(field) or {}
-    limit = spec.get(owner.limit[-1], owner.default)
+    limit: Any = spec.get(owner.limit[-1], owner.default)
     return None if limit is None and owner.default is None else int(limit)
 
 
