@@ -5,7 +5,7 @@ What an object does not say is missing here as well; nothing is guessed.
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -178,7 +178,7 @@ def _gang(
     budget = None
     try:
         limit = wishes.of(counting.values()).max_restarts
-        budget = _budget(limit, newest_first, now=now) if restarts is not None else None
+        budget = _budget(limit, _same(newest_first, counting.values()), now=now) if restarts is not None else None
     except wishes.BadAnnotationError as error:
         notes = (str(error),)
     return GangView(
@@ -188,6 +188,12 @@ def _gang(
         budget=budget,
         notes=notes,
     )
+
+
+def _same(restarts: Iterable[Restart], members: Collection[Member]) -> list[Restart]:
+    """Return the rounds of what has the gang's name now, as the controller counts them (``controller.app.story``)."""
+    uid = gang_members.uid_of(members)
+    return [each for each in restarts if not uid or each.gang_uid in ("", uid)]
 
 
 def _budget(limit: int | None, restarts: Iterable[Restart], *, now: float) -> BudgetView:

@@ -8,6 +8,7 @@ GANG: Final = "kubemend.io/gang"
 """Label: pods of one namespace with the same value restart together. ``None`` takes a pod out of its gang."""
 ALONE: Final = "None"
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 

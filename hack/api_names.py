@@ -62,14 +62,22 @@ WRITTEN_BY_PEOPLE: Final = (
     Name(
         gangs.GANG, Kind.LABEL, "Pod", "a name, or `None`", "Its gang; `None`: it is in none.", "JobSet or Indexed Job"
     ),
+    Name(
+        options.OWNER_COUNTS,
+        Kind.ANNOTATION,
+        "Pod",
+        "`true`, `false`",
+        "Whether the pod's controller may hold restarts against a limit of its own, where its kind is not known.",
+        "`true`: then nothing is restarted",
+    ),
     Name(options.STRATEGY, Kind.ANNOTATION, "Pod", _STRATEGIES, "How containers are restarted.", "`auto`"),
     Name(
         options.CONTAINERS,
         Kind.ANNOTATION,
         "Pod",
         "names, with commas",
-        "These are swapped together when a fault hits one of them, and no others.",
-        "the one that was hit",
+        "These are swapped together when a fault hits one of them, and no others. What befalls others is no fault.",
+        "the one that was hit of the main ones that ask for devices (of all main ones where none does)",
     ),
     Name(
         options.GRACE_PERIOD,
@@ -224,6 +232,13 @@ WRITTEN_BY_US: Final = (
     Name(names.ATTEMPT, Kind.ANNOTATION, "Restart", "a number", "The number of the round in its gang."),
     Name(names.CAUSE, Kind.ANNOTATION, "Restart", "`Xid31`, `Exit1`, …", "The code of the fault, or of the request."),
     Name(names.DECISION, Kind.ANNOTATION, "Restart", "`InPlace`, …", "What was decided."),
+    Name(
+        names.GANG_UID,
+        Kind.ANNOTATION,
+        "Restart",
+        "a UID",
+        "What the round's gang is named after: rounds of a former JobSet or Job of that name do not count.",
+    ),
     Name(names.EPOCH, Kind.ANNOTATION, "Restart", "a number", "The leader that the round belongs to."),
     Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Not for others to read."),
     Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents obey no lower one."),

@@ -239,7 +239,7 @@ class RuntimePart:
         recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
         count = await _patiently(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
-        self._faults.use_runtime(restarts=self._restarts, events=watch)
+        self._faults.use_runtime(restarts=self._restarts, events=watch, runtime=cri)
         self._requests.use_runtime(restarts=self._restarts)
         return self._restarts
 

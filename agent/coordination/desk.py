@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from agent.coordination import exits, membership
+from agent.coordination import membership
 from agent.coordination.faults import LONGEST, Fault, OpenFaults
 from agent.coordination.members import Failure
 from agent.coordination.metrics import HubMetrics
@@ -58,12 +58,10 @@ class Desk:
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
         """Tell that a container's device is lost for good; for as long as faults are told, as no restart here helps.
 
-        ALONE at once where the container's end would not be told of either.
+        ALONE at once for whom no gang has to be asked.
         """
-        gang, pod = self._gang(target), self._pods().get(target.pod.uid)
-        if gang is None or pod is None:
-            return Taken.ALONE
-        if exits.why_not_watched(pod, target.name, opted_in_namespaces=self._namespaces) is not None:
+        gang = self._gang(target)
+        if gang is None:
             return Taken.ALONE
         return await self._answer(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
 
@@ -118,10 +116,12 @@ class Desk:
         )
 
     def _gang(self, target: ContainerRef) -> GangKey | None:
+        """Return the gang that a fault of a container is told to; None where nothing that befalls it is one."""
         pod = self._pods().get(target.pod.uid)
-        if self._dry_run or pod is None or not exits.may_tell(pod, opted_in_namespaces=self._namespaces):
+        if self._dry_run or pod is None:
             return None
-        return membership.gang_of(pod)
+        refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
+        return membership.gang_of(pod) if refused is None else None
 
 
 def _fault(target: ContainerRef, cause: admission.Cause, *, gang: GangKey, kind: FaultKind) -> Fault:

@@ -7,23 +7,18 @@ from dataclasses import dataclass
 from agent.coordination import membership
 from agent.model.workloads import (
     ContainerId,
-    ContainerRole,
     ContainerState,
     ContainerView,
     PodView,
     RuleAction,
 )
-from agent.restart import options
+from agent.restart import admission
 
 
 class NoFault(enum.Enum):
-    """Why the end of a container is none."""
+    """Why the end of a container is none, though what befalls that container may be one."""
 
     COMPLETED = "Completed"
-    NOT_MAIN = "NotMain"
-    POD_DELETING = "PodDeleting"
-    NOT_OPTED_IN = "NotOptedIn"
-    NOT_SELECTED = "NotSelected"
     OURS = "Ours"
     KUBELETS = "Kubelets"
 
@@ -43,34 +38,11 @@ class Exit:
     ours: bool = False
 
 
-def may_tell(pod: PodView, *, opted_in_namespaces: frozenset[str]) -> bool:
-    """Whether the gang may be restarted because of this pod: it has opted in, and its annotations make sense."""
-    try:
-        wishes = options.parse(pod.annotations)
-    except options.BadAnnotationError:
-        return False
-    return wishes.opted_in or pod.ref.namespace in opted_in_namespaces
-
-
-def why_not_watched(pod: PodView, name: str, *, opted_in_namespaces: frozenset[str]) -> NoFault | None:
-    """Return why nothing that befalls a container of a pod is a member's fault; None when it is one."""
-    spec = pod.container(name)
-    if spec is None or spec.role is not ContainerRole.MAIN:
-        return NoFault.NOT_MAIN
-    if pod.deleting:
-        return NoFault.POD_DELETING
-    if not may_tell(pod, opted_in_namespaces=opted_in_namespaces):
-        return NoFault.NOT_OPTED_IN
-    if (selected := options.parse(pod.annotations).containers) and name not in selected:
-        return NoFault.NOT_SELECTED
-    return None
-
-
-def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | None:
+def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | admission.Reason | None:
     """Return why the gang need not know; None when this is a fault of the member."""
-    name = ended.container.ref.name
-    if (why := why_not_watched(ended.pod, name, opted_in_namespaces=opted_in_namespaces)) is not None:
-        return why
+    refused = admission.why_no_fault(ended.pod, ended.container.ref.name, opted_in_namespaces=opted_in_namespaces)
+    if refused is not None:
+        return refused.reason
     if ended.exit_code == 0:
         return NoFault.COMPLETED
     if ended.ours or _replaced_by_us(ended):

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 from agent.doctor import kubernetes_api
 from agent.doctor.checks import Check, Result
+from agent.restart import owners
 from common.kube import errors, paths
 
 RIGHTS = "api-rights"
 NODE = "api-rights-node"
 GROUPS = "api-rights-groups"
+TRAINING = "api-rights-training"
 
 _BIND = "bind the agent's ClusterRole, as it is now, to the service account that it runs as"
 _REVIEWS = paths.collection("selfsubjectaccessreviews", group="authorization.k8s.io")
@@ -60,6 +62,9 @@ FOR_NODE = (
 FOR_GROUPS = Right("get", "leaderworkersets", group=_GROUPS_API)
 """What agent.sources.owners does for pods of a LeaderWorkerSet, and for no others."""
 
+FOR_TRAINING = tuple(Right("get", resource, group=owners.KUBEFLOW) for resource in owners.TRAINING.values())
+"""What agent.sources.owners does for pods of Kubeflow's jobs, and for no others."""
+
 
 async def needed(api: Api) -> Sequence[Check]:
     """Say which of the rights that every agent needs are missing."""
@@ -87,23 +92,27 @@ async def for_node(api: Api) -> Sequence[Check]:
 
 async def for_groups(api: Api) -> Sequence[Check]:
     """Say whether LeaderWorkerSets can be read, where the cluster has them."""
+    return (await _optional(api, GROUPS, [FOR_GROUPS], whose="LeaderWorkerSets"),)
+
+
+async def for_training(api: Api) -> Sequence[Check]:
+    """Say whether Kubeflow's jobs can be read, where the cluster has them."""
+    return (await _optional(api, TRAINING, FOR_TRAINING, whose="Kubeflow's training jobs"),)
+
+
+async def _optional(api: Api, name: str, rights: Sequence[Right], *, whose: str) -> Check:
+    """Say whether what only some clusters have can be read; ``rights`` are of one API group."""
     try:
-        refused = await _refused(api, [FOR_GROUPS])
-        installed = not refused or await _has_groups(api)
+        refused = await _refused(api, rights)
+        installed = not refused or await _has(api, rights[0].group)
     except errors.KubeError as error:
-        return (kubernetes_api.not_asked(GROUPS, error),)
+        return kubernetes_api.not_asked(name, error)
     if not installed:
-        return (Check(GROUPS, Result.NOT_NEEDED, "the cluster has no LeaderWorkerSets"),)
+        return Check(name, Result.NOT_NEEDED, f"the cluster has no {whose}")
     if not refused:
-        return (Check(GROUPS, Result.OK, f"allowed: {FOR_GROUPS}"),)
-    return (
-        Check(
-            GROUPS,
-            Result.WARN,
-            f"not allowed: {FOR_GROUPS}; pods of LeaderWorkerSets are not restarted",
-            _BIND,
-        ),
-    )
+        return Check(name, Result.OK, f"allowed: {', '.join(map(str, rights))}")
+    what = f"not allowed: {', '.join(map(str, refused))}; pods of {whose} are not restarted"
+    return Check(name, Result.WARN, what, _BIND)
 
 
 async def _refused(api: Api, rights: Iterable[Right]) -> list[Right]:
@@ -131,9 +140,9 @@ async def _allowed(api: Api, right: Right) -> bool:
     return bool((review.get("status") or {}).get("allowed"))
 
 
-async def _has_groups(api: Api) -> bool:
+async def _has(api: Api, group: str) -> bool:
     try:
-        await api.get(f"/apis/{_GROUPS_API}")
+        await api.get(f"/apis/{group}")
     except errors.NotFoundError:
         return False
     return True

@@ -66,6 +66,7 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
         look(api_rights.RIGHTS, work=lambda: api_rights.needed(api), if_silent=server),
         look(api_rights.NODE, work=lambda: api_rights.for_node(api), if_silent=server),
         look(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), if_silent=server),
+        look(api_rights.TRAINING, work=lambda: api_rights.for_training(api), if_silent=server),
         look(
             pod_resources.NAME,
             work=lambda: pod_resources.answers(settings.pod_resources_socket),

@@ -28,12 +28,12 @@ def of(
 ) -> Callable[[], Awaitable[None]]:
     """Note what runs now, and return what waits until all of it has ended.
 
-    For a process in a pod that is its container, for one outside all pods the process itself, and where only the
-    holders are known all of their containers. ``noticed_at`` is the Unix time of the finding.
+    For a process in a pod that is its container, for one outside all pods or put into one the process itself, and where
+    only the holders are known all of their containers. ``noticed_at`` is the Unix time of the finding.
     """
     if found.how in (How.PROCESS_GONE, How.NO_HOLDER):
         return _nothing
-    if found.how is How.PROCESS_OUTSIDE_PODS and pid is not None:
+    if found.how in (How.PROCESS_OUTSIDE_PODS, How.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid)
     if found.how is How.HOLDERS_UNKNOWN:
         return functools.partial(older_than, noticed_at, holders=holders, events=events)

@@ -170,6 +170,7 @@ class Engine:
         """Fold it, and look up what must be looked up before the process is gone."""
         process = self._process(finding.pid) if finding.pid is not None else None
         named = self._faults.named_container(finding, process)
+        entrance = self._processes.entrance(process.pid) if process is not None and process.container else None
         pod = named.pod if isinstance(named, ContainerRef) else None
         inventory = self._devices.inventory
         device = self._ledger.apply(finding, inventory=inventory, pod=pod.uid if pod is not None else "")
@@ -193,7 +194,7 @@ class Engine:
             text=finding.text,
         )
         self._publisher.verdict_changed(device=device, named=pod)
-        return Noted(finding=finding, device=device, process=process, again=again)
+        return Noted(finding=finding, device=device, process=process, entrance=entrance, again=again)
 
     def _process(self, pid: int) -> ProcessFacts | None:
         """Return what /proc says of a process. One that cannot be looked at costs no container its life, as one outside

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.cri.errors import CriError
 from agent.engine import endings, ports
 from agent.engine.ledger import HealthLedger, gpu_keys
 from agent.engine.publishing import held_devices
@@ -20,7 +21,7 @@ from agent.model.rounds import FaultKind
 from agent.model.workloads import ContainerRef, ContainerView
 from agent.podresources import answers
 from agent.restart import admission
-from agent.sources.processes import ProcessFacts, ProcFs
+from agent.sources.processes import Entrance, ProcessFacts, ProcFs
 from common import contained
 
 log = structlog.get_logger(__name__)
@@ -52,12 +53,14 @@ class Patience:
 class Noted:
     """A finding with the device it is about and what /proc said of its process when it came in.
 
-    ``again``: the same is being acted on already (``agent.engine.storms``).
+    ``entrance``: how that process came into its container; None where that cannot be told. ``again``: the same is being
+    acted on already (``agent.engine.storms``).
     """
 
     finding: Finding
     device: str
     process: ProcessFacts | None
+    entrance: Entrance | None = None
     again: bool = False
 
 
@@ -86,10 +89,11 @@ class AppFaults:
         self._runtime_found = asyncio.Event()
         self._restarts: Restarts | None = None
         self._events: ports.Events | None = None
+        self._runtime: ports.Runtime | None = None
 
-    def use_runtime(self, *, restarts: Restarts, events: ports.Events) -> None:
+    def use_runtime(self, *, restarts: Restarts, events: ports.Events, runtime: ports.Runtime) -> None:
         """Plug the container runtime in, once it has been found and the journal has been replayed."""
-        self._restarts, self._events = restarts, events
+        self._restarts, self._events, self._runtime = restarts, events, runtime
         self._runtime_found.set()
 
     def named_container(self, finding: Finding, facts: ProcessFacts | None) -> ContainerRef | ProcessLookup:
@@ -197,11 +201,27 @@ class AppFaults:
             process = self.named_container(noted.finding, noted.process)
             if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._patience.listed:
                 process = ProcessLookup.OUTSIDE_PODS  # some other container, not one of kubelet's
+            if isinstance(process, ContainerRef) and not await self._is_its_own(noted):
+                process = ProcessLookup.PUT_IN
             holders = await self._all_holders(noted.finding.device)
             found = attribution.attribute(noted.finding, process=process, holders=holders)
             if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._patience.holders:
                 return found
             await asyncio.sleep(self._patience.ask_again)
+
+    async def _is_its_own(self, noted: Noted) -> bool:
+        """Whether the process is the container's first or descends from it; False where that cannot be told."""
+        entrance, process = noted.entrance, noted.process
+        if entrance is None or process is None or process.container is None:
+            return False
+        if entrance.is_its_own:
+            return True
+        assert self._runtime is not None
+        try:
+            return (await self._runtime.container_info(process.container)).pid == entrance.pid
+        except CriError as error:
+            log.info("fault.first_process_unknown", container_id=process.container, error=str(error))
+            return False
 
     async def _all_holders(self, where: DeviceLocator) -> list[ContainerRef] | None:
         """Return the containers that hold what is there; None when kubelet, the API server or the driver leaves it
@@ -238,7 +258,11 @@ class AppFaults:
                 device=noted.device,
             )
 
-        return Request(target=target, cause=cause, devices=held, kind=FaultKind.DEVICE)
+        async def lapsed() -> str:
+            gone = noted.process is not None and not self._processes.is_alive(noted.process)
+            return f"process {finding.pid}, which it hit, has ended" if gone else ""
+
+        return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
 
 
 async def _at_once() -> None:

@@ -52,8 +52,9 @@ class Request:
 
     ``devices`` None is "could not tell which it holds". ``asked`` is set when it is a person's wish, and ``followed``
     is told how it goes on. ``withdrawn`` is asked while it is held and right before the first act: it says why the
-    cause no longer stands, and nothing while it does. ``kind`` is of the fault that it comes from; ``part`` is set when
-    it comes from a gang's round.
+    cause no longer stands, and nothing while it does. ``lapsed`` says the same, but is asked only when a budget has
+    held the request back: by then what was hit may have ended by itself, and its program have replaced it. ``kind`` is
+    of the fault that it comes from; ``part`` is set when it comes from a gang's round.
     """
 
     target: ContainerRef
@@ -62,11 +63,19 @@ class Request:
     asked: asking.Asked | None = None
     followed: progress.Progress = progress.NOBODY
     withdrawn: Callable[[], Awaitable[str]] = _stands
+    lapsed: Callable[[], Awaitable[str]] = _stands
+    held_back: bool = False
     kind: rounds.FaultKind = rounds.FaultKind.OTHER
     part: Part | None = None
 
+    async def why_gone(self) -> str:
+        """Say why the cause no longer stands; nothing while it does."""
+        return await self.withdrawn() or (await self.lapsed() if self.held_back else "")
+
 
 _ASK_AGAIN = 1.0
+_LOOK_AGAIN = 30.0
+"""Seconds after which a request that a budget holds back is looked at again: what it is about may have ended."""
 
 
 class Restarts:
@@ -203,6 +212,9 @@ class Restarts:
                 decision = await self._once(request)
             if decision.verb is not admission.Verb.HOLD:
                 return
+            if decision.retry_at is not None and not request.held_back:
+                request = replace(request, held_back=True)
+                continue
             if (decision.reason, decision.retry_at) != last_said:
                 self._announce(request, decision)
                 last_said = decision.reason, decision.retry_at
@@ -213,7 +225,9 @@ class Restarts:
 
     async def _until_worth_asking_again(self, request: Request, decision: admission.Decision) -> None:
         """Wait for the time that the decision names; without one, until the pod changes, at most a second."""
-        wait = _ASK_AGAIN if decision.retry_at is None else max(decision.retry_at - self._now(), 0.05)
+        wait = _ASK_AGAIN
+        if decision.retry_at is not None:
+            wait = min(max(decision.retry_at - self._now(), 0.05), _LOOK_AGAIN)
         uid = request.target.pod.uid
         before = self._outside.pods.pods().get(uid)
         await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
@@ -262,7 +276,7 @@ class Restarts:
         if decision.verb is admission.Verb.ACT:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
-        if decision.verb is admission.Verb.HOLD and (why := await request.withdrawn()):
+        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
             self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
@@ -311,7 +325,7 @@ class Restarts:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
             self._announce(request, refusal)
             return refusal
-        if why := await request.withdrawn():
+        if why := await request.why_gone():
             refusal = _withdrawn(request, why)
             self._announce(request, refusal)
             return refusal

@@ -21,6 +21,7 @@ class How(enum.Enum):
     SOLE_HOLDER = "SoleHolder"
     NOT_APP_CLASS = "NotAppClass"
     PROCESS_OUTSIDE_PODS = "ProcessOutsidePods"
+    PROCESS_PUT_IN = "ProcessPutIn"
     PROCESS_GONE = "ProcessGone"
     SEVERAL_HOLDERS = "SeveralHolders"
     NO_HOLDER = "NoHolder"
@@ -31,12 +32,14 @@ class ProcessLookup(enum.Enum):
     """What became of the pid in a finding, when it is not a container of a pod.
 
     ``NOT_LISTED`` is a process in a container that the runtime does not list: one that just began, or not kubelet's.
+    ``PUT_IN``: it stands in a container, but does not descend from its first process: somebody's ``kubectl exec``.
     """
 
     NONE_NAMED = "none-named"
     OUTSIDE_PODS = "outside-pods"
     GONE = "gone"
     NOT_LISTED = "not-listed"
+    PUT_IN = "put-in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def attribute(
         return Attribution(known, (), How.NOT_APP_CLASS)
     if process is ProcessLookup.OUTSIDE_PODS:
         return Attribution(known, (), How.PROCESS_OUTSIDE_PODS)
+    if process is ProcessLookup.PUT_IN:
+        return Attribution(known, (), How.PROCESS_PUT_IN)
     if process is ProcessLookup.GONE:
         return Attribution(known, (), How.PROCESS_GONE)
     if holders is None or process is ProcessLookup.NOT_LISTED:

@@ -19,7 +19,7 @@ class OrderKind(enum.Enum):
 class Order:
     """What a round wants of one member (coordination/v1 ``Stop``).
 
-    ``containers`` empty: those that the pod's annotation names, else all main ones. ``strategy`` empty and
+    ``containers`` empty: the pod's targets (``agent.restart.members.targets``). ``strategy`` empty and
     ``grace_seconds`` None: the pod's own. Without a word about the round for ``hold_seconds`` what is held is let go.
     """
 

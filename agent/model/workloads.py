@@ -167,6 +167,7 @@ class ContainerSpec:
     restart_count: int = 0
     running: bool = False
     started: bool = False
+    holds_devices: bool = False  # by its spec, whatever kubelet has given it
 
     def rule_for(self, exit_code: int) -> RestartRule | None:
         """Return the rule by which kubelet would act on this exit code, or None."""
@@ -180,6 +181,7 @@ class OwnerRef:
     api_group: str
     kind: str
     name: str
+    version: str = "v1"
 
 
 class ReportedHealth(enum.Enum):
@@ -202,7 +204,11 @@ class ResourceHealth:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod as the API server last told it."""
+    """One pod as the API server last told it.
+
+    ``leaving`` says why Kubernetes ends it although nobody has deleted it (eviction, preemption, the node's shutdown);
+    empty where it does not.
+    """
 
     ref: PodRef
     phase: str
@@ -212,6 +218,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     owner: OwnerRef | None = None
     deleting: bool = False
+    leaving: str = ""
     pod_ip: str | None = None
     node_name: str = ""
     resource_version: str = ""

@@ -17,11 +17,10 @@ from agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    OwnerRef,
     PodView,
     RestartPolicy,
 )
-from agent.restart import asking, budget, counts, intents, options, strategies
+from agent.restart import asking, budget, counts, intents, members, options, owners, strategies
 from common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -55,6 +54,7 @@ class Reason(enum.Enum):
     OWN_POD = "OwnPod"
     LEADER_WORKER_SET = "LeaderWorkerSetRecreatesGroup"
     JOB_BACKOFF = "JobBackoffLimit"
+    OWNER_MAY_COUNT = "OwnerMayCountRestarts"
     OWNER_UNKNOWN = "OwnerUnknown"
     CONTAINER_UNKNOWN = "ContainerUnknown"
     INIT_CONTAINER = "InitContainer"
@@ -92,7 +92,8 @@ class OwnerFacts:
     """What the pod's owner makes of restarts. A None inside means "does not apply".
 
     ``job_restarts_left``: how many more restartCount increments the Job survives (``pkg/controller/job``: under
-    OnFailure the counts of all containers of its running and pending pods are held against backoffLimit).
+    OnFailure the counts of all containers of its running and pending pods are held against backoffLimit), or another
+    owner that counts (``agent.restart.owners``).
     ``job_pods`` is how many those are. ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
     """
 
@@ -178,14 +179,6 @@ class Decision:
     retry_at: float | None = None
 
 
-def counting_job(pod: PodView) -> str | None:
-    """Return the name of the Job whose backoffLimit the pod's restarts count against; None when none does."""
-    match pod.owner:
-        case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
-            return name
-    return None
-
-
 def answered_by_us(facts: Facts, *, now: float) -> bool:
     """Whether a restart of ours has just answered what happened: that the container was replaced since is no news."""
     return any(
@@ -205,6 +198,25 @@ def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_u
     return _refuse_own(pod, own_pod_uid=own_pod_uid) or _refuse_static(pod)
 
 
+def why_no_fault(
+    pod: PodView, name: str, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
+) -> Decision | None:
+    """Return why nothing that befalls a container is a fault, be it its gang's or its own; None when it may be one.
+
+    Only what a restart would be admitted for is: no debugger, log shipper or init container costs others their life.
+    """
+    try:
+        wishes = options.parse(pod.annotations)
+    except options.BadAnnotationError as error:
+        return _refuse(Reason.BAD_ANNOTATION, str(error))
+    return (
+        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
+        or _refuse_going(pod)
+        or _refuse_unknown_owner(pod, wishes=wishes)
+        or _refuse_by_container(pod, name, wishes=wishes, selected=members.targets(pod, named=wishes.containers))
+    )
+
+
 def decide(facts: Facts, *, now: float) -> Decision:
     """Return whether to restart the target, and why (not). ``now`` is Unix time in seconds."""
     pod = facts.pod
@@ -217,9 +229,8 @@ def decide(facts: Facts, *, now: float) -> Decision:
     if facts.asked is not None:
         wishes = facts.asked.over(wishes)
     refusal = (
-        _refuse_by_opt_in(facts, pod=pod, wishes=wishes)
-        or _refuse_by_pod(facts, pod=pod)
-        or _refuse_by_container(facts, pod=pod, wishes=wishes)
+        _refuse_for_good(facts, pod=pod, wishes=wishes)
+        or _refuse_by_phase(pod)
         or _refuse_by_device(facts)
         or _refuse_by_runtime(facts, pod=pod)
     )
@@ -290,10 +301,27 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
     return 2 * len(replaced)
 
 
-def _refuse_by_opt_in(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    if (refusal := _refuse_own(pod, own_pod_uid=facts.own_pod_uid)) is not None:
+def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
+    """A fault must be one (``why_no_fault``); who asks by name is asked which container it is to be."""
+    name, namespaces, own = facts.target.name, facts.opted_in_namespaces, facts.own_pod_uid
+    if pod.ref.uid != facts.target.pod.uid:
+        return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
+    if facts.asked is None:
+        return why_no_fault(pod, name, opted_in_namespaces=namespaces, own_pod_uid=own)
+    return (
+        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=namespaces, own_pod_uid=own)
+        or _refuse_going(pod)
+        or _refuse_unknown_owner(pod, wishes=wishes)
+        or _refuse_by_container(pod, name, wishes=wishes, selected=wishes.containers or frozenset({name}))
+    )
+
+
+def _refuse_by_opt_in(
+    pod: PodView, *, wishes: options.Options, opted_in_namespaces: frozenset[str], own_pod_uid: str | None
+) -> Decision | None:
+    if (refusal := _refuse_own(pod, own_pod_uid=own_pod_uid)) is not None:
         return refusal
-    if not wishes.opted_in and pod.ref.namespace not in facts.opted_in_namespaces:
+    if not wishes.opted_in and pod.ref.namespace not in opted_in_namespaces:
         return _not_opted_in()
     return None
 
@@ -314,34 +342,49 @@ def _refuse_static(pod: PodView) -> Decision | None:
     return None
 
 
-def _refuse_by_pod(facts: Facts, *, pod: PodView) -> Decision | None:
-    if pod.ref.uid != facts.target.pod.uid:
-        return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
+def _refuse_going(pod: PodView) -> Decision | None:
+    """What happens to a pod that is on its way out is no fault, and nothing of it is started again."""
     if pod.deleting:
         return _refuse(Reason.POD_DELETING, "the pod is being deleted")
-    if (refusal := _refuse_static(pod)) is not None:
-        return refusal
-    if pod.phase != "Running":
-        return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}")
-    return None
+    if pod.leaving:
+        return _refuse(Reason.POD_DELETING, f"Kubernetes is ending the pod: {pod.leaving}")
+    return _refuse_static(pod)
 
 
-def _refuse_by_container(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    if wishes.containers and facts.target.name not in wishes.containers:
+def _refuse_unknown_owner(pod: PodView, *, wishes: options.Options) -> Decision | None:
+    """One that fails its job over restarts cannot be told from one that does not: nothing is done behind its back."""
+    kind = owners.unknown(pod) if wishes.owner_counts else ""
+    if not kind:
+        return None
+    mend = f'if it does not, annotate the pod template with {options.OWNER_COUNTS}: "false"'
+    return _refuse(Reason.OWNER_MAY_COUNT, f"a {kind} may count restarts against a limit of its own; {mend}")
+
+
+def _refuse_by_phase(pod: PodView) -> Decision | None:
+    return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}") if pod.phase != "Running" else None
+
+
+def _refuse_by_container(
+    pod: PodView, hit: str, *, wishes: options.Options, selected: frozenset[str]
+) -> Decision | None:
+    if wishes.containers and hit not in selected:
         return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not name it")
-    for name in sorted({facts.target.name, *wishes.containers}):
+    for name in sorted({hit, *wishes.containers}):
         spec = pod.container(name)
         if spec is None:
             return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {name!r}")
         if spec.role is ContainerRole.INIT:
             return _refuse(Reason.INIT_CONTAINER, f"{name} is an init container: they are rerun with their pod alone")
+    if hit not in selected:
+        meant = ", ".join(sorted(selected))
+        return _refuse(Reason.NOT_SELECTED, f"restarts are for {meant}; annotation {options.CONTAINERS} can name it")
     return None
 
 
 def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
-    counted_by_job = counting_job(pod) is not None
+    counting = owners.counting(pod)
     in_group = LWS_NAME_LABEL in pod.labels
-    if not counted_by_job and not in_group:
+    if counting is None and not in_group:
         return None
     by_round = facts.asked is not None and facts.asked.by_round
     if facts.owner is None:
@@ -355,11 +398,15 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
         )
     left = facts.owner.job_restarts_left
     restarts *= facts.owner.job_pods if by_round else 1  # they are all restarted now, and each agent asks for its own
-    if counted_by_job and (left is None or left < restarts):
+    lasting = counting is not None and counting.default is None and facts.owner.lasts  # it has set no limit
+    if counting is not None and not lasting and (left is None or left < restarts):
+        when, other = (
+            ("", "leave it out") if counting.default is None else (" under OnFailure", "restartPolicy to Never")
+        )
         return _refuse(
             Reason.JOB_BACKOFF,
-            f"the Job would fail: {restarts} more restarts count against backoffLimit under OnFailure; "
-            f"set backoffLimit to {UNLIMITED_BACKOFF} or restartPolicy to Never",
+            f"the {counting.kind} would fail: {restarts} more restarts count against backoffLimit{when}; "
+            f"set backoffLimit to {UNLIMITED_BACKOFF} or {other}",
         )
     return None
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from agent.model.workloads import ContainerRole, PodView
-from agent.restart import intents, options
+from agent.restart import intents, members, options
 
 _WHOLE_POD = (intents.Strategy.RERUN, intents.Strategy.RESET, intents.Strategy.RULES)
 
@@ -37,7 +37,7 @@ class Asked:
 
 
 def container(pod: PodView, asked: Asked) -> str:
-    """Return the container that the restart is about: the first of those named, else the only main container.
+    """Return the container that the restart is about: the first of those named, else the pod's only target.
 
     Raises UnclearError, or options.BadAnnotationError.
     """
@@ -48,9 +48,10 @@ def container(pod: PodView, asked: Asked) -> str:
     named = sorted(wishes.containers, key=lambda name: (name not in mains, name))
     if named:
         return named[0]
-    if len(mains) > 1 and wishes.strategy not in _WHOLE_POD:
+    meant = [name for name in mains if name in members.targets(pod, named=())]
+    if len(meant) > 1 and wishes.strategy not in _WHOLE_POD:
         raise UnclearError(f"pod {pod.ref} has several containers; name one with --container: {', '.join(mains)}")
-    return mains[0]
+    return meant[0]
 
 
 def _names(pod: PodView) -> str:

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 from agent.restart import intents
 from agent.restart.budget import Budget
-from common import durations
+from common import durations, targets
 
 PREFIX = "kubemend.io/"
 RESTART = PREFIX + "restart"
 IN_PLACE = "InPlace"
 STRATEGY = PREFIX + "strategy"
-CONTAINERS = PREFIX + "containers"
+CONTAINERS = targets.CONTAINERS
 GRACE_PERIOD = PREFIX + "grace-period"
 MAX_RESTARTS = PREFIX + "max-restarts"
 HEARTBEAT_FILE = PREFIX + "heartbeat-file"
 HEARTBEAT_TIMEOUT = PREFIX + "heartbeat-timeout"
 CLEAN = PREFIX + "clean"
+OWNER_COUNTS = PREFIX + "owner-counts-restarts"
 
 LONGEST_GRACE = 3600.0
 """Seconds, as a Restart allows (``gracePeriodSeconds`` in daemonset/crds/restarts.yaml)."""
@@ -27,7 +28,17 @@ SHORTEST_HEARTBEAT = 1.0
 LONGEST_HEARTBEAT = 86400.0
 """Seconds: a container that may be silent for longer than a day is not watched at all."""
 
-_ALL = (RESTART, STRATEGY, CONTAINERS, GRACE_PERIOD, MAX_RESTARTS, HEARTBEAT_FILE, HEARTBEAT_TIMEOUT, CLEAN)
+_ALL = (
+    RESTART,
+    STRATEGY,
+    CONTAINERS,
+    GRACE_PERIOD,
+    MAX_RESTARTS,
+    HEARTBEAT_FILE,
+    HEARTBEAT_TIMEOUT,
+    CLEAN,
+    OWNER_COUNTS,
+)
 _LONGEST = 1000
 """Characters of an annotation: they can have 256 KiB, and what anybody may write must not fill logs and conditions."""
 _LONGEST_NUMBER = 9
@@ -56,8 +67,9 @@ class Heartbeat:
 class Options:
     """One pod's wishes. ``max_restarts`` None means the default budget, ``heartbeat`` None that none is watched.
 
-    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that the
-    container that was hit, whichever it is, is swapped alone.
+    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that of the
+    pod's targets (``agent.restart.members.targets``) the one that was hit is swapped alone.
+    ``owner_counts`` False: the pod's owner, of a kind that is not known, does not hold restarts against the pod.
     """
 
     opted_in: bool = False
@@ -67,6 +79,7 @@ class Options:
     max_restarts: int | None = None
     heartbeat: Heartbeat | None = None
     clean: frozenset[Clean] = frozenset()
+    owner_counts: bool = True
 
     def budget(self) -> Budget:
         """Return the budget of each of the pod's containers."""
@@ -82,11 +95,12 @@ def parse(annotations: Mapping[str, str]) -> Options:
     return Options(
         opted_in=mode == IN_PLACE,
         strategy=_strategy(annotations.get(STRATEGY, "auto")),
-        containers=frozenset(name.strip() for name in annotations.get(CONTAINERS, "").split(",") if name.strip()),
+        containers=targets.named(annotations.get(CONTAINERS, "")),
         grace_seconds=_seconds(GRACE_PERIOD, annotations.get(GRACE_PERIOD, "0"), most=LONGEST_GRACE),
         max_restarts=_count(annotations.get(MAX_RESTARTS)),
         heartbeat=_heartbeat(annotations),
         clean=clean(annotations),
+        owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
     )
 
 
@@ -144,6 +158,12 @@ def _is_absolute_and_clean(path: str) -> bool:
     # POSIX gives two leading slashes a meaning of their own, so normpath keeps them. No file has a NUL in its name.
     begins_with_one = path.startswith("/") and not path.startswith("//")
     return begins_with_one and posixpath.normpath(path) == path != "/" and "\0" not in path
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadAnnotationError(f"annotation {name} is {text!r}; write 'true' or 'false'")
+    return text == "true"
 
 
 def _count(text: str | None) -> int | None:

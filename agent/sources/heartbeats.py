@@ -14,14 +14,13 @@ from agent.model.hangs import Hang
 from agent.model.workloads import (
     ContainerId,
     ContainerRef,
-    ContainerRole,
     ContainerState,
     ContainerView,
     PodRef,
     PodUid,
     PodView,
 )
-from agent.restart import options
+from agent.restart import members, options
 from agent.sources.heartbeat_watch import Runtime, Watch
 from agent.sources.pods import PodChange
 from agent.sources.processes import ProcFs
@@ -173,9 +172,7 @@ class HeartbeatSource:
             asked = wishes.get(view.ref.pod.uid)
             if asked is None or asked.heartbeat is None or view.state is not ContainerState.RUNNING:
                 continue
-            spec = pods[view.ref.pod.uid].container(view.ref.name)
-            is_main = spec is not None and spec.role is ContainerRole.MAIN
-            if view.ref.name in asked.containers or (is_main and not asked.containers):
+            if view.ref.name in members.targets(pods[view.ref.pod.uid], named=asked.containers):
                 yield view, asked.heartbeat
 
     def _wishes(self, pod: PodView) -> options.Options | None:

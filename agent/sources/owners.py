@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from agent.model.workloads import PHASES_OVER, PodUid, PodView
-from agent.restart import admission
+from agent.restart import admission, owners
 from common import contained, gangs
 from common.kube import errors, paths
 
@@ -135,24 +135,27 @@ class OwnerLookup:
 
     async def _job(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
         """Return how many more restarts the pod's Job survives, and how many pods of it can be restarted."""
-        if (name := admission.counting_job(pod)) is None:
+        if (owner := owners.counting(pod)) is None:
             return admission.OwnerFacts()
-        namespace = pod.ref.namespace
-        with _understanding("its Job"):
-            path = paths.one("jobs", name, namespace=namespace, group="batch")
+        namespace, what = pod.ref.namespace, f"its {owner.kind}"
+        with _understanding(what):
+            path = paths.one(owner.resource, owner.name, namespace=namespace, group=owner.group, version=owner.version)
         job = await self._api.get(path)
-        with _understanding("its Job"):
-            limit, failed = int(job["spec"].get("backoffLimit", 6)), int(job.get("status", {}).get("failed", 0))
+        with _understanding(what):
+            limit, failed = _limit(job["spec"], owner), int(job.get("status", {}).get("failed", 0))
+        if limit is None:
+            return admission.OwnerFacts()
         if limit >= admission.UNLIMITED_BACKOFF:
             return admission.OwnerFacts(job_restarts_left=limit)
         if not counting:
             return None
-        with _understanding("the pods of its Job"):
+        with _understanding(f"the pods of {what}"):
             pods = await self._api.list(
                 paths.collection("pods", namespace=namespace),
-                params={"labelSelector": f"{gangs.JOB_NAME}={name}"},
+                params={"labelSelector": f"{owner.label}={owner.name}"},
                 project=_status_alone,
             )
+            limit -= 1 if owner.fails_at_limit and limit > 0 else 0
             left = limit - failed - sum(_restarts(item) for item in pods.items)
             count = sum(item.get("status", {}).get("phase") not in PHASES_OVER for item in pods.items)
         return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))
@@ -180,7 +183,14 @@ def _understanding(what: str) -> Iterator[None]:
 
 def _matters(pod: PodView) -> bool:
     """Whether anything has to be asked at all."""
-    return admission.counting_job(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
+    return owners.counting(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
+
+
+def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:
+    for field in owner.limit[:-1]:
+        spec = spec.get(field) or {}
+    limit: Any = spec.get(owner.limit[-1], owner.default)
+    return None if limit is None and owner.default is None else int(limit)
 
 
 def _status_alone(pod: dict[str, Any]) -> dict[str, Any]:

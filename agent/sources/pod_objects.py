@@ -29,7 +29,7 @@ from agent.model.workloads import (
 )
 from agent.restart import admission, options
 from agent.sources import allocated_resources
-from common import gangs
+from common import gangs, targets
 
 Object = Mapping[str, Any]
 
@@ -58,6 +58,7 @@ def pod_view(obj: Object) -> PodView:
         labels=MappingProxyType(dict(metadata.get("labels") or {})),
         owner=_owner(metadata),
         deleting="deletionTimestamp" in metadata,
+        leaving=_leaving(status),
         pod_ip=status.get("podIP") or None,
         node_name=spec.get("nodeName", ""),
         resource_version=metadata.get("resourceVersion", ""),
@@ -84,6 +85,20 @@ def _annotations(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key, text in given.items():
         if key.startswith(options.PREFIX) or key in _OF_OTHERS:
             yield key, text[:_LONGEST_ANNOTATION]
+
+
+_LEAVES_FOR: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"})
+"""``status.reason`` of pods that Kubernetes ends (pkg/kubelet: eviction, preemption, nodeshutdown; nodelifecycle)."""
+_MOST_REASON: Final = 100
+
+
+def _leaving(status: Object) -> str:
+    """Return why a pod is ended by Kubernetes: the condition of KEP-3329, or kubelet's own reason. Empty: it is not."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return str(condition.get("reason") or "DisruptionTarget")[:_MOST_REASON]
+    reason = str(status.get("reason") or "")
+    return reason if reason in _LEAVES_FOR else ""
 
 
 def _containers(spec: Object, status: Object) -> Iterator[ContainerSpec]:
@@ -115,6 +130,7 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
+        holds_devices=targets.holds_devices(container),
     )
 
 
@@ -179,6 +195,6 @@ def _port(port: int | str | None, container: Object) -> int | None:
 def _owner(metadata: Object) -> OwnerRef | None:
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            group, slash, _ = reference["apiVersion"].partition("/")
-            return OwnerRef(api_group=group if slash else "", kind=reference["kind"], name=reference["name"])
+            group, _, version = reference["apiVersion"].rpartition("/")
+            return OwnerRef(api_group=group, kind=reference["kind"], name=reference["name"], version=version)
     return None

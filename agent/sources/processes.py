@@ -15,6 +15,9 @@ from common import cgroupfs, kernel_files, root_mounts
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
+_DEAD = ("Z", "X")
+_MOST_ANCESTORS = 256
+"""In a container; what stands deeper is of no program that trains anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,26 @@ class ProcessFacts:
     pid: int
     container: ContainerId | None
     started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """The process by which another came into its container: the topmost of its ancestors there, or it itself.
+
+    ``is_its_own``: it is the container's first process, or another that it has left behind. Of others the runtime must
+    tell whether they are the first, or were put in later (``kubectl exec``).
+    """
+
+    pid: int
+    is_its_own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lineage:
+    """``ids`` are its pids from our PID namespace down to its own (``NSpid``, Linux 4.1)."""
+
+    parent: int
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +70,46 @@ class ProcFs:
     def root_kind(self, pid: int) -> str | None:
         """Return the kind of file system, such as ``overlay``, that the process's root is; None: it cannot be told."""
         return root_mounts.kind(pid, proc=self.root)
+
+    def is_alive(self, process: ProcessFacts) -> bool:
+        """Whether that very process is still there, and is no zombie: another one may have its pid."""
+        now = self.look(process.pid)
+        if now is None or (now.container, now.started) != (process.container, process.started):
+            return False
+        return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
+
+    def entrance(self, pid: int) -> Entrance | None:
+        """Return how a process came into its container; None when that cannot be told (it has gone meanwhile).
+
+        What is put into a container has a parent outside its PID namespace, as the first process has, and only that is
+        number 1 there. A child of such a one that has lost its parent cannot be told from the container's own.
+        """
+        facts = self.look(pid)
+        mine = self._lineage(pid)
+        for _ in range(_MOST_ANCESTORS):
+            if facts is None or mine is None:
+                return None
+            above, theirs = self.look(mine.parent), self._lineage(mine.parent)
+            if mine.parent and (above is None or theirs is None):
+                return None
+            if above is None or theirs is None or above.container != facts.container:
+                own_namespace = len(mine.ids) > 1 and (theirs is None or len(theirs.ids) < len(mine.ids))
+                adopted = theirs is not None and len(theirs.ids) == len(mine.ids) > 1  # by the pod's pause container
+                return Entrance(pid, is_its_own=adopted or (own_namespace and mine.ids[-1] == 1))
+            pid, facts, mine = mine.parent, above, theirs
+        return None
+
+    def _lineage(self, pid: int) -> _Lineage | None:
+        try:
+            status = (self.root / str(pid) / "status").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        fields = dict(line.split(b":", 1) for line in status.splitlines() if b":" in line)
+        try:
+            parent, ids = int(fields[b"PPid"]), tuple(map(int, fields[b"NSpid"].split()))
+        except (KeyError, ValueError):
+            return None
+        return _Lineage(parent, ids)
 
     def cpuset(self, pid: int) -> str | None:
         """Return the CPUs that the process's cgroup allows, as the kernel lists them; None when it cannot be told."""

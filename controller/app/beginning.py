@@ -49,7 +49,12 @@ class Beginning:
             started_at=self._outside.now(),
         )
         return NewRound(
-            gang=self._gang.key, attempt=attempt, epoch=self._term.epoch, status=told, owner=self._gang.owner()
+            gang=self._gang.key,
+            attempt=attempt,
+            epoch=self._term.epoch,
+            status=told,
+            owner=self._gang.owner(),
+            gang_uid=self._gang.uid(),
         )
 
     async def write_down(self, new: NewRound, *, request: Restart | None) -> Begun:
@@ -99,14 +104,15 @@ class Beginning:
             now=self._outside.now(),
         )
         log.info("round.resumed", round=ref.id, gang=str(self._gang.key), attempt=ref.attempt, epoch=self._term.epoch)
-        self._gang.begun(ref, status.past(restart.status, created_at=restart.created_at))
+        past = status.past(restart.status, created_at=restart.created_at)
+        self._gang.begun(ref, past, uid=restart.gang_uid)
         return self._conducting(first, restart=restart, code=kept.trigger.code, message=kept.trigger.message)
 
     def _set_out(self, case: Case, decision: Decision, *, ref: RoundRef) -> Conducting:
         """Begin with the members as they are now."""
         members, now = self._gang.members(), self._outside.now()
         self._outside.jobsets.begun(ref, case.cause, now=now)
-        self._gang.begun(ref, story.past_of(case.cause, members=members, now=now))
+        self._gang.begun(ref, story.past_of(case.cause, members=members, now=now), uid=self._gang.uid())
         first = machine.begin(
             ref,
             cause=case.cause,

@@ -10,7 +10,7 @@ from controller.app.backing import Backing
 from controller.app.outside import Outside
 from controller.decisions import table
 from controller.decisions.facts import Decision, Facts
-from controller.gangs import budget
+from controller.gangs import budget, members
 from controller.model.faults import Cause
 from controller.model.members import Member, NodeName, NodeView, Owner
 from controller.model.rounds import RoundRef
@@ -28,7 +28,7 @@ class Gang:
         self._outside = outside
         self._backing = Backing(key, outside=outside)
         self._attempt = 0
-        self._begun: dict[str, budget.Past] = {}
+        self._begun: dict[str, tuple[str, budget.Past]] = {}
 
     # ---- as it is now ----
 
@@ -53,6 +53,11 @@ class Gang:
     def owner(self) -> Owner | None:
         """Return who owns all of it: then its Restart objects go with it."""
         return self._outside.jobsets.owner(self.key) or story.owner_of(self.key, self.members())
+
+    def uid(self) -> str:
+        """Return the UID of what it is named after; "" where that is not known."""
+        jobset = self._outside.jobsets.owner(self.key)
+        return jobset.uid if jobset is not None else members.uid_of(self.members())
 
     def decide(self, cause: Cause) -> Decision:
         """Return what is done about a cause, by what is known now; it is counted, and the log has it."""
@@ -93,20 +98,21 @@ class Gang:
         self._attempt = max(self._attempt, newest) + 1
         return self._attempt
 
-    def begun(self, ref: RoundRef, past: budget.Past) -> None:
-        """A round begins, or is gone on with."""
+    def begun(self, ref: RoundRef, past: budget.Past, *, uid: str) -> None:
+        """A round begins, or is gone on with; ``uid`` is of what the gang was named after then."""
         self._attempt = max(self._attempt, ref.attempt)
         while len(self._begun) >= _BEGUN_KEPT:
             del self._begun[next(iter(self._begun))]
-        self._begun[ref.id] = past
+        self._begun[ref.id] = uid, past
 
     def _facts(self, cause: Cause) -> Facts:
-        members = self.members()
+        present, uid = self.members(), self.uid()
+        begun = {each: past for each, (its, past) in self._begun.items() if story.same_uid(its, uid)}
         return Facts(
             cause=cause,
-            members=members,
-            nodes=self.nodes(members),
-            history=story.history(self.key, restarts=self._outside.restarts.restarts().values(), begun=self._begun),
+            members=present,
+            nodes=self.nodes(present),
+            history=story.history(self.key, uid=uid, restarts=self._outside.restarts.restarts().values(), begun=begun),
             opted_in_namespaces=self._outside.policy.namespaces,
             dry_run=self._outside.policy.dry_run,
             **self._backing.facts(),

@@ -88,14 +88,22 @@ def past_of(cause: Cause, *, members: Iterable[Member], now: float) -> Past:
     return Past(at=now, fault_at=cause.at, slot=slot, code=cause.code)
 
 
-def history(key: GangKey, *, restarts: Iterable[Restart], begun: Mapping[str, Past]) -> tuple[Past, ...]:
-    """Return a gang's rounds so far, oldest first: those of former leaders by their objects, ``begun`` by this one."""
+def history(key: GangKey, *, uid: str, restarts: Iterable[Restart], begun: Mapping[str, Past]) -> tuple[Past, ...]:
+    """Return a gang's rounds so far, oldest first: those of former leaders by their objects, ``begun`` by this one.
+
+    ``uid`` is of what the gang is named after: rounds of a former one of that name do not count. Empty: all do.
+    """
     former = (
         status.past(restart.status, created_at=restart.created_at)
         for restart in restarts
-        if restart.is_round and restart.gang == key and restart.id not in begun
+        if restart.is_round and restart.gang == key and restart.id not in begun and same_uid(restart.gang_uid, uid)
     )
     return tuple(sorted((*former, *begun.values()), key=lambda each: each.at))
+
+
+def same_uid(one: str, other: str) -> bool:
+    """Whether two gangs of one name are the same, as far as it is known what they are named after."""
+    return not one or not other or one == other
 
 
 def refused(decision: Decision, *, now: float) -> dict[str, Any]:

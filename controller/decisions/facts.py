@@ -43,6 +43,7 @@ class Reason(enum.Enum):
     JOBSET_CLOSED = "JobSetClosed"
     BAD_ANNOTATION = "BadAnnotation"
     NOT_OPTED_IN = "NotOptedIn"
+    NOT_SELECTED = "ContainerNotSelected"
     OBSERVED_ONLY = "ObservedOnly"
     DRY_RUN = "DryRun"
     FATAL_EXIT_CODE = "FatalExitCode"

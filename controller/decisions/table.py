@@ -45,6 +45,9 @@ def _member_hit(case: Case) -> Decision | None:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} is being deleted")
     if case.present[case.hit.slot].pod.uid != cause.pod.uid:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} was replaced")
+    if cause.container and case.hit.targets and cause.container not in case.hit.targets:
+        meant = f"restarts of pod {cause.pod} are for {', '.join(sorted(case.hit.targets))}"
+        return Decision(Kind.OBSERVE, Reason.NOT_SELECTED, f"{meant}, and not for {cause.container}")
     return None
 
 

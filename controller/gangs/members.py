@@ -1,12 +1,12 @@
 """Members out of pods, as the API server has them. Pure."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from common import gangs
+from common import gangs, targets
 from common.kube import timestamps
 from controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
 
@@ -42,6 +42,7 @@ def member(pod: Mapping[str, Any]) -> Member | None:
     gang = gangs.key(meta["namespace"], labels)
     if gang is None:
         return None
+    owner = _owner(meta.get("ownerReferences") or ())
     return Member(
         pod=PodRef(meta["namespace"], meta["name"], PodUid(meta["uid"])),
         gang=gang,
@@ -50,15 +51,28 @@ def member(pod: Mapping[str, Any]) -> Member | None:
         phase=_phase(status.get("phase")),
         deleting=bool(meta.get("deletionTimestamp")),
         restart_policy=spec.get("restartPolicy") or "Always",
-        owner=_owner(meta.get("ownerReferences") or ()),
+        owner=owner,
         annotations=_ours(meta.get("annotations") or {}),
         created_at=_created_at(meta.get("creationTimestamp")),
+        targets=_targets(spec, meta.get("annotations") or {}),
+        gang_uid=_gang_uid(gang, labels, owner),
     )
 
 
 def bare(member: Member) -> Member:
     """Return what is kept of a member of which there is too much: who it is, and that its gang cannot be restarted."""
     return replace(member, annotations=MappingProxyType({RESTART: _TOO_MUCH}), owner=None)
+
+
+def uid_of(gang: Collection[Member]) -> str:
+    """Return the UID of what a gang is named after; empty where its members do not agree on one.
+
+    Of a JobSet or Job that has just taken another's name the newest member tells; the former's may still end.
+    """
+    if any(each.gang.kind == "Gang" for each in gang):
+        uids = {each.gang_uid for each in gang}
+        return next(iter(uids)) if len(uids) == 1 else ""
+    return max(gang, key=lambda each: (each.created_at, each.pod.uid)).gang_uid if gang else ""
 
 
 def opted_in(member: Member, *, namespaces: frozenset[str] = frozenset()) -> bool:
@@ -90,6 +104,20 @@ def by_slot(members: Iterable[Member]) -> Mapping[str, Member]:
 
 def _rank(member: Member) -> tuple[bool, bool, float, PodUid]:
     return not member.is_over, not member.deleting, member.created_at, member.pod.uid
+
+
+def _targets(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> frozenset[str]:
+    mains = (
+        targets.Candidate(each["name"], is_main=True, holds_devices=targets.holds_devices(each))
+        for each in spec.get("containers") or ()
+    )
+    return targets.of(mains, named=targets.named(annotations.get(targets.CONTAINERS, "")))
+
+
+def _gang_uid(gang: gangs.GangKey, labels: Mapping[str, str], owner: Owner | None) -> str:
+    if gang.kind == "JobSet":
+        return labels.get(gangs.JOBSET_UID) or ""
+    return owner.uid if owner is not None else ""
 
 
 def _phase(text: str | None) -> PodPhase:

@@ -50,7 +50,10 @@ class Member:
 
     ``slot`` is what survives its recreation (``common.gangs.slot``). ``node`` is empty until it is scheduled.
     ``restart_policy`` is the pod's own. ``annotations`` are those of kubemend alone. ``created_at`` is Unix time by the
-    API server's clock, whole seconds; 0 where it is not known.
+    API server's clock, whole seconds; 0 where it is not known. ``targets`` are the containers that restarts are for
+    (``common.targets``); none where that is not known. ``gang_uid`` is the UID of what the gang is named after (its
+    JobSet or Job; the pod's controller where a label alone binds): another one of the same name is another gang. Empty
+    where that is not known.
     """
 
     pod: PodRef
@@ -63,6 +66,8 @@ class Member:
     owner: Owner | None = None
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     created_at: float = 0.0
+    targets: frozenset[str] = frozenset()
+    gang_uid: str = ""
 
     @property
     def is_over(self) -> bool:

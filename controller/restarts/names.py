@@ -22,6 +22,8 @@ DECISION: Final = "kubemend.io/decision"
 """Annotations that ``kubectl get restarts`` shows."""
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation: the epoch of the leader that the round belongs to; nobody else's words about it count."""
+GANG_UID: Final = "kubemend.io/gang-uid"
+"""Annotation: the UID of what the gang is named after. Rounds of a former one of that name do not count."""
 ROUND: Final = "kubemend.io/round"
 """Annotation: the status with which the round began, as JSON. (A status cannot be set by a creation.)"""
 

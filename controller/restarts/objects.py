@@ -64,7 +64,8 @@ class Restart:
     """One Restart object. ``created_at`` is Unix time by the API server's clock.
 
     ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of a round that is not at its end is the one that it
-    began with, and what has been written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty.
+    began with, and what has been written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty;
+    ``gang_uid`` that of what its gang is named after (``controller.model.members.Member``), or empty.
     """
 
     namespace: str
@@ -80,6 +81,7 @@ class Restart:
     status: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     deleting: bool = False
     owner_uid: str = ""
+    gang_uid: str = ""
 
     @property
     def id(self) -> str:
@@ -124,7 +126,8 @@ class Restart:
 class NewRound:
     """A round that begins. ``status`` is what there is to say by now, in the words of the resource.
 
-    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes.
+    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes, and
+    ``gang_uid`` the UID of what the gang is named after.
     """
 
     gang: GangKey
@@ -133,6 +136,7 @@ class NewRound:
     status: Mapping[str, Any]
     spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     owner: Owner | None = None
+    gang_uid: str = ""
 
     def labels(self) -> Json:
         """Return the labels of its object."""
@@ -145,6 +149,7 @@ class NewRound:
             names.CAUSE: str((self.status.get("trigger") or {}).get("code") or ""),
             names.DECISION: str((self.status.get("decision") or {}).get("kind") or ""),
             names.EPOCH: str(self.epoch),
+            **({names.GANG_UID: self.gang_uid} if self.gang_uid else {}),
             names.ROUND: json.dumps(dict(self.status), separators=(",", ":"), sort_keys=True),
         }
 
@@ -189,6 +194,7 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         status=_status(told, begun.status(annotations[names.ROUND]) if round_told else {}),
         deleting="deletionTimestamp" in metadata,
         owner_uid=_owner_uid(metadata),
+        gang_uid=annotations.get(names.GANG_UID, "") if round_told else "",
     )
 
 

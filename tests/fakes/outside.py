@@ -24,7 +24,7 @@ from agent.model.workloads import (
 )
 from agent.restart import admission
 from agent.sources.pods import PodChange, PodChangeKind
-from agent.sources.processes import ProcessFacts
+from agent.sources.processes import Entrance, ProcessFacts
 
 GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
 
@@ -226,6 +226,8 @@ class Processes:
     ends: dict[int, asyncio.Event] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     roots: str | None = "overlay"
+    put_in: set[int] = field(default_factory=set)
+    """Those that entered their container from outside, as the first process and ``kubectl exec`` do."""
 
     def add(self, pid: int, *, container: ContainerId | None, started: float = 0.0) -> None:
         self.facts[pid] = ProcessFacts(pid=pid, container=container, started=started)
@@ -235,6 +237,12 @@ class Processes:
         if pid in self.unreadable:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return self.facts.get(pid)
+
+    def is_alive(self, process: ProcessFacts) -> bool:
+        return self.facts.get(process.pid) == process and not self.ends[process.pid].is_set()
+
+    def entrance(self, pid: int) -> Entrance | None:
+        return Entrance(pid, is_its_own=pid not in self.put_in) if pid in self.facts else None
 
     def cpuset(self, pid: int) -> str | None:
         return None

@@ -121,7 +121,11 @@ async def test_the_agents_pod_is_admitted(apply: Apply, api: client.KubeClient) 
 
 
 async def test_the_account_is_allowed_what_the_agent_needs(as_agent: client.KubeClient) -> None:
-    for found in (*await api_rights.needed(as_agent), *await api_rights.for_groups(as_agent)):
+    for found in (
+        *await api_rights.needed(as_agent),
+        *await api_rights.for_groups(as_agent),
+        *await api_rights.for_training(as_agent),
+    ):
         assert found.result is checks.Result.OK, found.what
 
 

@@ -1,5 +1,6 @@
 """Which ends of containers are a member's fault."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from agent.model.workloads import (
     PodView,
     SandboxId,
 )
+from agent.restart.admission import Reason
 from tests.unit.coordination import builders
 
 
@@ -46,7 +48,7 @@ def why(
     others: tuple[ContainerView, ...] = (),
     codes: dict[str, int] | None = None,
     **changes: Any,
-) -> NoFault | None:
+) -> NoFault | Reason | None:
     container = ended if ended is not None else view("c")
     known = {ContainerId(identity): each for identity, each in (codes or {}).items()}
     found = Exit(
@@ -69,27 +71,41 @@ def test_an_end_with_0_is_completion() -> None:
     assert why(builders.member(), code=0) is NoFault.COMPLETED
 
 
-@pytest.mark.parametrize("role", [ContainerRole.INIT, ContainerRole.SIDECAR])
-def test_containers_beside_the_main_ones_are_kubelets_business(role: ContainerRole) -> None:
-    pod = builders.member(containers=(ContainerSpec("trainer", role),))
-    assert why(pod) is NoFault.NOT_MAIN
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [(ContainerRole.INIT, Reason.INIT_CONTAINER), (ContainerRole.SIDECAR, Reason.NOT_SELECTED)],
+)
+def test_containers_beside_the_main_ones_are_kubelets_business(role: ContainerRole, reason: Reason) -> None:
+    pod = builders.member(containers=(ContainerSpec("trainer", role), ContainerSpec("main", ContainerRole.MAIN)))
+    assert why(pod) is reason
+
+
+def test_a_crash_beside_the_container_that_holds_the_devices_is_kubelets_business() -> None:
+    trainer = ContainerSpec("trainer", ContainerRole.MAIN, holds_devices=True)
+    pod = builders.member(containers=(trainer, ContainerSpec("log-shipper", ContainerRole.MAIN)))
+    assert why(pod) is None
+    assert why(pod, ended=view("l", name="log-shipper")) is Reason.NOT_SELECTED
 
 
 def test_a_container_that_the_pod_does_not_have_is_not_judged() -> None:
-    assert why(builders.member(containers=())) is NoFault.NOT_MAIN
+    assert why(builders.member(containers=())) is Reason.CONTAINER_UNKNOWN
 
 
 def test_a_pod_that_is_being_deleted_has_no_faults_any_more() -> None:
-    assert why(builders.member(deleting=True)) is NoFault.POD_DELETING
+    assert why(builders.member(deleting=True)) is Reason.POD_DELETING
+    assert why(builders.member(leaving="Evicted"), code=137) is Reason.POD_DELETING
 
 
-@pytest.mark.parametrize("annotations", [{}, {"kubemend.io/restart": "Perhaps"}])
-def test_who_has_not_opted_in_is_left_alone(annotations: dict[str, str]) -> None:
-    assert why(builders.member(annotations=annotations)) is NoFault.NOT_OPTED_IN
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [({}, Reason.NOT_OPTED_IN), ({"kubemend.io/restart": "Perhaps"}, Reason.BAD_ANNOTATION)],
+)
+def test_who_has_not_opted_in_is_left_alone(annotations: dict[str, str], reason: Reason) -> None:
+    assert why(builders.member(annotations=annotations)) is reason
 
 
 def test_a_namespace_can_opt_in_for_its_pods() -> None:
-    assert exits.may_tell(builders.member(annotations={}), opted_in_namespaces=frozenset({"team"}))
+    assert why(builders.member(annotations={}, ref=replace(builders.ref(0), namespace="open"))) is None
 
 
 def test_containers_that_the_annotation_leaves_out_are_no_fault() -> None:
@@ -98,7 +114,7 @@ def test_containers_that_the_annotation_leaves_out_are_no_fault() -> None:
         annotations=selected,
         containers=(ContainerSpec("trainer", ContainerRole.MAIN), ContainerSpec("launcher", ContainerRole.MAIN)),
     )
-    assert why(pod) is NoFault.NOT_SELECTED
+    assert why(pod) is Reason.NOT_SELECTED
     assert why(pod, ended=view("l", name="launcher")) is None
 
 

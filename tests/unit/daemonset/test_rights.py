@@ -41,13 +41,15 @@ async def doctors_own() -> set[Right]:
     await api_rights.needed(api)
     await api_rights.for_node(api)
     await api_rights.for_groups(api)
+    await api_rights.for_training(api)
     return api.asked - EVERYBODY
 
 
 async def test_the_role_allows_exactly_what_is_needed() -> None:
     assert Right("get", "nodes") in await doctors_own()
     allowed = roles.rights(manifests.one("ClusterRole"))
-    assert allowed == {*api_rights.NEEDED, *api_rights.FOR_NODE, api_rights.FOR_GROUPS} | await doctors_own()
+    for_owners = {api_rights.FOR_GROUPS, *api_rights.FOR_TRAINING}
+    assert allowed == {*api_rights.NEEDED, *api_rights.FOR_NODE} | for_owners | await doctors_own()
 
 
 def test_the_role_is_bound_to_the_account_of_the_pods() -> None:

@@ -56,7 +56,9 @@ async def test_a_subresource_is_asked_for_as_one() -> None:
     assert {"verb": "patch", "group": "", "resource": "pods", "subresource": "status"} in reviewer.asked
 
 
-@pytest.mark.parametrize("question", [api_rights.needed, api_rights.for_node, api_rights.for_groups])
+@pytest.mark.parametrize(
+    "question", [api_rights.needed, api_rights.for_node, api_rights.for_groups, api_rights.for_training]
+)
 @pytest.mark.parametrize("status", [403, 401])
 async def test_a_server_that_does_not_review_leaves_it_unknown(
     server: standin.StandIn, api: kube.KubeClient, question: Any, status: int
@@ -92,6 +94,14 @@ async def test_leader_worker_sets_that_may_not_be_read_are_a_warning_only() -> N
 async def test_a_cluster_without_leader_worker_sets_needs_no_right_to_them() -> None:
     (check,) = await api_rights.for_groups(Reviewer(("get", "leaderworkersets"), has_groups=False))
 
+    assert check.result is Result.NOT_NEEDED
+
+
+async def test_kubeflows_jobs_that_may_not_be_read_are_a_warning_where_there_are_any() -> None:
+    (check,) = await api_rights.for_training(Reviewer(("get", "pytorchjobs")))
+    assert check.result is Result.WARN
+    assert "pytorchjobs" in check.what
+    (check,) = await api_rights.for_training(Reviewer(("get", "pytorchjobs"), has_groups=False))
     assert check.result is Result.NOT_NEEDED
 
 

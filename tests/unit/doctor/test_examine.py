@@ -29,6 +29,7 @@ NAMES = (
     "api-rights",
     "api-rights-node",
     "api-rights-groups",
+    "api-rights-training",
     "pod-resources",
     "kernel-log",
     "nvml",

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.cri.answers import ContainerInfo
+from agent.cri.errors import NotFound
 from agent.engine import ports
 from agent.engine.engine import Engine
 from agent.engine.faults import AppFaults, Patience
@@ -24,8 +26,9 @@ from agent.model.actions import ActionClass
 from agent.model.conditions import ConditionStatus
 from agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from agent.model.findings import Finding, FindingKind, Source
-from agent.model.workloads import Allocations, ContainerId, ContainerRef, PodUid
+from agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
 from tests.fakes import outside
+from tests.unit.coordination.builders import info
 from tests.unit.restart import builders
 
 TRAINER = builders.TARGET
@@ -55,6 +58,19 @@ class Restarts:
 
     async def handle(self, request: Request) -> None:
         self.requests.put_nowait(request)
+
+
+@dataclass
+class Runtime:
+    """Tells containers' first processes."""
+
+    first: dict[ContainerId, int]
+
+    async def container_info(self, container_id: ContainerId) -> ContainerInfo:
+        if container_id not in self.first:
+            raise NotFound("it is gone", where="here")
+        ended = info(container_id, of=TRAINER, exit_code=0)
+        return replace(ended, state=ContainerState.RUNNING, pid=self.first[container_id])
 
 
 @dataclass
@@ -166,7 +182,8 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
 
 
 def use_runtime(world: World) -> None:
-    world.faults.use_runtime(restarts=world.restarts, events=world.events)  # type: ignore[arg-type]
+    runtime = Runtime({ContainerId("trainer-0"): 4000})
+    world.faults.use_runtime(restarts=world.restarts, events=world.events, runtime=runtime)  # type: ignore[arg-type]
 
 
 async def test_the_process_in_the_line_names_the_container(world: World) -> None:
@@ -176,6 +193,9 @@ async def test_the_process_in_the_line_names_the_container(world: World) -> None
     assert request.devices == frozenset({outside.GPU.uuid})
     cause = request.cause()
     assert (cause.code, cause.action, cause.happened_at) == ("Xid31", ActionClass.RESTART_APP, 100.0)
+    assert await request.lapsed() == ""
+    world.processes.ends[4242].set()
+    assert await request.lapsed() == "process 4242, which it hit, has ended"
 
 
 async def test_a_finding_without_a_process_falls_on_the_only_holder(world: World) -> None:
@@ -204,6 +224,23 @@ async def test_a_process_that_cannot_be_looked_at_costs_no_container_its_life_an
     world.engine.submit(xid(31, pid=77))
     await world.nothing_restarted()
     assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
+
+
+async def test_a_program_in_somebodys_exec_shell_costs_the_container_nothing(world: World) -> None:
+    world.processes.add(77, container=ContainerId("trainer-0"))
+    world.processes.put_in.add(77)
+    world.engine.submit(xid(pid=77))
+    await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    await world.nothing_restarted()
+    world.processes.ends[77].set()
+    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_where_proc_cannot_tell_the_first_process_the_runtime_does(world: World) -> None:
+    world.processes.add(4000, container=ContainerId("trainer-0"))
+    world.processes.put_in.add(4000)  # the container has no PID namespace of its own
+    world.engine.submit(xid(pid=4000))
+    assert (await world.restarted()).target == TRAINER
 
 
 async def test_a_reused_pid_names_nobody(world: World) -> None:

@@ -140,7 +140,7 @@ class World:
             classify=lambda *_: ActionClass.NONE,
             now=lambda: NOW,
         )
-        self.faults.use_runtime(restarts=self.restarts, events=self.events)  # type: ignore[arg-type]
+        self.faults.use_runtime(restarts=self.restarts, events=self.events, runtime=None)  # type: ignore[arg-type]
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

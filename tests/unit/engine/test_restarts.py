@@ -217,3 +217,68 @@ async def test_an_old_intent_that_has_done_nothing_is_left_undone(world: World) 
     await Recovery(outside=world.outside, store=world.store, now=lambda: NOW).run()
     assert {view.state for view in await world.pod.containers()} == {ContainerState.RUNNING, ContainerState.EXITED}
     assert {name: [world.pod.old[name]] for name in LASTING} == await world.pod.running()
+
+
+async def _held_by_its_budget(world: World, ended: asyncio.Event, clock: list[float]) -> "asyncio.Task[None]":
+    """Spend the only restart that the pod allows, and have a second fault held; ``ended``: what it hit has ended."""
+    view = world.pod.pods.pods()[POD.uid]
+    wishes = {"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "1"}
+    await world.pod.pods.put(replace(view, annotations=wishes))
+    restarts = Restarts(
+        outside=world.outside, store=world.store, metrics=Metrics(CollectorRegistry()), now=lambda: clock[0]
+    )
+
+    async def lapsed() -> str:
+        return "process 4711, which it hit, has ended" if ended.is_set() else ""
+
+    def request(at: float) -> Request:
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=at)
+        return Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed)
+
+    await restarts.handle(request(clock[0]))
+    clock[0] += 120
+    held = asyncio.create_task(restarts.handle(request(clock[0])))
+    async with asyncio.timeout(30):
+        await world.said.wait_for(POD, conditions.IN_PLACE_RESTART, "BudgetSpent")
+    return held
+
+
+async def _an_hour_later(world: World, clock: list[float]) -> None:
+    clock[0] += 3600
+    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], labels={"changed": "yes"}))
+
+
+async def test_a_fault_that_its_budget_holds_back_is_dropped_when_what_it_hit_has_ended(world: World) -> None:
+    ended, clock = asyncio.Event(), [NOW]
+    async with world.kubelet():
+        held = await _held_by_its_budget(world, ended, clock)
+        (healthy,) = (await world.pod.running())["trainer"]
+        ended.set()  # and the program has replaced it within the container
+        await _an_hour_later(world, clock)
+        async with asyncio.timeout(30):
+            await held
+        assert (await world.pod.running())["trainer"] == [healthy]
+    assert world.said.said[POD, conditions.IN_PLACE_RESTART].reason == "CauseGone"
+
+
+async def test_a_fault_that_its_budget_holds_back_is_mended_late_where_what_it_hit_is_still_there(world: World) -> None:
+    clock = [NOW]
+    async with world.kubelet():
+        held = await _held_by_its_budget(world, asyncio.Event(), clock)
+        (hit,) = (await world.pod.running())["trainer"]
+        await _an_hour_later(world, clock)
+        async with asyncio.timeout(30):
+            await held
+        assert (await world.pod.running())["trainer"] != [hit]
+
+
+async def test_a_process_that_ends_at_once_does_not_keep_its_container_from_being_restarted(world: World) -> None:
+    async def lapsed() -> str:
+        return "process 4711, which it hit, has ended"
+
+    cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+    view = world.pod.pods.pods()[POD.uid]
+    await world.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    async with world.kubelet():
+        await world.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed))
+    assert world.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE

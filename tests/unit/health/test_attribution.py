@@ -27,6 +27,7 @@ def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
         pytest.param(ProcessLookup.NONE_NAMED, [TRAINER, MONITOR], [], How.SEVERAL_HOLDERS, id="never-a-guess"),
         pytest.param(ProcessLookup.NONE_NAMED, None, [], How.HOLDERS_UNKNOWN, id="kubelet-away"),
         pytest.param(ProcessLookup.NONE_NAMED, [], [], How.NO_HOLDER, id="nobody"),
+        pytest.param(ProcessLookup.PUT_IN, [TRAINER], [], How.PROCESS_PUT_IN, id="an-exec-shell"),
         pytest.param(ProcessLookup.OUTSIDE_PODS, [TRAINER], [], How.PROCESS_OUTSIDE_PODS, id="a-host-process"),
         pytest.param(ProcessLookup.GONE, [TRAINER], [], How.PROCESS_GONE, id="the-process-is-gone"),
         pytest.param(ProcessLookup.NOT_LISTED, [TRAINER], [], How.HOLDERS_UNKNOWN, id="not-listed-yet"),

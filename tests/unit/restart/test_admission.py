@@ -87,6 +87,7 @@ REFUSALS = [
     pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="never-the-agent-itself"),
     pytest.param({"pod": REPLACED_POD}, Reason.POD_DELETING, id="another-pod-of-the-same-name"),
     pytest.param({"pod": builders.pod(deleting=True)}, Reason.POD_DELETING, id="deleting"),
+    pytest.param({"pod": builders.pod(leaving="Evicted")}, Reason.POD_DELETING, id="evicted"),
     pytest.param(
         {"pod": builders.pod(annotations=OPT_IN | {"kubernetes.io/config.mirror": "x"})}, Reason.STATIC_POD, id="mirror"
     ),
@@ -355,3 +356,24 @@ def test_what_a_restart_of_ours_has_just_answered_is_not_told_again(
     past = counts.History.of([begun], target=builders.TARGET, device=None, now=NOW)
     known = facts(history=past, cause=cause(happened_at=NOW - fault_ago))
     assert admission.answered_by_us(known, now=NOW) is answered
+
+
+TORCH_JOB = OwnerRef("kubeflow.org", "PyTorchJob", "train")
+
+
+def test_a_training_job_that_would_fail_over_a_restart_is_not_restarted() -> None:
+    pod = builders.pod(owner=TORCH_JOB, restart_policy=RestartPolicy.ALWAYS)
+    decision = admission.decide(facts(pod=pod, owner=admission.OwnerFacts(job_restarts_left=1)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.JOB_BACKOFF)
+    assert "PyTorchJob" in decision.detail
+    assert admission.decide(facts(pod=pod, owner=None), now=NOW).reason is Reason.OWNER_UNKNOWN
+    assert admission.decide(facts(pod=pod, owner=admission.OwnerFacts()), now=NOW).verb is Verb.ACT
+
+
+def test_behind_the_back_of_an_owner_that_may_count_nothing_is_done() -> None:
+    volcano = OwnerRef("batch.volcano.sh", "Job", "train")
+    decision = admission.decide(facts(pod=builders.pod(owner=volcano)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.OWNER_MAY_COUNT)
+    assert "Job.batch.volcano.sh" in decision.detail
+    harmless = OPT_IN | {"kubemend.io/owner-counts-restarts": "false"}
+    assert admission.decide(facts(pod=builders.pod(owner=volcano, annotations=harmless)), now=NOW).verb is Verb.ACT

@@ -1,5 +1,6 @@
 """What a person asks for: which container is meant, and what it changes about what is admitted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,10 @@ def container(asked: Asked, *specs: ContainerSpec, **annotations: str) -> str:
 
 def test_the_only_main_container_is_meant() -> None:
     assert container(Asked(), INIT, SIDECAR, TRAINER) == "trainer"
+
+
+def test_of_several_main_ones_the_one_that_holds_devices_is_meant() -> None:
+    assert container(Asked(), LOGGER, replace(TRAINER, holds_devices=True)) == "trainer"
 
 
 def test_the_annotation_says_which_is_meant() -> None:

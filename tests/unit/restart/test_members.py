@@ -1,5 +1,7 @@
 """Which containers of a pod a gang's round is about."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, ContainerView, PodView, RestartPolicy
@@ -36,6 +38,11 @@ def test_all_main_containers_are_restarted_and_no_others() -> None:
     selection = select(pod())
     assert selection.restarted == ("trainer", "logger")
     assert selection.held == {"trainer", "logger"}
+
+
+def test_where_some_hold_devices_those_are_restarted() -> None:
+    specs = [replace(spec, holds_devices=spec.name == "trainer") for spec in SPECS]
+    assert select(builders.pod(containers=tuple(specs))).restarted == ("trainer",)
 
 
 def test_named_ones_go_before_that_a_sidecar_among_them() -> None:

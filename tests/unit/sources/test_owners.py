@@ -229,3 +229,35 @@ async def test_of_a_pod_that_is_gone_nothing_is_kept() -> None:
     pods.drop(PodUid("uid-1"))
     await eventually.true(lambda: owners._known == {})
     running.cancel()
+
+
+TORCH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/t"
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        pytest.param({"backoffLimit": 6}, 2, id="it fails when the sum reaches the limit"),
+        pytest.param({"backoffLimit": 0}, -3, id="or is more than none"),
+    ],
+)
+async def test_kubeflows_jobs_sum_restarts_up(policy: dict[str, Any], left: int) -> None:
+    api = Api(answers={TORCH: {"spec": {"runPolicy": policy}}}, counts=(1, 2))
+    pod = member(owner=OwnerRef("kubeflow.org", "PyTorchJob", "t"), restart_policy=RestartPolicy.ALWAYS)
+    assert await OwnerLookup(api).facts(pod) == admission.OwnerFacts(job_restarts_left=left, job_pods=2)
+    assert api.listed == [{"labelSelector": "training.kubeflow.org/job-name=t"}]
+
+
+@pytest.mark.parametrize("spec", [{}, {"runPolicy": {}}, {"runPolicy": None}, {"runPolicy": {"backoffLimit": None}}])
+async def test_kubeflows_jobs_without_a_limit_count_nothing(spec: dict[str, Any]) -> None:
+    api = Api(answers={TORCH: {"spec": spec}})
+    answer = await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "PyTorchJob", "t")))
+    assert answer == admission.OwnerFacts()
+    assert answer.lasts
+    assert api.listed == []
+
+
+async def test_an_owner_is_asked_for_in_the_version_that_its_pod_names() -> None:
+    api = Api(limit=admission.UNLIMITED_BACKOFF)
+    await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "MPIJob", "m", version="v2beta1")))
+    assert api.asked == ["/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/m"]

@@ -138,6 +138,27 @@ def test_what_plugins_say_of_devices_is_kept() -> None:
     assert (found.resource, found.id, found.health) == ("gpu", "GPU-a", ReportedHealth.UNHEALTHY)
 
 
+@pytest.mark.parametrize(
+    ("status", "leaving"),
+    [
+        pytest.param({"phase": "Failed", "reason": "Evicted"}, "Evicted", id="node-pressure"),
+        pytest.param({"phase": "Failed", "reason": "Preempting"}, "Preempting", id="for-a-critical-pod"),
+        pytest.param({"phase": "Failed", "reason": "Terminated"}, "Terminated", id="graceful-node-shutdown"),
+        pytest.param({"phase": "Failed", "reason": "DeadlineExceeded"}, "", id="its-own-end"),
+        pytest.param(
+            {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]},
+            "EvictionByEvictionAPI",
+            id="drained",
+        ),
+        pytest.param({"conditions": [{"type": "DisruptionTarget", "status": "False"}]}, "", id="no-longer"),
+        pytest.param({"phase": "Running"}, "", id="stays"),
+    ],
+)
+def test_a_pod_that_kubernetes_ends_is_seen_to_leave(status: dict[str, Any], leaving: str) -> None:
+    obj = {"metadata": {"namespace": "team", "name": "train-0", "uid": "u"}, "spec": {}, "status": status}
+    assert pod_objects.pod_view(obj).leaving == leaving
+
+
 def test_deletion_is_seen() -> None:
     pod = copy.deepcopy(POD)
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

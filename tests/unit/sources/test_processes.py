@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from agent.actuator.cgroups import Cgroup
 from agent.sources import thread_states
-from agent.sources.processes import ProcFs
+from agent.sources.processes import Entrance, ProcFs
 from common import kernel_files
 
 
@@ -122,3 +123,84 @@ def _write(proc: ProcFs, *, cgroup: bytes, stat: bytes = b"7 (x) S" + b" 1" * 30
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "stat").write_bytes(stat)
     (proc.root / "7" / "cgroup").write_bytes(cgroup)
+
+
+SHIM = 50
+TRAINER_GROUP = "/kubepods.slice/cri-containerd-" + "a" * 64 + ".scope"
+PAUSE_GROUP = "/kubepods.slice/cri-containerd-" + "b" * 64 + ".scope"
+
+
+def add_process(proc: ProcFs, pid: int, *, parent: int, ids: str, group: str = TRAINER_GROUP) -> None:
+    """``ids`` is the kernel's NSpid: the process's pids from our PID namespace down to its own."""
+    directory = proc.root / str(pid)
+    directory.mkdir()
+    (directory / "cgroup").write_text(f"0::{group}\n")
+    (directory / "stat").write_text(f"{pid} (python) S {parent} " + "0 " * 17 + "100 0\n")
+    (directory / "status").write_text(f"Name:\tpython\nPid:\t{pid}\nPPid:\t{parent}\nNSpid:\t{ids}\nThreads:\t1\n")
+
+
+def add_shim(proc: ProcFs) -> None:
+    add_process(proc, 1, parent=0, ids="1", group="/init.scope")
+    add_process(proc, SHIM, parent=1, ids=str(SHIM), group="/system.slice/containerd.service")
+
+
+def test_a_worker_descends_from_its_containers_first_process(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 100, parent=SHIM, ids="100 1")
+    add_process(proc, 101, parent=100, ids="101 7")
+    add_process(proc, 102, parent=101, ids="102 8")
+    assert proc.entrance(102) == Entrance(100, is_its_own=True)
+    assert proc.entrance(100) == Entrance(100, is_its_own=True)
+
+
+def test_what_was_put_into_a_container_does_not(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 100, parent=SHIM, ids="100 1")
+    add_process(proc, 200, parent=SHIM, ids="200 30")  # kubectl exec
+    add_process(proc, 201, parent=200, ids="201 31")
+    assert proc.entrance(201) == Entrance(200, is_its_own=False)
+
+
+def test_a_namespace_that_an_exec_shell_makes_for_itself_makes_nothing_its_containers_first(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 200, parent=SHIM, ids="200 30")
+    add_process(proc, 201, parent=200, ids="201 31 1")  # unshare --pid --fork
+    assert proc.entrance(201) == Entrance(200, is_its_own=False)
+
+
+def test_in_a_shared_pid_namespace_orphans_are_the_pause_containers_children(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 90, parent=SHIM, ids="90 1", group=PAUSE_GROUP)
+    add_process(proc, 100, parent=SHIM, ids="100 7")
+    add_process(proc, 101, parent=90, ids="101 8")
+    assert proc.entrance(101) == Entrance(101, is_its_own=True)
+    assert proc.entrance(100) == Entrance(100, is_its_own=False), "the runtime tells that it is the first"
+
+
+def test_with_the_hosts_pid_namespace_only_the_runtime_can_tell(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 100, parent=SHIM, ids="100")
+    add_process(proc, 101, parent=100, ids="101")
+    assert proc.entrance(101) == Entrance(100, is_its_own=False)
+
+
+def test_what_is_gone_or_stands_too_deep_cannot_be_told(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 100, parent=99, ids="100 1")
+    assert proc.entrance(100) is None, "its parent has gone meanwhile"
+    assert proc.entrance(4711) is None
+    add_process(proc, 1000, parent=SHIM, ids="1000 1")
+    for pid in range(1001, 1400):
+        add_process(proc, pid, parent=pid - 1, ids=f"{pid} {pid - 999}")
+    assert proc.entrance(1399) is None
+
+
+def test_a_process_is_alive_until_it_is_a_zombie_or_its_pid_anothers(proc: ProcFs) -> None:
+    add_process(proc, 100, parent=SHIM, ids="100 1")
+    add_thread(proc, 100, 100, state="S")
+    process = proc.look(100)
+    assert process is not None
+    assert proc.is_alive(process)
+    assert not proc.is_alive(replace(process, started=process.started - 5)), "another one has its pid"
+    (proc.root / "100/task/100/stat").write_text("100 (python) Z 1 1 1 0 -1 0 0\n")
+    assert not proc.is_alive(process)

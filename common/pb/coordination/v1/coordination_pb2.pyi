@@ -718,7 +718,7 @@ class Order(_message.Message):
     def pod(self) -> Global___Pod: ...
     @_builtins.property
     def containers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty: those that the pod's annotation names, else all main ones"""
+        """empty: those that the pod's annotation names, else common.targets"""
 
     def __init__(
         self,

@@ -137,6 +137,7 @@ class RestartsHere(Synced):
             attempt=new.attempt,
             epoch=new.epoch,
             status=new.status,
+            gang_uid=new.gang_uid,
         )
         self.all[restart.id] = restart
         return Begun(RoundRef(new.gang.namespace, name, new.gang, new.attempt), durable=True)
@@ -267,9 +268,18 @@ class Stage:
     def agent(self, index: int) -> Agent:
         return self.agents[NodeName(f"node-{index}")]
 
-    def fails(self, conductor: Conductor, index: int, *, fault_id: str = "f", age: float = 0.0, **more: Any) -> None:
+    def fails(
+        self,
+        conductor: Conductor,
+        index: int,
+        *,
+        fault_id: str = "f",
+        age: float = 0.0,
+        generation: int = 0,
+        **more: Any,
+    ) -> None:
         """A member's agent tells of its exit."""
-        member = builders.member(index)
+        member = builders.member(index, generation=generation)
         fault = pb.Fault(
             id=fault_id,
             pod=pod(member),

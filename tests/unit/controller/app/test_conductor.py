@@ -445,6 +445,32 @@ async def test_a_gang_that_dies_young_again_and_again_is_made_to_wait() -> None:
         assert len(stage.restarts.all) == rounds
 
 
+@pytest.mark.parametrize("leaders", [1, 2])
+async def test_what_takes_the_name_of_a_gang_that_died_young_does_not_wait_for_its_sake(leaders: int) -> None:
+    stage = Stage([replace(each, gang_uid="uid-first") for each in builders.gang(SIZE)])
+    async with stage.leading() as conductor:
+        for number in range(3):
+            stage.fails(conductor, 0, fault_id=f"f{number}")
+            await round_of(stage, conductor)
+        if leaders == 1:
+            await _another_of_that_name_runs(stage, conductor)
+    if leaders == 2:
+        async with stage.leading(epoch=2) as conductor:
+            await _another_of_that_name_runs(stage, conductor)
+
+
+async def _another_of_that_name_runs(stage: Stage, conductor: Conductor) -> None:
+    for uid in list(stage.members.all):
+        stage.members.gone(uid)
+    for index in range(SIZE):
+        stage.members.appears(builders.member(index, generation=1, gang_uid="uid-second"))
+    stage.fails(conductor, 0, fault_id="of the second", generation=1)
+    answer = (await stage.agent(0).told("answer")).answer
+    while answer.fault_id != "of the second":
+        answer = (await stage.agent(0).told("answer")).answer
+    assert answer.round, answer.reason
+
+
 def request(spec: RestartSpec) -> Restart:
     """Somebody's request."""
     return Restart(

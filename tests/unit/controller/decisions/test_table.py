@@ -117,6 +117,17 @@ def test_a_fatal_exit_code_is_left_to_the_workload() -> None:
     assert other.kind is Kind.IN_PLACE
 
 
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_container_that_no_restart_is_for_costs_the_gang_nothing(kind: FaultKind) -> None:
+    members = tuple(replace(each, targets=frozenset({"trainer"})) for each in builders.gang(3))
+    code = 1 if kind is FaultKind.EXIT else None
+    beside = builders.fault(0, kind=kind, container="debugger-x7k2p", exit_code=code, action_class="RestartApp")
+    decision = table.decide(Facts(cause=beside, members=members, nodes=builders.nodes(3)), now=builders.NOW)
+    assert (decision.kind, decision.reason) == (Kind.OBSERVE, Reason.NOT_SELECTED)
+    hit = replace(beside, container="trainer")
+    assert table.decide(Facts(cause=hit, members=members, nodes=builders.nodes(3)), now=builders.NOW).kind.begins_round
+
+
 def test_a_gang_may_ask_for_fewer_rounds() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/max-restarts": "1"}
     past = (Past(NOW - 1000.0, NOW - 1001.0),)

@@ -1,5 +1,6 @@
 """Members out of pod objects, and which of them may be deleted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,40 @@ def test_a_pod_of_an_indexed_job_is_a_member() -> None:
     assert (member.restart_policy, member.created_at) == ("OnFailure", 1_700_000_000.0)
     assert member.owner == Owner("batch", "Job", "train", "u1")
     assert dict(member.annotations) == {"kubemend.io/restart": "InPlace"}
+
+
+def test_a_member_knows_which_of_its_containers_restarts_are_for() -> None:
+    obj = pod()
+    gpus = {"limits": {"nvidia.com/gpu": "8"}}
+    obj["spec"]["containers"] = [{"name": "trainer", "resources": gpus}, {"name": "shipper"}]
+    member = members.member(obj)
+    assert member is not None
+    assert member.targets == {"trainer"}
+    obj["metadata"]["annotations"]["kubemend.io/containers"] = "shipper"
+    member = members.member(obj)
+    assert member is not None
+    assert member.targets == {"shipper"}
+
+
+def test_a_gang_is_known_by_the_uid_of_what_it_is_named_after() -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/jobset-uid": "uid-js"}
+    of_jobset, of_job = members.member(pod(labels=labels)), members.member(pod())
+    assert of_jobset is not None
+    assert of_job is not None
+    assert (of_jobset.gang_uid, of_job.gang_uid) == ("uid-js", "u1")
+
+
+def test_the_newest_pod_tells_whose_name_it_is_by_now() -> None:
+    former, newer = builders.member(0, gang_uid="uid-1"), builders.member(1, generation=1, gang_uid="uid-2")
+    assert members.uid_of([newer, former]) == "uid-2"
+    assert members.uid_of([]) == ""
+
+
+def test_pods_of_several_owners_that_a_label_binds_have_no_uid_in_common() -> None:
+    gang = GangKey("team", "Gang", "train")
+    one, other = (builders.member(index, gang=gang, gang_uid=f"uid-{index}") for index in range(2))
+    assert members.uid_of([one, other]) == ""
+    assert members.uid_of([one, replace(other, gang_uid="uid-0")]) == "uid-0"
 
 
 def test_a_pod_in_no_gang_is_none() -> None:

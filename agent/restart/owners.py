@@ -1,0 +1,90 @@
+"""Which owners of pods hold container restarts against a limit of their own, and where that limit stands. Pure.
+
+What such an owner does is final: it fails the whole job. So of an owner of a kind that is not known nothing is
+restarted, unless the pod says that its owner does not count.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.model.workloads import OwnerRef, PodView, RestartPolicy
+from common import gangs
+
+KUBEFLOW: Final = "kubeflow.org"
+KUBEFLOW_JOB_NAME: Final = "training.kubeflow.org/job-name"
+"""Label of all pods of one of Kubeflow's jobs (training-operator, pkg/apis/kubeflow.org/v1/common_types.go)."""
+
+TRAINING: Final = {
+    "PyTorchJob": "pytorchjobs",
+    "TFJob": "tfjobs",
+    "MPIJob": "mpijobs",
+    "XGBoostJob": "xgboostjobs",
+    "PaddleJob": "paddlejobs",
+    "JAXJob": "jaxjobs",
+}
+"""Kubeflow's kinds, with their resources."""
+
+_COUNTS_NOTHING: Final = frozenset(
+    {
+        ("", "Node"),
+        ("", "ReplicationController"),
+        ("apps", "DaemonSet"),
+        ("apps", "ReplicaSet"),
+        ("apps", "StatefulSet"),
+        ("batch", "Job"),  # under OnFailure it does, and is read then
+        ("ray.io", "RayCluster"),
+    }
+)
+"""Kinds that look at their pods' phases alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """An owner that sums up its pods' restartCounts. ``limit`` is the path of the greatest sum in its object.
+
+    ``default`` is the limit of an object that sets none; None: then it does not count. ``label`` selects its pods.
+    ``fails_at_limit``: the sum may not even reach the limit (but for 0).
+    """
+
+    kind: str
+    name: str
+    resource: str
+    group: str
+    version: str
+    limit: tuple[str, ...]
+    default: int | None
+    label: str
+    fails_at_limit: bool = False
+
+
+def counting(pod: PodView) -> Counting | None:
+    """Return the owner that counts the pod's restarts; None when none does, or none that is known to.
+
+    ``pkg/controller/job`` does so under OnFailure alone; training-operator's ``PastBackoffLimit`` (pkg/core/job.go)
+    whatever the pods' policy is, for that is the replica's, and only where a backoffLimit is set.
+    """
+    match pod.owner:
+        case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
+            return Counting("Job", name, "jobs", "batch", "v1", ("backoffLimit",), 6, gangs.JOB_NAME)
+        case OwnerRef(api_group="kubeflow.org", kind=kind, name=name, version=version) if kind in TRAINING:
+            limit = ("runPolicy", "backoffLimit")
+            return Counting(
+                kind,
+                name,
+                TRAINING[kind],
+                KUBEFLOW,
+                version or "v1",
+                limit,
+                None,
+                KUBEFLOW_JOB_NAME,
+                fails_at_limit=True,
+            )
+    return None
+
+
+def unknown(pod: PodView) -> str:
+    """Return the kind of an owner of which it is not known whether it counts; empty where it is known."""
+    owner = pod.owner
+    if owner is None or (owner.api_group, owner.kind) in _COUNTS_NOTHING or counting(pod) is not None:
+        return ""
+    return f"{owner.kind}.{owner.api_group}" if owner.api_group else owner.kind

@@ -1,0 +1,44 @@
+"""Which containers of a pod restarts are for."""
+
+from typing import Any
+
+import pytest
+
+from common import targets
+from common.targets import Candidate
+
+TRAINER = Candidate("trainer", is_main=True, holds_devices=True)
+LOGGER = Candidate("logger", is_main=True)
+EXPORTER = Candidate("exporter", is_main=False, holds_devices=True)
+
+
+def test_those_that_are_named_are_meant_and_no_others() -> None:
+    assert targets.of([TRAINER, LOGGER, EXPORTER], named={"logger", "exporter"}) == {"logger", "exporter"}
+
+
+def test_else_the_main_ones_that_hold_devices() -> None:
+    assert targets.of([TRAINER, LOGGER, EXPORTER], named=()) == {"trainer"}
+
+
+def test_all_main_ones_where_none_of_them_holds_any() -> None:
+    assert targets.of([LOGGER, Candidate("other", is_main=True), EXPORTER], named=()) == {"logger", "other"}
+
+
+def test_names_are_read_with_commas_between_them() -> None:
+    assert targets.named(" trainer,, logger ") == {"trainer", "logger"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "holds"),
+    [
+        pytest.param(None, False, id="none"),
+        pytest.param({"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}}, False, id="native"),
+        pytest.param({"limits": {"attachable.kubernetes.io/volumes": "1"}}, False, id="native-with-a-domain"),
+        pytest.param({"limits": {"nvidia.com/gpu": "8"}}, True, id="a-plugins"),
+        pytest.param({"limits": {"nvidia.com/gpu": "0"}}, False, id="none-of-them"),
+        pytest.param({"requests": {"amd.com/gpu": 1}}, True, id="another-vendors"),
+        pytest.param({"claims": [{"name": "gpus"}]}, True, id="a-claim"),
+    ],
+)
+def test_a_container_holds_devices_by_what_it_asks_for(resources: dict[str, Any] | None, *, holds: bool) -> None:
+    assert targets.holds_devices({"name": "trainer", "resources": resources}) is holds
