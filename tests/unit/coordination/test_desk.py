@@ -104,7 +104,7 @@ async def test_a_fault_of_a_target_is_told_to_the_gang() -> None:
         await told.wait()
         said = faults.next()
         assert said is not None
-        faults.answered(said[0].id, Taken.ROUND)
+        faults.answered(said.fault.id, Taken.ROUND)
         assert await taking is Taken.ROUND
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from agent.coordination import exits, wire
 from agent.model.workloads import ContainerId, ContainerState
+from agent.restart.admission import Reason
 from common.parts import PartState
 from common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
@@ -214,7 +215,7 @@ async def test_a_member_at_which_a_defect_shows_keeps_no_other_from_being_told(
 ) -> None:
     why_no_fault, worded = exits.why_no_fault, wire.member
 
-    def asked(ended: exits.Exit, **more: Any) -> exits.NoFault | None:
+    def asked(ended: exits.Exit, **more: Any) -> exits.NoFault | Reason | None:
         if ended.pod.ref == builders.ref(0):
             raise IndexError
         return why_no_fault(ended, **more)

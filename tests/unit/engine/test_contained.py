@@ -176,7 +176,7 @@ async def test_a_restart_that_fails_half_way_is_closed_told_and_gives_back_what_
     assert await restarting.store.unfinished() == ()
     assert restarting.restarts.quiet.is_set()
     assert not restarting.restarts._locks.is_taken(POD.uid)
-    assert restarting.restarts._slots._value == restarting.restarts._limits.parallel_pods
+    assert not restarting.restarts._slots._held
 
 
 async def test_what_stood_still_for_its_successor_goes_on_when_that_cannot_be_made(

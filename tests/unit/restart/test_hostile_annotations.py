@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from agent.coordination import exits
 from agent.cri.answers import ContainerInfo
 from agent.engine import ports
 from agent.engine.budgets import BudgetGauges, Budgets
@@ -56,7 +55,9 @@ def test_wishes_are_understood_or_refused(annotations: dict[str, str]) -> None:
         why = ""
     if why:
         assert len(why) < 10_000
-        assert not exits.may_tell(pod, opted_in_namespaces=frozenset({"default"}))
+        refused = admission.why_no_fault(pod, TARGET.name, opted_in_namespaces=frozenset({"default"}))
+        assert refused is not None
+        assert refused.reason is admission.Reason.BAD_ANNOTATION
         return
     assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
     assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
