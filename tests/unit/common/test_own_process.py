@@ -5,6 +5,7 @@ import contextlib
 import functools
 import operator
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -61,6 +62,30 @@ async def test_what_a_call_raises_is_raised(calls: OwnProcess) -> None:
 async def test_what_cannot_be_told_to_us_is_an_error(calls: OwnProcess) -> None:
     with pytest.raises(TypeError, match="pickle"):
         await calls.call(functools.partial(os.scandir, "/"), who="me", timeout=PATIENCE)
+
+
+class AwkwardError(Exception):
+    """Cannot be made anew from its pickle."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def fail_awkwardly() -> None:
+    raise AwkwardError("so", "what")
+
+
+async def test_an_error_that_cannot_be_made_anew_is_told_in_words(calls: OwnProcess) -> None:
+    with pytest.raises(RuntimeError, match="so what"):
+        await calls.call(fail_awkwardly, who="me", timeout=PATIENCE)
+
+
+async def test_work_that_cannot_be_sent_takes_no_place(tmp_path: Path) -> None:
+    async with OwnProcess("under test", cgroup_root=tmp_path, most_out=1) as calls:
+        for _ in range(3):
+            with pytest.raises((AttributeError, pickle.PicklingError)):
+                await calls.call(lambda: None, who="me", timeout=PATIENCE)
+        await calls.call(getpid, who="me", timeout=PATIENCE)
 
 
 async def test_large_answers_and_many_calls_side_by_side_come_back(calls: OwnProcess) -> None:
