@@ -140,11 +140,14 @@ async def test_one_that_does_not_end_is_left_behind_and_not_too_many_of_them(
 ) -> None:
     monkeypatch.setattr(own_process, "MOST_LEFT_BEHIND", 1)
     (tmp_path / "cgroup.procs").touch()
-    with hanging_fs.mounted(tmp_path / "mnt"):
+    with hanging_fs.mounted(tmp_path / "mnt") as file_system:
         async with OwnProcess("under test", cgroup_root=tmp_path) as calls:
             pid = await calls.call(getpid, who="me", timeout=PATIENCE)
-            with pytest.raises(TimeoutError):
-                await calls.call(functools.partial(os.stat, tmp_path / "mnt" / "x"), who="me", timeout=1)
+            look = functools.partial(os.stat, tmp_path / "mnt" / "x")
+            hanging = asyncio.create_task(calls.call(look, who="me", timeout=PATIENCE))
+            assert await asyncio.to_thread(file_system.asked.wait, PATIENCE)
+            hanging.cancel()
+            await asyncio.wait([hanging])
         (left,) = own_process._left_behind
         assert left.pid == pid
         assert (tmp_path / "cgroup.procs").read_text() == str(pid), "it does not keep our cgroup from being removed"
@@ -178,11 +181,12 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_file_system_that_hangs_keeps_no_agent_from_ending(tmp_path: Path, number: signal.Signals) -> None:
-    with hanging_fs.mounted(tmp_path / "mnt"):
+    with hanging_fs.mounted(tmp_path / "mnt") as file_system:
         argv = [sys.executable, "-c", LIKE_AN_AGENT, str(tmp_path / "mnt" / "x")]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
             assert agent.stdout is not None
             left = os.pidfd_open(int(agent.stdout.readline()))
+            assert file_system.asked.wait(PATIENCE)
             agent.send_signal(number)
             assert agent.wait(PATIENCE) == (0 if number is signal.SIGTERM else -number)
         assert not hanging_fs.has_ended(left, within=0)
