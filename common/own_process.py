@@ -71,13 +71,14 @@ class OwnProcess:
         TimeoutError after ``timeout`` seconds, and at once while an earlier call for the same has not come back;
         ProcessEndedError.
         """
+        pickled = pickle.dumps(work)
         async with asyncio.timeout(timeout), self._turns.setdefault(who, asyncio.Lock()):
             if who in self._late:
                 raise TimeoutError("an earlier look has not come back yet")
             if self._free.locked():
                 log.warning("own_process.busy", process=self._name, calls_for=who)
             await self._free.acquire()
-            outcome = self._send(pickle.dumps(work), who=who)
+            outcome = self._send(pickled, who=who)
             try:
                 result: T = await outcome
             except asyncio.CancelledError:
@@ -146,7 +147,7 @@ class _Child:
         argv = [sys.executable, "-m", own_process_worker.__name__, str(cgroup_root)]
         with theirs:
             try:
-                process = subprocess.Popen(argv, stdin=theirs, stdout=subprocess.DEVNULL)
+                process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
             except OSError as error:
                 ours.close()
                 raise ProcessEndedError(error.errno, f"cannot start a process: {error.strerror}") from error

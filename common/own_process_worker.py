@@ -71,10 +71,13 @@ def _answer(pickled: bytes) -> bytes:
 
 
 def _failure(error: Exception) -> bytes:
+    """Return what says that a call has failed: in words, where the error itself cannot be made anew from a pickle."""
     try:
-        return pickle.dumps((False, error))
-    except Exception:  # noqa: BLE001 - an error that cannot be pickled is told in words
+        pickled = pickle.dumps((False, error))
+        pickle.loads(pickled)  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever an error's class makes of it
         return pickle.dumps((False, RuntimeError(repr(error))))
+    return pickled
 
 
 def _received(parent: socket.socket, size: int) -> bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from agent.restart import shm
-from common import cgroupfs, kernel_files, rooted
+from common import cgroupfs, kernel_files, rooted, unix_sockets
 
 _DEEPEST = 32
 _NAMES_TOLD = 3
@@ -62,6 +62,22 @@ class Emptied:
             more = ["…"] if len(self.left) > _NAMES_TOLD else []
             text += f", {len(self.left) + self.left_beside} left ({', '.join(told + more)})"
         return f"{text}; {self.cut_short}" if self.cut_short else text
+
+
+def empty_behind(socket_path: str, place: shm.Place, *, proc: Path, cgroup_root: Path, until: float) -> str:
+    """Empty a place as the runtime behind a socket sees it; return what came of it, for people.
+
+    ``until`` is a monotonic time, which all processes of a node share: nothing is removed after it, for what comes next
+    may be in the place then.
+    """
+    try:
+        runtime = proc / str(unix_sockets.listener(socket_path))
+    except OSError as error:
+        return f"not emptied: the runtime behind {socket_path} cannot be found ({error.strerror or error})"
+    try:
+        return str(empty(place, runtime=runtime, cgroup_root=cgroup_root, until=until))
+    except NotEmptiedError as error:
+        return f"not emptied: {error}"
 
 
 def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -> Emptied:

@@ -14,7 +14,6 @@ import structlog
 
 from agent.actuator import shm as emptying
 from agent.restart import shm
-from common import unix_sockets
 from common.own_process import Calls, ProcessEndedError
 
 log = structlog.get_logger(__name__)
@@ -50,8 +49,14 @@ class Broom:
         if self.calls is None:
             return "not emptied: this agent does not reach it"
         until = time.monotonic() + self.patience.work
-        where = _Where(self.socket_path, proc=self.proc, cgroup_root=self.cgroup_root)
-        work = functools.partial(_empty, where, place, until)
+        work = functools.partial(
+            emptying.empty_behind,
+            self.socket_path,
+            place,
+            proc=self.proc,
+            cgroup_root=self.cgroup_root,
+            until=until,
+        )
         try:
             return await self.calls.call(work, who=place.cgroup, timeout=self.patience.work + _SLACK)
         except TimeoutError as error:
@@ -61,29 +66,6 @@ class Broom:
         except Exception as error:
             log.exception("shm.failed", directory=place.directory)
             return f"not emptied: {error!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The part of a ``Broom`` that goes to another process."""
-
-    socket_path: str
-    proc: Path
-    cgroup_root: Path
-
-
-def _empty(where: _Where, place: shm.Place, until: float) -> str:
-    """Empty a place until the monotonic time ``until``, which all processes of a node share; never longer, for what
-    comes next may be in it then.
-    """
-    try:
-        runtime = where.proc / str(unix_sockets.listener(where.socket_path))
-    except OSError as error:
-        return f"not emptied: the runtime behind {where.socket_path} cannot be found ({error.strerror or error})"
-    try:
-        return str(emptying.empty(place, runtime=runtime, cgroup_root=where.cgroup_root, until=until))
-    except emptying.NotEmptiedError as error:
-        return f"not emptied: {error}"
 
 
 class Sweep:

@@ -206,6 +206,7 @@ async def test_a_cleaning_that_hangs_is_left_behind(socket_path: str, tmp_path: 
     place = Place(str(tmp_path / "shm"), "/kubepods/pod1")
     async with OwnProcess("under test", cgroup_root=tmp_path) as calls:
         broom = Broom(socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, patience=Patience(work=3.0))
+        await calls.call(os.getpid, who="nobody", timeout=60.0)  # it is there
         with hanging_fs.mounted(tmp_path / "mnt"):
             tree.opens(7, tmp_path / "mnt" / "file")
             assert await broom.empty(place) == "not emptied within 3 s"

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import operator
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -63,6 +64,30 @@ async def test_what_cannot_be_told_to_us_is_an_error(calls: OwnProcess) -> None:
         await calls.call(functools.partial(os.scandir, "/"), who="me", timeout=PATIENCE)
 
 
+class AwkwardError(Exception):
+    """Cannot be made anew from its pickle."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def fail_awkwardly() -> None:
+    raise AwkwardError("so", "what")
+
+
+async def test_an_error_that_cannot_be_made_anew_is_told_in_words(calls: OwnProcess) -> None:
+    with pytest.raises(RuntimeError, match="so what"):
+        await calls.call(fail_awkwardly, who="me", timeout=PATIENCE)
+
+
+async def test_work_that_cannot_be_sent_takes_no_place(tmp_path: Path) -> None:
+    async with OwnProcess("under test", cgroup_root=tmp_path, most_out=1) as calls:
+        for _ in range(3):
+            with pytest.raises((AttributeError, pickle.PicklingError)):
+                await calls.call(lambda: None, who="me", timeout=PATIENCE)
+        await calls.call(getpid, who="me", timeout=PATIENCE)
+
+
 async def test_large_answers_and_many_calls_side_by_side_come_back(calls: OwnProcess) -> None:
     works = [calls.call(functools.partial(operator.mul, b"x", 100_000 + n), who=str(n), timeout=600) for n in range(50)]
     assert [len(answer) for answer in await asyncio.gather(*works)] == list(range(100_000, 100_050))
@@ -115,11 +140,14 @@ async def test_one_that_does_not_end_is_left_behind_and_not_too_many_of_them(
 ) -> None:
     monkeypatch.setattr(own_process, "MOST_LEFT_BEHIND", 1)
     (tmp_path / "cgroup.procs").touch()
-    with hanging_fs.mounted(tmp_path / "mnt"):
+    with hanging_fs.mounted(tmp_path / "mnt") as file_system:
         async with OwnProcess("under test", cgroup_root=tmp_path) as calls:
             pid = await calls.call(getpid, who="me", timeout=PATIENCE)
-            with pytest.raises(TimeoutError):
-                await calls.call(functools.partial(os.stat, tmp_path / "mnt" / "x"), who="me", timeout=1)
+            look = functools.partial(os.stat, tmp_path / "mnt" / "x")
+            hanging = asyncio.create_task(calls.call(look, who="me", timeout=PATIENCE))
+            assert await asyncio.to_thread(file_system.asked.wait, PATIENCE)
+            hanging.cancel()
+            await asyncio.wait([hanging])
         (left,) = own_process._left_behind
         assert left.pid == pid
         assert (tmp_path / "cgroup.procs").read_text() == str(pid), "it does not keep our cgroup from being removed"
@@ -153,11 +181,12 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_file_system_that_hangs_keeps_no_agent_from_ending(tmp_path: Path, number: signal.Signals) -> None:
-    with hanging_fs.mounted(tmp_path / "mnt"):
+    with hanging_fs.mounted(tmp_path / "mnt") as file_system:
         argv = [sys.executable, "-c", LIKE_AN_AGENT, str(tmp_path / "mnt" / "x")]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
             assert agent.stdout is not None
             left = os.pidfd_open(int(agent.stdout.readline()))
+            assert file_system.asked.wait(PATIENCE)
             agent.send_signal(number)
             assert agent.wait(PATIENCE) == (0 if number is signal.SIGTERM else -number)
         assert not hanging_fs.has_ended(left, within=0)
