@@ -136,8 +136,13 @@ def within(part: Part, about: object, *, passing: tuple[type[Exception], ...] = 
         if _concerns_all(error):
             raise
         work.error = error
-        FAILURES.labels(part.value).inc()
+        given_up(part)
         _tell(part, about, error)
+
+
+def given_up(part: Part) -> None:
+    """Count work that was given up without an error to tell."""
+    FAILURES.labels(part.value).inc()
 
 
 def why(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from agent.actuator.standby import Held
 from agent.cri.answers import ContainerInfo
 from agent.cri.errors import CriError, NotFound
 from agent.model.workloads import ContainerId
-from common import kernel_files
+from common import contained, kernel_files
 
 log = structlog.get_logger(__name__)
 
@@ -176,19 +176,31 @@ class Freezer:
     def _take_over(self, keep: frozenset[str]) -> dict[str, dict[ContainerId, bool]]:
         found: dict[str, dict[ContainerId, bool]] = {}
         for container_id, group, text in cgroups.marked(self._cgroup_root):
-            mark = _Mark.parse(text)
-            if not self._is_mine(mark.owner):
-                continue
-            held = mark.state == _HELD
-            if held and mark.text in keep and not group.frozen:
-                continue  # who marked it was killed before he froze it: it runs, and whoever looks at that freezes it
-            found.setdefault(mark.text, {})[container_id] = held
-            self._groups[container_id] = group
-            if held and mark.text not in keep:
-                log.warning("freezer.left_frozen", container=container_id, mark=mark.text)
-            if not held or mark.text not in keep:
-                self.thaw(container_id)
+            with contained.within(contained.Part.CONTAINER, container_id):
+                self._take_over_one(container_id, group, text, keep=keep, found=found)
         return found
+
+    def _take_over_one(
+        self,
+        container_id: ContainerId,
+        group: Cgroup,
+        text: str,
+        *,
+        keep: frozenset[str],
+        found: dict[str, dict[ContainerId, bool]],
+    ) -> None:
+        mark = _Mark.parse(text)
+        if not self._is_mine(mark.owner):
+            return
+        held = mark.state == _HELD
+        if held and mark.text in keep and not group.frozen:
+            return  # who marked it was killed before he froze it: it runs, and whoever looks at that freezes it
+        found.setdefault(mark.text, {})[container_id] = held
+        self._groups[container_id] = group
+        if held and mark.text not in keep:
+            log.warning("freezer.left_frozen", container=container_id, mark=mark.text)
+        if not held or mark.text not in keep:
+            self.thaw(container_id)
 
     def _is_mine(self, owner: str) -> bool:
         """Whether a mark was put by an agent of this node: by its old name, too, where the runtime's socket has moved.

@@ -12,6 +12,7 @@ from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.standby import Held
 from agent.model.workloads import ContainerId
+from common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -174,10 +175,16 @@ class Holding:
         if not self._on:
             return frozenset()
         self._end(_Fate.LET_GO)
-        runs = frozenset(container_id for container_id in self._containers if self._freezer.thaw(container_id))
+        runs = frozenset(container_id for container_id in self._containers if self._thaws(container_id))
         for container in self._containers.values():
-            container.disarm()
+            with contained.within(contained.Part.CONTAINER, container.id):
+                container.disarm()
         return runs
+
+    def _thaws(self, container_id: ContainerId) -> bool:
+        with contained.within(contained.Part.CONTAINER, container_id):
+            return self._freezer.thaw(container_id)
+        return False
 
     def hand_on(self, to: "Holding") -> None:
         """Hold no more, but leave everything as it is: frozen, about to be, or expected. ``to`` takes it over."""
@@ -201,9 +208,10 @@ class Holding:
             return
         self._end(_Fate.KILLED)
         for container in self._containers.values():
-            self._freezer.kill(container.id)
-            if container.freezing is None:
-                container.disarm()  # what is being frozen stays armed until then: it shall not run before it ends
+            with contained.within(contained.Part.CONTAINER, container.id):
+                self._freezer.kill(container.id)
+                if container.freezing is None:
+                    container.disarm()  # what is being frozen stays armed until then: it shall not run before it ends
 
     def _known(self, container_id: ContainerId) -> _Container:
         return self._containers.setdefault(container_id, _Container(container_id))

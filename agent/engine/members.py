@@ -156,10 +156,12 @@ class Member:
             return
         log.debug("round.word", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
         self._word = word
-        if not self._is_disputed:
-            self._let_go()
-        self._over.set()
-        self._catcher.changed.set()
+        try:
+            if not self._is_disputed:
+                self._let_go()
+        finally:
+            self._over.set()
+            self._catcher.changed.set()
 
     async def why_over(self) -> str:
         """Say why nothing is to be begun any more; empty while something is."""

@@ -109,6 +109,7 @@ class Recovery:
         intent is quarantined. Raises CriError or HistoryError.
         """
         if not await self._store.replay_begins(intent.id):
+            contained.given_up(Part.REPLAY)
             await self._quarantine(intent, why="agents have died at it again and again")
             return None
         try:

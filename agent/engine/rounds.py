@@ -314,7 +314,8 @@ class Rounds:
     def _end(self, round_name: str, pods: Collection[PodUid], *, word: Word, reason: str = "") -> None:
         for (name, uid), member in list(self._members.items()):
             if name == round_name and (not pods or uid in pods):
-                member.end(word, reason=reason)
+                with contained.within(Part.ROUND, member.pod):
+                    member.end(word, reason=reason)
 
     def _take_up(self, record: Record, *, frozen: Collection[ContainerId]) -> None:
         member = self._new(record.order, pod=record.pod, told=_nobody, earlier=record)

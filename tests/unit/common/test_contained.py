@@ -1,6 +1,7 @@
 """What fails about one thing ends there; what concerns all does not."""
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from common.contained import Part
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Any]]:
     """What the log is told, from a minute on in which nothing has been."""
     monkeypatch.setattr(contained, "_minute", contained._Minute())
     with structlog.testing.capture_logs() as lines:
-        yield lines  # type: ignore[misc]
+        yield lines
 
 
 def broken() -> None:
@@ -23,7 +24,7 @@ def broken() -> None:
 
 
 def test_an_error_is_counted_and_told_with_its_traceback_and_what_comes_next_goes_on(
-    told: list[dict[str, Any]],
+    told: Sequence[Any],
 ) -> None:
     before = contained.count([Part.RESTART])
     done = []
@@ -74,7 +75,7 @@ def test_several_errors_of_one_thing_are_one() -> None:
     assert contained.count([Part.FAULT]) == before + 1
 
 
-def test_who_makes_many_fail_fills_no_log(told: list[dict[str, Any]]) -> None:
+def test_who_makes_many_fail_fills_no_log(told: Sequence[Any]) -> None:
     before = contained.count([Part.CONDITION])
     for _ in range(1000):
         with contained.within(Part.CONDITION, "a" * 1_000_000):

@@ -1,4 +1,4 @@
-"""Whatever a runtime says of a container, and whatever a pod has had it say: read, or refused in words. Never a defect."""
+"""Whatever a runtime says of a container, and whatever a pod has had it say: it is read, or refused in words."""
 
 import contextlib
 import json

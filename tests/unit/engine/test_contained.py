@@ -309,11 +309,13 @@ async def test_an_intent_at_which_agents_die_again_and_again_is_quarantined_untr
     await test_recovery.killed_after_the_stop(restarting)
     for _ in range(5):
         assert await restarting.store.replay_begins("r1")
-    monkeypatch.setattr(preparing, "resume", broken)
-    before = contained.count()
+    tried = []
+    monkeypatch.setattr(preparing, "resume", lambda *_: tried.append(True))
+    before = contained.count([Part.REPLAY])
     await replay(restarting).run()
     assert await restarting.store.quarantined() == {"r1"}
-    assert contained.count() == before, "it was not tried"
+    assert tried == []
+    assert contained.count([Part.REPLAY]) == before + 1
 
 
 async def test_a_runtime_that_is_away_counts_against_no_intent(restarting: test_restarts.World, tmp_path: Any) -> None:
@@ -372,3 +374,27 @@ async def test_an_order_that_cannot_even_be_taken_on_is_answered(
         failed = await told.next()
     assert (failed.phase, failed.reason) == (Phase.FAILED, INTERNAL)
     assert "IndexError" in failed.detail
+
+
+async def test_of_what_is_held_the_others_are_let_go_though_one_cannot_be(
+    rounds: test_rounds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = rounds.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    newest, thaw = await rounds.newest(), rounds.freezer.thaw
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
+        rounds.rounds.release("default/gang-1", [POD.uid])
+        await eventually.true(lambda: rounds.freezer.still() == {newest["trainer"]})
+    thaw(newest["trainer"])
+
+
+async def test_a_record_that_cannot_be_taken_up_keeps_the_next_agent_from_nothing(
+    rounds: test_rounds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = rounds.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    await rounds.die()
+    monkeypatch.setattr(type(rounds.rounds), "_take_up", broken)
+    await rounds.start()
+    assert rounds.freezer.still() == set(), "what nobody takes up is let go"

@@ -243,3 +243,24 @@ def test_a_record_of_another_boot_or_of_what_was_let_go_is_not_under_way(changes
 @pytest.mark.parametrize("phase", [rounds.Phase.RUNNING, rounds.Phase.REFUSED, rounds.Phase.COMPLETED])
 def test_a_member_that_is_through_with_it_is_not_under_way(phase: rounds.Phase) -> None:
     assert not replace(RECORD, standing=replace(RECORD.standing, phase=phase)).is_under_way(boot="this")
+
+
+async def test_what_is_quarantined_is_kept_with_its_reason_and_not_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = await Store.open(path)
+    await store.begin(builders.intent(id="bad"))
+    await store.begin(builders.intent(id="good"))
+    assert await store.replay_begins("bad")
+    assert not await store.replay_ended("bad", failed=True)
+    await store.close()
+    store = await Store.open(path)
+    assert await store.replay_begins("bad")
+    assert await store.replay_ended("bad", failed=True), "the second time, by another agent"
+    await store.quarantine("bad", why="IndexError", now=1000.0)
+    assert [intent.id for intent in await store.unfinished()] == ["good"]
+    await store.finish("good", outcome="Swapped", now=1000.0)
+    assert await store.quarantined() == {"bad"}
+    await store.begin(builders.intent(id="later"))
+    await store.finish("later", outcome="Swapped", now=1000.0 + 30 * 24 * 3600.0)
+    assert await store.quarantined() == frozenset(), "not for ever"
+    await store.close()
