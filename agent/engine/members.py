@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import enum
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from agent.engine.metrics import Metrics
 from agent.model import rounds
 from agent.model.rounds import Phase
 from agent.model.workloads import ContainerId, ContainerRole, PodRef
-from agent.restart import admission
+from agent.restart import admission, probes
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +80,8 @@ class Member:
     """A member on its way through a round. It is also what its restart sees of the round (``performing.Part``).
 
     ``tried_again`` is set when its successor ended before it could be held (the runtime gives up a start when who asked
-    for it dies): it is to be restarted once more.
+    for it dies): it is to be restarted once more. ``begins_anew`` is set when it has been held for as long as its
+    probes allow: kubelet would kill what is let go after that.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Member:
         self.holding = holding
         self.told = told
         self.tried_again = False
+        self.begins_anew = False
         self.standing = earlier.standing if earlier is not None else _taken_on(order, pod)
         self._outside = outside
         self._clocks = clocks
@@ -211,7 +214,8 @@ class Member:
     def refuse(self, decision: admission.Decision) -> None:
         """Say that nothing is done to it, and why; hold nothing."""
         self._let_go()
-        if decision.reason is admission.Reason.ROUND_OVER and self._word is Word.ABORTED:
+        was_let_go = self._word is Word.ABORTED or (self._word in _LET_GO_AS and self.standing.phase is Phase.STOPPED)
+        if decision.reason is admission.Reason.ROUND_OVER and was_let_go and self._word is not None:
             phase, reason = _LET_GO_AS[self._word]
             self.stand(phase, reason=reason, detail=decision.detail)
             return
@@ -251,6 +255,7 @@ class Member:
     def take_on(self, act: acts.Act, *, pid: int | None) -> acts.Act:
         """Return the act as it is carried out in the round: what it starts is held, what it ends is not."""
         self._seconds["prepare"] = self._loop.time() - self._since
+        self.begins_anew = False
         self.holding.spare(act.old, near=pid)
         if isinstance(act, acts.PodAct):  # an init container or a sidecar that is held would hold up all after it
             plan = act.intent.plan
@@ -281,7 +286,12 @@ class Member:
             return outcome
         if self._word is None:
             self._stopped()
-        outcome = await self._undisputed(act, outcome)
+        outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
+        if self._word is None:
+            self.begins_anew = True
+            return replace(
+                outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow: begun anew"
+            )
         if self._word is Word.DELETED:
             return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
         if self._word is Word.SUPERSEDED:
@@ -343,8 +353,13 @@ class Member:
         await asyncio.gather(*(self.holding.hold(container_id) for container_id in mine))
         await self.holding.settled()
 
-    async def _undisputed(self, act: acts.Act, outcome: Outcome) -> Outcome:
-        """Wait for the last word; of two of one name one goes, while both stand still."""
+    def _longest_hold(self) -> float:
+        """Return after how many seconds what is held is to be begun anew, for its probes (``agent.restart.probes``)."""
+        pod = self._outside.pods.pods().get(self.pod.uid)
+        return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
+
+    async def _undisputed(self, act: acts.Act, outcome: Outcome, *, until: float) -> Outcome:
+        """Wait for the last word, until then (loop time); of two of one name one goes, while both stand still."""
         while True:
             self._known = frozenset(outcome.survivors.values())
             if self._is_disputed:
@@ -357,7 +372,10 @@ class Member:
             if self._word is not None:
                 self._let_go()
                 return outcome
-            await self._catcher.until_changed(timeout=None)
+            left = until - self._loop.time()
+            if left <= 0:
+                return outcome
+            await self._catcher.until_changed(timeout=None if math.isinf(left) else left)
 
     async def _until_it_runs(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
         """Tell that it runs, as soon as it does: what was held at once, what kubelet has yet to start when it has."""
