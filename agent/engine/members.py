@@ -157,6 +157,7 @@ class Member:
             return
         log.debug("round.word", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
         self._word = word
+        self.holding.is_to_let_go = word in _LET_GO_AS
         if not self._is_disputed:
             self._let_go()
         self._over.set()
@@ -344,8 +345,14 @@ class Member:
 
     @property
     def _is_disputed(self) -> bool:
-        """Whether somebody else's container may stand beside one of ours of the same name."""
-        return not self._catcher.strangers - self.holding.spared <= self._known
+        """Whether somebody else's container may stand beside one of ours of the same name.
+
+        Before ours is let run, what kubelet has made and not yet started counts, too: it would start it beside ours.
+        """
+        others = self._catcher.strangers
+        if self._word is not None:
+            others = others | self._catcher.created
+        return not others - self.holding.spared <= self._known
 
     async def _hold_survivors(self, outcome: Outcome) -> None:
         """See that all stands still: what kubelet has started and we have adopted, too, though its event be late."""
@@ -364,10 +371,11 @@ class Member:
             self._known = frozenset(outcome.survivors.values())
             if self._is_disputed:
                 await self.holding.settled()
-                before = frozenset(self._catcher.strangers)
+                before = frozenset(self._catcher.strangers | self._catcher.created)
                 outcome = await act.resolve(outcome)
                 await self._hold_survivors(outcome)
                 self._catcher.strangers -= before
+                self._catcher.created -= before
                 continue
             if self._word is not None:
                 self._let_go()

@@ -343,6 +343,34 @@ async def test_of_two_of_one_name_kubelets_stays_and_is_held(world: World) -> No
     assert (await world.pod.running())["trainer"] == [theirs]
 
 
+async def test_what_kubelet_has_made_and_not_started_goes_before_ours_is_let_run(world: World) -> None:
+    """Else it would be started beside ours a moment after the release, and ours, which runs, be removed for it."""
+    told = world.order(containers=frozenset({"trainer"}))
+    await told.next()
+    ours = (await world.newest())["trainer"]
+    theirs = await world.pod.kubelet_starts("trainer", attempt=2, start=False)
+    await eventually.true(lambda: any(view.id == theirs for view in world.pod.rig.watch.containers()))
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    assert (await world.pod.running())["trainer"] == [ours]
+    assert theirs not in {view.id for view in await world.pod.containers()}
+
+
+async def test_what_has_run_since_the_release_stays_and_kubelets_later_copy_goes(world: World) -> None:
+    told = world.order(containers=frozenset({"trainer"}))
+    await told.next()
+    ours = (await world.newest())["trainer"]
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    theirs = await world.pod.kubelet_starts("trainer", attempt=2)
+
+    async def ours_runs_alone() -> bool:
+        return (await world.pod.running())["trainer"] == [ours]
+
+    await eventually.true(ours_runs_alone)
+    assert theirs not in {view.id for view in await world.pod.containers()}
+
+
 async def test_a_hold_ends_nothing_and_holds_what_runs_and_what_starts(world: World) -> None:
     told = world.order(kind=OrderKind.HOLD)
     assert (await told.next()).phase is Phase.STOPPED
