@@ -80,6 +80,7 @@ class Holding:
 
     ``spared`` are those that are not held, because they are to end, and ``foreign`` is how many of the held kubelet has
     made. ``doing`` is what the restart is at that starts them, for those who wait for it.
+    ``is_to_let_go`` is set when the word has come to let go, and something is still to be settled before.
     """
 
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
@@ -88,6 +89,7 @@ class Holding:
         self.spared: frozenset[ContainerId] = frozenset()
         self.foreign = 0
         self.doing = "Preparing"
+        self.is_to_let_go = False
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
@@ -127,6 +129,11 @@ class Holding:
         """Whether a container has been frozen, and not let go: no signal but SIGKILL reaches it."""
         container = self._containers.get(container_id)
         return container is not None and container.freezing is not None and container.fate is not _Fate.LET_GO
+
+    def has_let_go(self, container_id: ContainerId) -> bool:
+        """Whether a container was held, and has been let run: from then on it is the one that stays."""
+        container = self._containers.get(container_id)
+        return container is not None and container.freezing is not None and container.fate is _Fate.LET_GO
 
     def takes(self, name: str) -> bool:
         """Whether a container of that name is to be held."""

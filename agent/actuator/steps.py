@@ -322,9 +322,8 @@ def _phase(step: steps.Step) -> str:
 
 def _doing(step: steps.Step) -> str:
     """Return what a member is at while a step is taken, for those of its gang who wait for it."""
-    if step.why is steps.Why.OLD_ON_DEVICE:
-        return "DriverFreeing"
-    return _DOING.get(step.kind, step.why.value)
+    why: str = step.why.value
+    return "DriverFreeing" if step.why is steps.Why.OLD_ON_DEVICE else _DOING.get(step.kind, why)
 
 
 def means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:

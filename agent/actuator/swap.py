@@ -68,7 +68,22 @@ class _SwapRun(Run[intents.Intent]):
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
-        return (swap.next_step(self.intent, self.seen, resolution=self.resolution, can_clone=can_clone),)
+        stays = self._stays()
+        step = swap.next_step(self.intent, self.seen, resolution=self.resolution, can_clone=can_clone, stays=stays)
+        return (step,)
+
+    def _stays(self) -> frozenset[ContainerId]:
+        """Return what a round has let run; and what it is about to, while a copy of kubelet's has not been started."""
+        if self.holding is None:
+            return frozenset()
+        let_go = {view.id for view in self.seen if self.holding.has_let_go(view.id)}
+        if self.holding.is_to_let_go and all(view.state is not ContainerState.RUNNING for view in self._copies()):
+            let_go |= {view.id for view in self.seen if self.holding.stands_still(view.id)}
+        return frozenset(let_go)
+
+    def _copies(self) -> list[ContainerView]:
+        newer = (view for view in self.seen if view.attempt > self.intent.old_attempt and view.id != self.intent.old)
+        return [view for view in newer if view.restart_id != self.intent.id]
 
     def material(self, name: str | None) -> Material | None:  # noqa: ARG002 - there is only one container
         return self.made_from

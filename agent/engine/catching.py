@@ -25,7 +25,8 @@ _UNKILLABLE = 2
 
 
 class Catcher:
-    """Follows one pod. ``changed`` is set at each change, and ``strangers`` are what somebody else has started there.
+    """Follows one pod. ``changed`` is set at each change, and ``strangers`` are what somebody else has started there,
+    ``created`` what he has yet to start.
 
     ``on_deleted`` is called when the pod is being deleted, or has gone.
     """
@@ -35,6 +36,7 @@ class Catcher:
     ) -> None:
         self.changed = asyncio.Event()
         self.strangers: set[ContainerId] = set()
+        self.created: set[ContainerId] = set()
         self._pod = pod
         self._outside = outside
         self._holding = holding
@@ -138,9 +140,12 @@ class Catcher:
 
     async def _take(self, event: ContainerEvent) -> None:
         view = event.container
+        if event.kind is not EventKind.CREATED:
+            self.created.discard(view.id)
         if not self._holding.takes(view.ref.name) or view.id in self._holding.spared:
             return
         if event.kind is EventKind.CREATED and view.restart_id is None:
+            self.created.add(view.id)
             await self._holding.expect(view.id)
         elif event.kind is EventKind.STARTED:
             self._catch(view)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import enum
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from agent.engine.metrics import Metrics
 from agent.model import rounds
 from agent.model.rounds import Phase
 from agent.model.workloads import ContainerId, ContainerRole, PodRef
-from agent.restart import admission
+from agent.restart import admission, probes
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,8 @@ class Member:
     """A member on its way through a round. It is also what its restart sees of the round (``performing.Part``).
 
     ``tried_again`` is set when its successor ended before it could be held (the runtime gives up a start when who asked
-    for it dies): it is to be restarted once more.
+    for it dies): it is to be restarted once more. ``begins_anew`` is set when it has been held for as long as its
+    probes allow: kubelet would kill what is let go after that.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Member:
         self.holding = holding
         self.told = told
         self.tried_again = False
+        self.begins_anew = False
         self.standing = earlier.standing if earlier is not None else _taken_on(order, pod)
         self._outside = outside
         self._clocks = clocks
@@ -156,6 +159,7 @@ class Member:
             return
         log.debug("round.word", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
         self._word = word
+        self.holding.is_to_let_go = word in _LET_GO_AS
         try:
             if not self._is_disputed:
                 self._let_go()
@@ -215,7 +219,8 @@ class Member:
     def refuse(self, decision: admission.Decision) -> None:
         """Say that nothing is done to it, and why; hold nothing."""
         self._let_go()
-        if decision.reason is admission.Reason.ROUND_OVER and self._word is Word.ABORTED:
+        was_let_go = self._word is Word.ABORTED or (self._word in _LET_GO_AS and self.standing.phase is Phase.STOPPED)
+        if decision.reason is admission.Reason.ROUND_OVER and was_let_go and self._word is not None:
             phase, reason = _LET_GO_AS[self._word]
             self.stand(phase, reason=reason, detail=decision.detail)
             return
@@ -255,6 +260,7 @@ class Member:
     def take_on(self, act: acts.Act, *, pid: int | None) -> acts.Act:
         """Return the act as it is carried out in the round: what it starts is held, what it ends is not."""
         self._seconds["prepare"] = self._loop.time() - self._since
+        self.begins_anew = False
         self.holding.spare(act.old, near=pid)
         if isinstance(act, acts.PodAct):  # an init container or a sidecar that is held would hold up all after it
             plan = act.intent.plan
@@ -285,7 +291,12 @@ class Member:
             return outcome
         if self._word is None:
             self._stopped()
-        outcome = await self._undisputed(act, outcome)
+        outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
+        if self._word is None:
+            self.begins_anew = True
+            return replace(
+                outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow: begun anew"
+            )
         if self._word is Word.DELETED:
             return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
         if self._word is Word.SUPERSEDED:
@@ -349,8 +360,14 @@ class Member:
 
     @property
     def _is_disputed(self) -> bool:
-        """Whether somebody else's container may stand beside one of ours of the same name."""
-        return not self._catcher.strangers - self.holding.spared <= self._known
+        """Whether somebody else's container may stand beside one of ours of the same name.
+
+        Before ours is let run, what kubelet has made and not yet started counts, too: it would start it beside ours.
+        """
+        others = self._catcher.strangers
+        if self._word is not None:
+            others = others | self._catcher.created
+        return not others - self.holding.spared <= self._known
 
     async def _hold_survivors(self, outcome: Outcome) -> None:
         """See that all stands still: what kubelet has started and we have adopted, too, though its event be late."""
@@ -358,21 +375,30 @@ class Member:
         await asyncio.gather(*(self.holding.hold(container_id) for container_id in mine))
         await self.holding.settled()
 
-    async def _undisputed(self, act: acts.Act, outcome: Outcome) -> Outcome:
-        """Wait for the last word; of two of one name one goes, while both stand still."""
+    def _longest_hold(self) -> float:
+        """Return after how many seconds what is held is to be begun anew, for its probes (``agent.restart.probes``)."""
+        pod = self._outside.pods.pods().get(self.pod.uid)
+        return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
+
+    async def _undisputed(self, act: acts.Act, outcome: Outcome, *, until: float) -> Outcome:
+        """Wait for the last word, until then (loop time); of two of one name one goes, while both stand still."""
         while True:
             self._known = frozenset(outcome.survivors.values())
             if self._is_disputed:
                 await self.holding.settled()
-                before = frozenset(self._catcher.strangers)
+                before = frozenset(self._catcher.strangers | self._catcher.created)
                 outcome = await act.resolve(outcome)
                 await self._hold_survivors(outcome)
                 self._catcher.strangers -= before
+                self._catcher.created -= before
                 continue
             if self._word is not None:
                 self._let_go()
                 return outcome
-            await self._catcher.until_changed(timeout=None)
+            left = until - self._loop.time()
+            if left <= 0:
+                return outcome
+            await self._catcher.until_changed(timeout=None if math.isinf(left) else left)
 
     async def _until_it_runs(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
         """Tell that it runs, as soon as it does: what was held at once, what kubelet has yet to start when it has."""

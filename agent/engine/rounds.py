@@ -244,6 +244,14 @@ class Rounds:
         await self._restart_unless_refused(member, pod)
         if member.tried_again:
             await self._restart_unless_refused(member, pod)
+        await self._begin_anew(member)
+
+    async def _begin_anew(self, member: Member) -> None:
+        """Restart again, held, what has been held for as long as its probes allow, until the round lets it go."""
+        while member.begins_anew and (pod := self._outside.pods.pods().get(member.pod.uid)) is not None:
+            member.begins_anew = False
+            log.info("round.begun_anew", round=member.order.round, pod=str(member.pod))
+            await self._restart_unless_refused(member, pod)
 
     async def _restart_unless_refused(self, member: Member, pod: PodView) -> None:
         if (refusal := self._orders.refusal(member.order, pod)) is not None:
@@ -302,6 +310,7 @@ class Rounds:
         pod = self._outside.pods.pods().get(member.pod.uid)
         if member.tried_again and pod is not None:
             await self._restart_unless_refused(member, pod)
+        await self._begin_anew(member)
 
     async def _hold_only(self, member: Member) -> None:
         try:

@@ -153,6 +153,15 @@ class RestartRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """When kubelet kills a container that does not answer; seconds, with the API's own defaults."""
+
+    initial_delay: float = 0.0
+    period: float = 10.0
+    failure_threshold: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """What the pod's spec and status say about one container. ``started`` is status' word on the startup probe."""
 
@@ -163,6 +172,8 @@ class ContainerSpec:
     post_start: Hook | None = None
     pre_stop: Hook | None = None
     has_startup_probe: bool = False
+    liveness: Probe | None = None
+    startup: Probe | None = None
     container_id: ContainerId | None = None  # from status, without its runtime prefix
     restart_count: int = 0
     running: bool = False

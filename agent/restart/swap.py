@@ -9,9 +9,9 @@ name, never kills an older duplicate, adopts a successor that it did not create,
 CREATED for one that it should start itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from agent.model.workloads import ContainerState, ContainerView
+from agent.model.workloads import ContainerId, ContainerState, ContainerView
 from agent.restart import intents, steps
 from agent.restart.steps import Resolution, Step, StepKind, Why
 
@@ -22,14 +22,17 @@ def next_step(
     *,
     resolution: Resolution = Resolution.FINISH,
     can_clone: bool = True,
+    stays: Collection[ContainerId] = (),
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime shows now.
 
-    ``can_clone`` is False when the old container's config is not at hand (removed before a replay).
+    ``can_clone`` is False when the old container's config is not at hand (removed before a replay). Of ``stays`` are
+    successors that a round has let run, or is about to: a copy that kubelet makes of one goes, and not what has run.
 
-    Invariants (property-tested): a STOP only ever names the old container; a REMOVE only ever names a container
-    of this intent; START is never returned while the old one runs, unless the order is START_FIRST (then the old one
-    is frozen and the successor held); CREATE is never returned while a newer container exists.
+    Invariants (property-tested): a STOP only ever names the old container; a REMOVE only ever names a container of this
+    intent, or a copy by kubelet of one that stays; START is never returned while the old one runs, unless the order is
+    START_FIRST (then the old one is frozen and the successor held); CREATE is never returned while a newer container
+    exists.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
@@ -39,6 +42,8 @@ def next_step(
     others = [view for view in live if view.restart_id != intent.id]
     old_runs = old is not None and old.state is ContainerState.RUNNING
 
+    if ours and others and ours[-1].id in stays and all(view.restart_id is None for view in others):
+        return Step(StepKind.REMOVE, Why.OUT_OF_TURN, others[-1].id)
     if ours and others:
         return Step(StepKind.REMOVE, Why.KUBELET_WON, ours[-1].id)
     if ours and old_runs and intent.order is intents.Order.START_FIRST:

@@ -21,6 +21,7 @@ from agent.model.workloads import (
     PodRef,
     PodUid,
     PodView,
+    Probe,
     RestartPolicy,
     RestartRule,
     RuleAction,
@@ -126,11 +127,24 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         post_start=_hook(container, "postStart"),
         pre_stop=_hook(container, "preStop"),
         has_startup_probe=bool(container.get("startupProbe")),
+        liveness=_probe(container.get("livenessProbe")),
+        startup=_probe(container.get("startupProbe")),
         container_id=_container_id(status.get("containerID")),
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
         holds_devices=targets.holds_devices(container),
+    )
+
+
+def _probe(probe: Object | None) -> Probe | None:
+    """Return a probe's pace; what is not said is the API's default (``pkg/apis/core/v1/defaults.go``)."""
+    if not probe:
+        return None
+    return Probe(
+        initial_delay=float(probe.get("initialDelaySeconds") or 0),
+        period=float(probe.get("periodSeconds") or 10),
+        failure_threshold=int(probe.get("failureThreshold") or 3),
     )
 
 

@@ -30,9 +30,10 @@ from agent.model.workloads import (
     ExecHook,
     OwnerRef,
     PodUid,
+    Probe,
     RestartPolicy,
 )
-from agent.restart import admission
+from agent.restart import admission, probes
 from tests import eventually
 from tests.fakes import outside
 from tests.fakes.freezer import Freezer
@@ -342,6 +343,34 @@ async def test_of_two_of_one_name_kubelets_stays_and_is_held(world: World) -> No
     assert (await world.pod.running())["trainer"] == [theirs]
 
 
+async def test_what_kubelet_has_made_and_not_started_goes_before_ours_is_let_run(world: World) -> None:
+    """Else it would be started beside ours a moment after the release, and ours, which runs, be removed for it."""
+    told = world.order(containers=frozenset({"trainer"}))
+    await told.next()
+    ours = (await world.newest())["trainer"]
+    theirs = await world.pod.kubelet_starts("trainer", attempt=2, start=False)
+    await eventually.true(lambda: any(view.id == theirs for view in world.pod.rig.watch.containers()))
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    assert (await world.pod.running())["trainer"] == [ours]
+    assert theirs not in {view.id for view in await world.pod.containers()}
+
+
+async def test_what_has_run_since_the_release_stays_and_kubelets_later_copy_goes(world: World) -> None:
+    told = world.order(containers=frozenset({"trainer"}))
+    await told.next()
+    ours = (await world.newest())["trainer"]
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    theirs = await world.pod.kubelet_starts("trainer", attempt=2)
+
+    async def ours_runs_alone() -> bool:
+        return (await world.pod.running())["trainer"] == [ours]
+
+    await eventually.true(ours_runs_alone)
+    assert theirs not in {view.id for view in await world.pod.containers()}
+
+
 async def test_a_hold_ends_nothing_and_holds_what_runs_and_what_starts(world: World) -> None:
     told = world.order(kind=OrderKind.HOLD)
     assert (await told.next()).phase is Phase.STOPPED
@@ -490,6 +519,31 @@ async def test_a_member_that_kubelet_has_yet_to_start_is_told_to_go_on_after_its
     while not standing.reason:
         standing = await told.next()
     assert (standing.phase, standing.reason) == (Phase.STOPPED, "Starting")
+
+
+async def test_what_is_held_for_as_long_as_its_probes_allow_is_begun_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet would kill it: what is frozen answers no probe, and the SIGTERM would wait for its release."""
+    monkeypatch.setattr(probes, "SHORTEST", 0.5)
+    await _probed(world, Probe(failure_threshold=1))
+    told = world.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    first = await world.newest()
+    await _probed(world, Probe(initial_delay=1000.0))
+    assert (await told.next()).phase is Phase.STOPPED
+    second = await world.newest()
+    assert not set(first.values()) & {second[name] for name in MAINS}
+    assert world.freezer.still() == {second[name] for name in MAINS}
+    world.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is Phase.RUNNING
+    assert await world.newest() == second
+
+
+async def _probed(world: World, liveness: Probe) -> None:
+    pod = world.pod.pods.pods()[POD.uid]
+    containers = tuple(replace(spec, liveness=liveness) for spec in pod.containers)
+    await world.pod.pods.put(replace(pod, containers=containers))
 
 
 async def test_an_agent_that_comes_back_too_late_lets_go_at_once(world: World) -> None:

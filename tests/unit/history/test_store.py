@@ -172,7 +172,12 @@ RECORD = rounds.Record(
     ),
     pod=builders.POD,
     standing=rounds.Standing(
-        "default/gang-7", builders.POD, rounds.Phase.STOPPED, seconds=MappingProxyType({"stop": 0.1}), slipped=0.01
+        "default/gang-7",
+        builders.POD,
+        rounds.Phase.STOPPED,
+        seconds=MappingProxyType({"stop": 0.1}),
+        slipped=0.01,
+        attempt=7,
     ),
     boot="this",
     heard_at=12.5,

@@ -92,6 +92,21 @@ def test_undo_takes_a_waiting_successor_back_while_the_old_one_runs() -> None:
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
+@pytest.mark.parametrize("state", [CREATED, RUNNING])
+def test_of_what_has_run_since_a_release_and_kubelets_copy_the_copy_goes(state: ContainerState) -> None:
+    copy = builders.view("theirs", attempt=2, state=state)
+    step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy], stays={ours(RUNNING).id})
+    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.Why.OUT_OF_TURN, "theirs")
+    step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy])
+    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.Why.KUBELET_WON, "ours")
+
+
+def test_what_another_restart_of_ours_has_made_is_no_copy_of_kubelets() -> None:
+    another = builders.view("another", attempt=2, state=RUNNING, restart_id="r2")
+    step = swap.next_step(STOP_FIRST, [ours(RUNNING), another], stays={ours(RUNNING).id})
+    assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
+
+
 def test_undo_never_takes_back_a_successor_that_runs() -> None:
     step = swap.next_step(START_FIRST, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO)
     assert (step.kind, step.container) == (steps.StepKind.STOP, "old")

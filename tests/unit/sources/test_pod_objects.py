@@ -16,6 +16,7 @@ from agent.model.workloads import (
     PodRef,
     PodUid,
     PodView,
+    Probe,
     ReportedHealth,
     RestartPolicy,
     RestartRule,
@@ -114,12 +115,15 @@ def test_restart_rules_are_read_and_the_first_that_matches_counts() -> None:
 def test_probes_hooks_and_started_are_read() -> None:
     pod = copy.deepcopy(POD)
     pod["spec"]["initContainers"][1] |= {
-        "startupProbe": {"exec": {"command": ["true"]}},
+        "startupProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 5},
+        "livenessProbe": {"httpGet": {"port": 80}, "periodSeconds": 2, "failureThreshold": 6},
         "lifecycle": {"preStop": {"exec": {"command": ["sync"]}}},
     }
     pod["status"]["initContainerStatuses"][0]["started"] = True
     setup, proxy, _ = pod_objects.pod_view(pod).containers
     assert (proxy.has_startup_probe, proxy.started, proxy.pre_stop) == (True, True, ExecHook(("sync",)))
+    assert (proxy.startup, proxy.liveness) == (Probe(5.0, 10.0, 3), Probe(0.0, 2.0, 6))
+    assert (setup.startup, setup.liveness) == (None, None)
     assert (setup.has_startup_probe, setup.started, setup.pre_stop) == (False, False, None)
 
 

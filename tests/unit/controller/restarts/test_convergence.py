@@ -173,7 +173,7 @@ async def test_how_a_round_has_ended_while_the_server_was_away_is_written_though
     finishing = asyncio.create_task(writer.finish())
     try:
         async with asyncio.timeout(SECONDS):
-            while not await _is_done(bench, "b"):
+            while not await _is_done(bench, "b"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         finishing.cancel()
@@ -195,7 +195,7 @@ async def test_the_end_of_a_round_that_another_leader_has_taken_over_is_left_to_
     finishing = asyncio.create_task(writer.finish())
     taken = await bench.read("b")
     async with asyncio.timeout(SECONDS):
-        while writer._left.qsize() or _ends(asyncio.all_tasks()):
+        while writer._left.qsize() or _ends(asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     finishing.cancel()
     await asyncio.gather(finishing, return_exceptions=True)
