@@ -29,6 +29,7 @@ _LEASE_PATH = f"{paths.collection('leases', namespace=NAMESPACE, group='coordina
 _CA_CONFIG_MAP, _CA_KEY = "kubemend-hub-ca", "ca.crt"
 _MANIFESTS = Path(__file__).resolve().parents[2] / "daemonset"
 _CRDS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+_HOST = "127.0.0.1"
 _STOP_SECONDS = 30.0
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -52,7 +53,7 @@ class Controllers:
     """The controller of a cluster. ``async with Controllers.on(nodes) as made: async with made.run() as first: …``."""
 
     def __init__(self, nodes: Sequence[DevNode], *, replicas: int, api: kube.KubeClient) -> None:
-        self.hub_addresses = tuple(f"127.0.0.1:{loopback.free_port()}" for _ in range(replicas))
+        self.hub_addresses = tuple(f"{_HOST}:{loopback.free_port()}" for _ in range(replicas))
         self._nodes = nodes
         self._running: list[Controller] = []
         self._api = api
@@ -74,7 +75,7 @@ class Controllers:
     async def run(self, *extra: str, number: int = 1) -> AsyncIterator[Controller]:
         """Run ``kubemend controller`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
         name, where = f"controller-{number}", self._nodes[0].layout
-        metrics_address = f"127.0.0.1:{loopback.free_port()}"
+        metrics_address = f"{_HOST}:{loopback.free_port()}"
         flags = {
             "kubeconfig": str(where.kubeconfig),
             "pod-name": name,
@@ -88,7 +89,12 @@ class Controllers:
             name=f"kubemend controller {number}",
             log=log,
             pid_file=where.pid_file(name),
-            environment={**os.environ, "POD_NAMESPACE": NAMESPACE},
+            environment={
+                **os.environ,
+                "POD_NAMESPACE": NAMESPACE,
+                "POD_UID": f"uid-{number}",
+                "POD_IP": _HOST,
+            },
         )
         made = Controller(name, child, self.hub_addresses[number - 1], metrics_address, log)
         self._running.append(made)

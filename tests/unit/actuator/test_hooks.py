@@ -86,7 +86,7 @@ async def test_a_pre_stop_hook_that_cannot_be_sent_is_told_and_the_container_is_
     assert note.startswith("trainer's preStop hook failed: ")
 
 
-async def tried(hook: Hook) -> list[BaseException | None]:
+async def tried(hook: Hook) -> tuple[BaseException | None]:
     return await asyncio.gather(run(hook), return_exceptions=True)
 
 
