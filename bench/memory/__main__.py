@@ -94,7 +94,8 @@ async def tried(trial: Trial, *, limit: int | None = None) -> dict[str, Any]:
 async def of_a_thousand(role: str) -> float:
     """Return the MiB that a thousand usual pods take."""
     few, many = [await tried(Trial(role, "", Crowd(count))) for count in (_FEW, _MANY)]
-    return round((many["in_the_end_mib"] - few["in_the_end_mib"]) * 1000 / (_MANY - _FEW), 2)
+    more = float(many["in_the_end_mib"] - few["in_the_end_mib"])
+    return round(more * 1000 / (_MANY - _FEW), 2)
 
 
 async def measure() -> Mapping[str, Any]:

@@ -212,7 +212,8 @@ class KubeClient:
         """Return what is kept of the items of a list, or of one page of it."""
         async with self._deadline(request.target):
             response: aiohttp.ClientResponse = await _retrying(4)(self._transport.send, request)
-        splitter, kept = listing.ListSplitter(), []
+        splitter = listing.ListSplitter()
+        kept: list[Any] = []
         try:
             while True:
                 async with self._deadline(request.target):

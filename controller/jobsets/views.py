@@ -5,6 +5,7 @@ Others' JobSets are looked at for nothing, and of their Jobs nothing is kept.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ from controller.jobsets import names, seen
 from controller.jobsets.names import Names
 from controller.jobsets.newest import Newest
 from controller.jobsets.seen import NotUnderstood, Others, Owned, Seen
+from controller.jobsets.texts import Texts
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +71,7 @@ class Views:
         jobsets = watch(JOBSETS, seen.jobset, params={}, bounds=bounds)
         jobs = watch(JOBS, self._owned)
         self._watches = {"jobsets": jobsets, "jobs": jobs}
+        self._texts = Texts()
         self._others: set[str] = set()
         self._jobs: dict[str, dict[str, Owned]] = {}  # by the JobSet's UID
         self._gated: dict[str, set[str]] = {}  # UIDs of Jobs whose pods come with our gate, by the JobSet's
@@ -213,7 +216,10 @@ class Views:
         whose = seen.owner(obj)
         if not whose or whose in self._others:
             return None
-        return Owned(obj["metadata"]["namespace"], whose, reading.job(obj))
+        job = reading.job(obj)
+        if job.template is not None:
+            job = replace(job, template=self._texts.shared(job.template))
+        return Owned(obj["metadata"]["namespace"], whose, job)
 
     def _jobset_changed(self, uid: str, before: Seen | None, after: Seen | None) -> None:
         if isinstance(after, Others):

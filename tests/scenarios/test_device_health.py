@@ -60,7 +60,9 @@ async def event(api: kube.KubeClient, reason: str, *, about: str) -> Json:
     async with asyncio.timeout(training.DEADLINE):
         while True:
             events = (await api.list("/api/v1/events")).items
-            found = [each for each in events if (each["reason"], each["involvedObject"]["name"]) == (reason, about)]
+            found: list[Json] = [
+                each for each in events if (each["reason"], each["involvedObject"]["name"]) == (reason, about)
+            ]
             if found:
                 return found[0]
             await asyncio.sleep(0.05)

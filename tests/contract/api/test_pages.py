@@ -44,3 +44,20 @@ async def test_unknown_continuation_is_refused(own_server: ApiServer, own_api: c
     assert first["metadata"]["remainingItemCount"] == 2
     with pytest.raises((errors.GoneError, errors.InvalidError)):
         await own_api.get(f"{objects.pods('default')}?limit=1&continue=nonsense")
+
+
+async def test_metadata_alone_is_listed_and_watched_where_no_more_is_asked_for(
+    api: client.KubeClient, namespace: str
+) -> None:
+    pods = objects.pods(namespace)
+    await api.create(pods, objects.pod("a"))
+    found = [page async for page in api.pages(pods, metadata_only=True)]
+    [one] = found[0].items
+    assert (one["metadata"]["name"], one["kind"]) == ("a", "PartialObjectMetadata")
+    assert "spec" not in one
+    events = api.watch(pods, resource_version=found[0].resource_version, metadata_only=True)
+    async with contextlib.aclosing(events):
+        await api.create(pods, objects.pod("b"))
+        told = (await anext(events)).object
+        assert (told["metadata"]["name"], told["kind"]) == ("b", "PartialObjectMetadata")
+        assert "spec" not in told

@@ -20,7 +20,8 @@ _objects = st.dictionaries(st.text(max_size=5), _values, max_size=4)
 
 def split(body: bytes, *, sizes: list[int] | None = None) -> tuple[list[Any], dict[str, Any]]:
     """What comes out of a body that comes in chunks of these sizes, over and over."""
-    splitter, found, at = listing.ListSplitter(), [], 0
+    splitter, at = listing.ListSplitter(), 0
+    found: list[Any] = []
     sizes = sizes or [len(body)]
     number = 0
     while at < len(body):

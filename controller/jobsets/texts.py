@@ -1,0 +1,42 @@
+"""Long texts that occur in Jobs by the thousand are kept once: those of a JobSet are made of one template."""
+
+import collections
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+_LONG: Final = 256
+"""Characters."""
+_MOST: Final = 16 * 2**20
+"""Bytes of texts that are remembered, in use or not."""
+
+
+class Texts:
+    """Remembers the latest."""
+
+    def __init__(self) -> None:
+        self._known: collections.OrderedDict[str, str] = collections.OrderedDict()
+        self._size = 0
+
+    def shared(self, value: Any) -> Any:
+        """Return a value of JSON in which each long text is the very one that was met before."""
+        match value:
+            case str() if len(value) >= _LONG:
+                return self._same(value)
+            case Mapping():
+                return {key: self.shared(each) for key, each in value.items()}
+            case list() | tuple():
+                return [self.shared(each) for each in value]
+        return value
+
+    def _same(self, text: str) -> str:
+        known = self._known.get(text)
+        if known is not None:
+            self._known.move_to_end(text)
+            return known
+        self._known[text] = text
+        self._size += sys.getsizeof(text)
+        while self._size > _MOST:
+            forgotten, _ = self._known.popitem(last=False)
+            self._size -= sys.getsizeof(forgotten)
+        return text
