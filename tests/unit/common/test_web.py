@@ -9,6 +9,8 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from common import web
 from common.parts import Parts, PartState, PartStatus
@@ -163,24 +165,29 @@ async def test_a_port_that_is_taken_is_named_with_its_setting(rig: Rig) -> None:
 
 
 def test_metrics_are_not_made_more_often_than_they_may_cost() -> None:
-    class Slow:
-        """Takes two seconds of the test's clock for each look."""
-
-        looks = 0
-
-        def collect(self) -> list[GaugeMetricFamily]:
-            nonlocal now
-            now += 2.0
-            self.looks += 1
-            return [GaugeMetricFamily("looks", "Looks.", value=self.looks)]
-
-    now = 100.0
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(slow := Slow())
-    slow.looks, now = 0, 100.0
-    page = web.MetricsPage(registry, clock=lambda: now)
+    slow = _Slow()
+    page = web.MetricsPage(slow.registry, clock=lambda: slow.now)
     assert b"looks 1.0" in page().body
-    now += 19.9
+    slow.now += 19.9
     assert b"looks 1.0" in page().body
-    now += 0.1
+    slow.now += 0.1
     assert b"looks 2.0" in page().body
+
+
+class _Slow(Collector):
+    """A metric that takes two seconds of the test's clock for each look."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.registry = CollectorRegistry()
+        self._looks = 0
+        self.registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Not by a look."""
+        return []
+
+    def collect(self) -> list[Metric]:
+        self.now += 2.0
+        self._looks += 1
+        return [GaugeMetricFamily("looks", "Looks.", value=self._looks)]
