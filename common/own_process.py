@@ -10,7 +10,6 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 import structlog
 
-from common import own_process_worker
+from common import own_process_worker, process
 from common.own_process_worker import HEADER
 
 log = structlog.get_logger(__name__)
@@ -144,15 +143,15 @@ class _Child:
         if len(_left_behind) >= MOST_LEFT_BEHIND:
             raise ProcessEndedError(f"{len(_left_behind)} processes that look at files of containers do not end")
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, "-m", own_process_worker.__name__, str(cgroup_root)]
+        argv = process.helper_command(own_process_worker.__name__, str(cgroup_root))
         with theirs:
             try:
-                process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+                child = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
             except OSError as error:
                 ours.close()
                 raise ProcessEndedError(error.errno, f"cannot start a process: {error.strerror}") from error
         ours.settimeout(0)
-        return cls(process, ours, name=name)
+        return cls(child, ours, name=name)
 
     def send(self, work: bytes, came_back: Callable[[], None]) -> "asyncio.Future[Any]":
         """Ask for a call; ``came_back`` is called when it is out no more, whoever awaits its outcome still."""
