@@ -183,6 +183,8 @@ def _check(settings: Settings) -> None:
             raise click.BadParameter(
                 f"{flag} {seconds:g}; must not be more than --round-seconds {settings.round_seconds:g}, which ends all"
             )
+    if not 0 < settings.slow_seconds < math.inf:
+        raise click.BadParameter(f"--slow-seconds {settings.slow_seconds:g}; must be more than 0, and not infinite")
     if settings.hold_seconds <= settings.stop_seconds:
         raise click.BadParameter(
             f"--hold-seconds {settings.hold_seconds:g}; must be more than --stop-seconds {settings.stop_seconds:g}, "
@@ -215,7 +217,6 @@ def _durations(settings: Settings) -> dict[str, float]:
     """Return the seconds that must be some, by flag."""
     return {
         "--stop-seconds": settings.stop_seconds,
-        "--slow-seconds": settings.slow_seconds,
         "--absence-seconds": settings.absence_seconds,
         "--hold-seconds": settings.hold_seconds,
         "--recreate-wait": settings.recreate_wait,

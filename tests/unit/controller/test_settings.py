@@ -73,6 +73,7 @@ def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
         (("--release-seconds", "0"), "--release-seconds 0; must be more than 0"),
         (("--stop-seconds", "nan"), "--stop-seconds nan; must be more than 0"),
         (("--absence-seconds", "inf"), "--absence-seconds inf; must be more than 0, and not infinite"),
+        (("--slow-seconds", "0"), "--slow-seconds 0; must be more than 0"),
         (("--round-seconds", "200"), "--absence-seconds 300; must not be more than --round-seconds 200"),
         (("--recreate-wait", "301"), "--recreate-wait 301; must not be more than --recreated-seconds 300"),
         (("--hold-seconds", "10", "--stop-seconds", "10"), "must be more than --stop-seconds 10"),
