@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import yaml
 
 from bench.faults import memory_cgroup
@@ -116,8 +117,9 @@ def _troubles(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{trial['role']}, {trial['what']}: {trial}"
 
 
+@click.command()
 def main() -> None:
-    """Print the figures."""
+    """Measure what agent and controller need to know pods, and print JSON."""
     found = asyncio.run(measure())
     print(json.dumps(found, indent=2))
     if troubles := list(_troubles(found)):
