@@ -249,7 +249,7 @@ def test_a_pod_with_anything_anywhere_is_read_or_not_understood(place: tuple[str
 
 
 USED_OF_A_CONTAINER = {
-    "name", "restartPolicy", "restartPolicyRules", "lifecycle", "startupProbe", "ports",
+    "name", "restartPolicy", "restartPolicyRules", "lifecycle", "startupProbe", "livenessProbe", "ports", "resources",
 }  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def test_these_fields_of_a_pod_are_used_and_no_others() -> None:
         *("metadata.ownerReferences", "metadata.resourceVersion", "metadata.deletionTimestamp"),
         *("spec", "spec.restartPolicy", "spec.nodeName", "spec.initContainers", "spec.containers"),
         *(f"spec.{kind}[].{field}" for kind in ("initContainers", "containers") for field in USED_OF_A_CONTAINER),
-        *("status", "status.phase", "status.podIP", "status.conditions", "status.containerStatuses"),
+        *("status", "status.phase", "status.reason", "status.podIP", "status.conditions", "status.containerStatuses"),
         *("status.initContainerStatuses",),
         *(
             f"status.containerStatuses[].{field}"
