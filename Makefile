@@ -9,7 +9,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes demo test test-real test-long lint unit test-gpu format bench bench-crash bench-faults generate lock clean
+.PHONY: help venv devnode kubernetes demo test test-real lint unit test-gpu format bench bench-crash bench-faults generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -33,6 +33,9 @@ demo: devnode  ## a GPU fault restarts the container that holds the GPU, and ano
 
 test: lint devnode  ## everything that CI runs
 	python -m pytest -n 4 --dist loadscope
+
+test-real: lint devnode kubernetes  ## the same beside real Kubernetes, wherever a test can have it
+	python -m pytest -n 3 --dist loadscope
 
 lint: venv  ## style, types, import contracts, generated files
 	ruff check .
