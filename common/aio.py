@@ -64,13 +64,9 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     """
     if len(works) == 1:
         return [await works[0]]
-    results = await asyncio.gather(*works, return_exceptions=True)
-    done: list[_T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done
+    tasks = [asyncio.ensure_future(work) for work in works]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
 
 
 async def ticks(*, period: float) -> AsyncIterator[None]:

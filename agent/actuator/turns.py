@@ -77,7 +77,7 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     turn = _turn.get()
     if turn is None or len(works) == 1:
         return await aio.side_by_side(*works)
-    left, abandoned = len(works), False
+    left = len(works)
 
     async def part(work: Coroutine[Any, Any, _T]) -> _T:
         nonlocal left
@@ -85,16 +85,15 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
             return await work
         finally:
             left -= 1
-            if left or abandoned:
+            if left:
                 turn.leave()  # the last one hands on to who waits for all
 
     for _ in works:
         turn.count()
     turn.leave()
     try:
-        return await asyncio.gather(*map(part, works))
+        return await aio.side_by_side(*map(part, works))
     except BaseException:
-        if left:
-            abandoned = True
+        if left:  # some were cancelled before they began
             turn.count()
         raise

@@ -31,6 +31,7 @@ _RESULT: Final = pb.StepResult(
     detail="killed at once",
     seconds={"stop": 0.5},
     slipped_seconds=0.25,
+    attempt=2,
     containers=[_CONTAINER],
 )
 _HELLO: Final = pb.Hello(
@@ -55,6 +56,7 @@ _FAULT: Final = pb.Fault(
     action_class="RestartApp",
     device="GPU-0",
     age_seconds=0.5,
+    alone=True,
 )
 _SAMPLE: Final = pb.DeviceSample(pod_uid="uid-0", device="GPU-0", utilization=0.5, clock=1.0, power=0.25)
 _STOP: Final = pb.Stop(

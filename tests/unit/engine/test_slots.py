@@ -208,6 +208,7 @@ async def test_a_part_that_fails_takes_no_slot_with_it(failing: int) -> None:
 
     async def part(number: int) -> None:
         if number == failing:
+            ending.set()
             raise ZeroDivisionError
         async with turns.waiting():
             await ending.wait()
@@ -217,7 +218,6 @@ async def test_a_part_that_fails_takes_no_slot_with_it(failing: int) -> None:
             with pytest.raises(ZeroDivisionError):
                 await turns.side_by_side(part(0), part(1))
             async with turns.waiting():
-                ending.set()
                 await settled()
 
     async with asyncio.timeout(SECONDS):

@@ -12,6 +12,9 @@ CREATE TABLE intents (
 );
 INSERT INTO "intents" VALUES('swap','{"version": 2, "id": "swap", "namespace": "default", "pod": "trainer-0", "uid": "uid-1", "container": "trainer", "sandbox": "sandbox-1", "reason": "Xid31", "createdAt": 1.0, "grace": 0.0, "strategy": "swap", "old": "old", "oldAttempt": 0, "order": "stop-first"}',1.0,NULL,NULL);
 INSERT INTO "intents" VALUES('rerun','{"version": 2, "id": "rerun", "namespace": "default", "pod": "trainer-0", "uid": "uid-1", "container": "trainer", "sandbox": "sandbox-1", "reason": "Xid31", "createdAt": 2.0, "grace": 1.5, "strategy": "rerun", "plan": [{"name": "trainer", "role": "main", "old": ["c0"], "oldAttempt": 3, "startupProbe": true}], "trigger": "c0"}',2.0,NULL,NULL);
+CREATE TABLE replays (
+    intent TEXT PRIMARY KEY, begun INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, why TEXT
+);
 CREATE TABLE rounds (
     round TEXT NOT NULL, pod_uid TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (round, pod_uid)
 );
