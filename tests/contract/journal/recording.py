@@ -59,6 +59,7 @@ RECORD: Final = rounds.Record(
         detail="at once",
         seconds=MappingProxyType({"stop": 0.5}),
         slipped=0.25,
+        attempt=2,
     ),
     boot="boot-1",
     heard_at=10.0,
