@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
@@ -22,8 +23,30 @@ VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
 _MARK = "trusted.kubemend.held"
 """An extended attribute (xattr(7)); it goes with the cgroup, and outlives us."""
 
+HELD, LET_GO, REPLACED = "held", "released", "replaced"
+"""States of a mark: held for a round, let go, and standing still beside its successor until it is ended."""
+
 _LONGEST_FREEZE = 0.25  # seconds; mostly it takes milliseconds
 _LOOKS = 3  # at who is left: the first finds everybody, unless the freezing took too long
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is written on a cgroup: its state, for whom (no blanks), and whose it is."""
+
+    state: str
+    text: str
+    owner: str
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.text} {self.owner}"
+
+    @classmethod
+    def parse(cls, written: str) -> Self:
+        """Read it back; what is none of ours has nobody for its owner."""
+        state, _, rest = written.partition(" ")
+        text, _, owner = rest.partition(" ")
+        return cls(state, text, owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ import time
 import weakref
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
 from agent.actuator import cgroups, occupants
-from agent.actuator.cgroups import Cgroup
+from agent.actuator.cgroups import Cgroup, Mark
 from agent.actuator.exec_hold import ExecHolds, Hold, HoldError
 from agent.actuator.occupants import Processes
 from agent.actuator.standby import Held
@@ -28,29 +28,9 @@ from common import contained, kernel_files
 
 log = structlog.get_logger(__name__)
 
-_HELD, _LET_GO = "held", "released"
 _RUNC_INIT = "runc:[2:INIT]"
 _STILL_SECONDS = 2.0
 _MOST_THREADS = 32  # each waits for one container to stand still
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What is written on a cgroup: whether it is held, for whom (no blanks), and whose it is."""
-
-    state: str
-    text: str
-    owner: str
-
-    def __str__(self) -> str:
-        return f"{self.state} {self.text} {self.owner}"
-
-    @classmethod
-    def parse(cls, written: str) -> Self:
-        """Read it back; what is none of ours has nobody for its owner."""
-        state, _, rest = written.partition(" ")
-        text, _, owner = rest.partition(" ")
-        return cls(state, text, owner)
 
 
 class Infos(Protocol):
@@ -127,7 +107,7 @@ class Freezer:
         self._groups[container_id] = group
         stood = armed is not None and armed.asker is not None
         try:
-            group.put_mark(str(_Mark(_HELD, mark, self._owner)))
+            group.put_mark(str(Mark(cgroups.HELD, mark, self._owner)))
             group.freeze()
             return 0.0 if stood or not self._has_begun(group) else await self._ran_until_still(container_id, group)
         except OSError as error:
@@ -145,7 +125,7 @@ class Freezer:
             return False
         try:
             if (text := group.mark) is not None:
-                group.put_mark(str(replace(_Mark.parse(text), state=_LET_GO)))
+                group.put_mark(str(replace(Mark.parse(text), state=cgroups.LET_GO)))
         except OSError as error:
             log.error("freezer.not_marked", container=container_id, error=str(error))  # it must run all the same
         try:
@@ -173,6 +153,18 @@ class Freezer:
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._take_over, frozenset(keep))
 
+    def left_frozen(self) -> frozenset[ContainerId]:
+        """Find what agents of this node have frozen, for whatever, and nobody has let go; ``thaw`` or ``kill`` it."""
+        found = set()
+        for container_id, group, text in cgroups.marked(self._cgroup_root):
+            with contained.within(contained.Part.CONTAINER, container_id):
+                mark = Mark.parse(text)
+                is_ours = mark.state in (cgroups.HELD, cgroups.REPLACED) and self._is_mine(mark.owner)
+                if is_ours and group.frozen and group.populated:
+                    self._groups[container_id] = group
+                    found.add(container_id)
+        return frozenset(found)
+
     def _take_over(self, keep: frozenset[str]) -> dict[str, dict[ContainerId, bool]]:
         found: dict[str, dict[ContainerId, bool]] = {}
         for container_id, group, text in cgroups.marked(self._cgroup_root):
@@ -189,10 +181,10 @@ class Freezer:
         keep: frozenset[str],
         found: dict[str, dict[ContainerId, bool]],
     ) -> None:
-        mark = _Mark.parse(text)
-        if not self._is_mine(mark.owner):
-            return
-        held = mark.state == _HELD
+        mark = Mark.parse(text)
+        if not self._is_mine(mark.owner) or mark.state == cgroups.REPLACED:
+            return  # what is replaced is the journal's to end
+        held = mark.state == cgroups.HELD
         if held and mark.text in keep and not group.frozen:
             return  # who marked it was killed before he froze it: it runs, and whoever looks at that freezes it
         found.setdefault(mark.text, {})[container_id] = held

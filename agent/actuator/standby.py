@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from agent.actuator import cgroups
-from agent.actuator.cgroups import Cgroup
+from agent.actuator.cgroups import Cgroup, Mark
 from agent.actuator.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
 from agent.health import cgroup_paths
 from agent.model.workloads import ContainerId
@@ -57,13 +57,47 @@ class Standby:
         _try(self.old.thaw)
 
 
-class Standbys:
-    """Puts successors on standby. ``check`` first: not every node can."""
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """An old container that bears a mark while it stands still: whoever comes after us knows it for ours."""
 
-    def __init__(self, *, holds: ExecHolds, proc: Path, cgroup_root: Path) -> None:
+    cgroup: Cgroup
+    owner: str
+
+    def freeze(self) -> None:
+        """Keep it from running on. One that is held for a round already keeps that mark."""
+        if self._state != cgroups.HELD:
+            self._put(cgroups.REPLACED)
+        self.cgroup.freeze()
+
+    def thaw(self) -> None:
+        if self._state == cgroups.REPLACED:
+            self._put(cgroups.LET_GO)
+        self.cgroup.thaw()
+
+    def kill(self) -> None:
+        self.cgroup.kill()
+
+    @property
+    def _state(self) -> str:
+        return Mark.parse(self.cgroup.mark or "").state
+
+    def _put(self, state: str) -> None:
+        """Where nothing can be written on it, it is the journal's alone to end."""
+        try:
+            self.cgroup.put_mark(str(Mark(state, "-", self.owner)))
+        except OSError as error:
+            log.warning("standby.not_marked", cgroup=str(self.cgroup.path), error=str(error))
+
+
+class Standbys:
+    """Puts successors on standby. ``check`` first: not every node can. ``owner`` is written on what stands still."""
+
+    def __init__(self, *, holds: ExecHolds, proc: Path, cgroup_root: Path, owner: str = "") -> None:
         self._holds = holds
         self._proc = proc
         self._cgroup_root = cgroup_root
+        self._owner = owner
 
     async def check(self) -> None:
         """Raises HoldError when this node cannot do it."""
@@ -101,16 +135,17 @@ class Standbys:
     def thaw(self, pid: int | None) -> None:
         """Let a container go on that an agent, dead since, may have frozen."""
         if (cgroup := self._cgroup(pid)) is not None:
-            _try(cgroup.thaw)
+            _try(_Old(cgroup, self._owner).thaw)
 
-    def _freeze(self, pid: int | None) -> Cgroup:
-        old = self._cgroup(pid)
-        if old is None:
+    def _freeze(self, pid: int | None) -> _Old:
+        cgroup = self._cgroup(pid)
+        if cgroup is None:
             raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
+        old = _Old(cgroup, self._owner)
         try:
             old.freeze()
         except OSError as error:
-            raise HoldError(f"cannot freeze {old.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
+            raise HoldError(f"cannot freeze {cgroup.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
         return old
 
     def _cgroup(self, pid: int | None) -> Cgroup | None:

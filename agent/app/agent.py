@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry
 
-from agent.app import coordinating
+from agent.app import coordinating, last_resort
 from agent.app.control import ControlServer
 from agent.app.device_routes import DeviceRoutes
 from agent.app.holders import GpuHolders
@@ -34,7 +34,7 @@ from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
 from agent.health import catalog_file, evidence
 from agent.health.catalog import Catalog, FaultKey
-from agent.history.store import Store
+from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import PodUid
@@ -57,7 +57,16 @@ async def run(settings: Settings) -> None:
     """Run the agent until SIGTERM or SIGINT, which may come as early as they like.
 
     Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
+    Without its memory it can take nothing up: what an earlier agent has frozen is let go before.
     """
+    try:
+        await _run(settings)
+    except HistoryError:
+        await last_resort.before_the_end(settings)
+        raise
+
+
+async def _run(settings: Settings) -> None:
     stop = process.stop_signal()
     process.go_first()
     catalog = load_catalog(settings.catalog)

@@ -1,7 +1,6 @@
 """The container runtime part: find its socket, replay the journal, then let the faults be mended."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +13,9 @@ from agent.actuator.host_files import HostFiles
 from agent.actuator.standby import Standbys
 from agent.actuator.sweep import Broom
 from agent.actuator.tools import Tools
+from agent.app import last_resort
 from agent.app.beating import StoredBeating
+from agent.app.dead_man import DeadMan
 from agent.cri import client, discovery
 from agent.cri.afterlife import Afterlife
 from agent.cri.errors import CriError
@@ -102,6 +103,7 @@ class RuntimePart:
         self._newcomers = Newcomers(driver=driver, processes=processes, metrics=metrics)
         self._restarts: Restarts | None = None
         self._can_hold = False
+        self._owner = ""
         self._sweeping = OwnProcess("shm", cgroup_root=processes.cgroup_root)
         self.rounds: Rounds | None = None
         """What gangs' rounds do on this node, once the runtime has been found."""
@@ -121,7 +123,22 @@ class RuntimePart:
         self._report_heartbeats(PartStatus(PartState.IDLE, "needs the container runtime first"))
         choice = await self._discover()
         log.info("cri.found", socket=choice.path, why=choice.why)
-        async with client.CriClient(choice.path) as cri, self._sweeping, asyncio.TaskGroup() as tasks:
+        self._owner = last_resort.owner(self._settings.node_name, socket_path=choice.path)
+        dead_man = DeadMan(
+            state_dir=self._settings.state_dir,
+            socket=choice.path,
+            owner=self._owner,
+            cgroup_root=self._processes.cgroup_root,
+            proc=self._processes.root,
+        )
+        async with (
+            client.CriClient(choice.path) as cri,
+            self._sweeping,
+            dead_man.at_work(),
+            asyncio.TaskGroup() as tasks,
+        ):
+            aio.spawn_eternal(tasks, dead_man.run(), name="dead-man")
+            await dead_man.take_charge()
             watch = ContainerWatch(cri, report=self._report)
             aio.spawn_eternal(tasks, watch.run(), name="container-watch")
             afterlife = Afterlife(cgroup_root=self._processes.cgroup_root)
@@ -175,7 +192,7 @@ class RuntimePart:
             processes=self._processes,
             proc=self._processes.root,
             cgroup_root=self._processes.cgroup_root,
-            owner=_owner(self._settings.node_name, socket_path=socket_path),
+            owner=self._owner,
         )
         broom = Broom(
             socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
@@ -245,18 +262,18 @@ class RuntimePart:
 
     async def _standbys(self, holds: ExecHolds) -> Standbys | None:
         """Return what holds successors; None, and a line in the log, where this node cannot."""
-        standbys = Standbys(holds=holds, proc=self._settings.proc, cgroup_root=self._settings.sysfs / "fs" / "cgroup")
+        standbys = Standbys(
+            holds=holds,
+            proc=self._settings.proc,
+            cgroup_root=self._settings.sysfs / "fs" / "cgroup",
+            owner=self._owner,
+        )
         try:
             await standbys.check()
         except HoldError as error:
             log.warning("standby.unavailable", error=str(error))
             return None
         return standbys
-
-
-def _owner(node: str, *, socket_path: str) -> str:
-    """Return what is written on containers that this agent holds; the same socket has more than one name."""
-    return f"{node} {os.path.realpath(socket_path)}"
 
 
 async def _patiently(work: Callable[[], Awaitable[_T]], *, name: str) -> _T:

@@ -62,7 +62,7 @@ class Afterlife:
                 return
         self.let_go()
         self._holder = holder
-        _leave_cgroup(holder.pid, root=self._cgroup_root)
+        leave_cgroup(holder.pid, root=self._cgroup_root)
 
     def let_go(self) -> None:
         """Hold nothing any more."""
@@ -99,7 +99,7 @@ def _peer(each: socket.socket) -> str | bytes:
     return name
 
 
-def _leave_cgroup(pid: int, *, root: Path) -> None:
+def leave_cgroup(pid: int, *, root: Path) -> None:
     """Move a process to the root of the hierarchy (version 2) or hierarchies (version 1)."""
     for procs in cgroupfs.tops(root):
         try:

@@ -1,12 +1,15 @@
 """An agent in a process of its own that carries out one order, so that it can be killed: ``python -m`` this module.
 
-Arguments: the node's name, the directory of its memory, and the pod's name, UID, restart policy and container.
+Arguments: the node's name, the directory of its memory, the pod's name, UID, restart policy and container, and after
+how many seconds a dead man's switch lets go what it has frozen (it has none without).
 """
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
+from agent.app.dead_man import DeadMan
 from agent.model.rounds import Phase
 from agent.model.workloads import ContainerId, PodUid, RestartPolicy
 from hack.devnode.layout import NodeLayout
@@ -14,8 +17,31 @@ from tests.containerd.round_node import agent, order, pod_view
 from tests.fakes import outside
 
 
-async def main(node: str, directory: str, name: str, uid: str, policy: str, container: str) -> None:
+async def main(
+    node: str, directory: str, name: str, uid: str, policy: str, container: str, switch: str | None = None
+) -> None:
     """Carry the order out, say so, and wait for the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        if switch is not None:
+            dead_man = made_for(NodeLayout.named(node), Path(directory), seconds=float(switch))
+            await stack.enter_async_context(dead_man.at_work())
+        await carry_out(node, directory, name, uid, policy, container)
+
+
+def made_for(node: NodeLayout, directory: Path, *, seconds: float) -> DeadMan:
+    """Return the switch of an agent of that node."""
+    return DeadMan(
+        state_dir=directory,
+        socket=str(node.containerd_socket),
+        owner=node.name,
+        cgroup_root=Path("/sys/fs/cgroup"),
+        proc=Path("/proc"),
+        seconds=seconds,
+    )
+
+
+async def carry_out(node: str, directory: str, name: str, uid: str, policy: str, container: str) -> None:
+    """Carry the order out, say so, and wait for ever."""
     pod = pod_view(name, uid=PodUid(uid), policy=RestartPolicy(policy), containers={"main": ContainerId(container)})
     async with agent(NodeLayout.named(node), directory=Path(directory), views=outside.Pods(pod)) as made:
         await made.order(order(pod)).until(Phase.STOPPED)

@@ -228,8 +228,13 @@ class RoundNode:
                     return
 
     @contextlib.asynccontextmanager
-    async def mortal_agent(self, pod: PodView) -> AsyncIterator[asyncio.subprocess.Process]:
-        """Run an agent in a process of its own, which carries out a round's order."""
+    async def mortal_agent(
+        self, pod: PodView, *, switch: float | None = None
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run an agent in a process of its own, which carries out a round's order.
+
+        ``switch``: what it has frozen is let go so many seconds after its end.
+        """
         (spec,) = pod.containers
         arguments = (self.containerd.node.name, self.directory, pod.ref.name, pod.ref.uid, pod.restart_policy.value)
         process = await asyncio.create_subprocess_exec(
@@ -238,6 +243,7 @@ class RoundNode:
             "tests.containerd.mortal_agent",
             *map(str, arguments),
             str(spec.container_id),
+            *([] if switch is None else [str(switch)]),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -285,7 +291,7 @@ async def agent(
     ledger = HealthLedger(store=store, metrics=metrics, boot_id="this", catalog=catalog_file.builtin())
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
-    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root)
+    standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=node.name)
     async with CriClient(socket) as cri:
         events = ContainerWatch(cri, report=lambda _: None)
         tools = Tools(

@@ -1,7 +1,10 @@
 """The agent's first moments: it may be stopped in any of them, and answers for itself only when it knows its parts."""
 
 import asyncio
+import os
+import select
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,3 +76,36 @@ async def test_the_socket_of_an_agent_that_was_killed_is_taken_over(dev: node.De
     assert (tmp_path / "state" / "control.sock").is_socket()
     async with dev.agent(state) as successor:
         await training.until_ready(successor)
+
+
+def watch_of(agent: int) -> int:
+    """Return the process that outlives an agent."""
+    children = (listed.read_text().split() for listed in Path(f"/proc/{agent}/task").glob("*/children"))
+    (found,) = (
+        int(child)
+        for family in children
+        for child in family
+        if b"agent.app.last_watch" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    return found
+
+
+def ends(pid: int, *, act: Callable[[], None]) -> bool:
+    """Do something, and wait for the end of a process that is not our child."""
+    process = os.pidfd_open(pid)
+    try:
+        act()
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        return bool(poll.poll(SECONDS * 1000))
+    finally:
+        os.close(process)
+
+
+async def test_a_process_outlives_a_killed_agent_only_for_what_it_has_frozen(dev: node.DevNode, tmp_path: Path) -> None:
+    """That it lets that go is shown on the runtime alone (tests/containerd/test_last_resort.py)."""
+    async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
+        await training.until_ready(agent)
+        watch = watch_of(agent.child.pid)
+        assert await asyncio.to_thread(ends, watch, act=lambda: agent.child.signal(signal.SIGKILL))
+        await agent.child.wait(timeout=SECONDS)

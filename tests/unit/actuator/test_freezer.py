@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.actuator import cgroups, exec_hold
+from agent.actuator import cgroups, exec_hold, standby
 from agent.actuator.cgroups import Cgroup
 from agent.actuator.exec_hold import HoldError
 from agent.actuator.freezer import Freezer
@@ -149,3 +149,71 @@ async def test_one_that_is_let_go_as_it_is_being_frozen_stands_still_for_who_hol
     assert second.stands_still(CONTAINER)
     assert (group / "cgroup.freeze").read_text() == "1"
     assert (group / "mark").read_text() == "held uid-2 node-1 /run/c.sock"
+
+
+async def test_what_a_swap_has_frozen_is_left_to_the_journal_by_the_next_agent(group: Path) -> None:
+    """Let go, it would run beside its successor."""
+    (group / "mark").write_text("replaced - node-1 /run/c.sock")
+    assert await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=()) == {}
+    assert (group / "cgroup.freeze").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("mark", "found"),
+    [
+        ("held uid-1 node-1 /run/c.sock", True),
+        ("replaced - node-1 /run/c.sock", True),
+        ("released uid-1 node-1 /run/c.sock", False),  # frozen by somebody else since
+        ("held uid-1 node-2 /run/none.sock", False),
+        ("whatever", False),
+    ],
+)
+def test_what_is_left_frozen_is_found_by_its_mark_and_let_go(group: Path, mark: str, found: bool) -> None:
+    (group / "mark").write_text(mark)
+    one = freezer(group.parent, owner="node-1 /run/c.sock")
+    assert one.left_frozen() == ({CONTAINER} if found else frozenset())
+    one.thaw(CONTAINER)
+    assert (group / "cgroup.freeze").read_text() == ("0" if found else "1")
+    assert one.left_frozen() == frozenset()
+
+
+@pytest.mark.parametrize(("frozen", "populated"), [("0", "1"), ("1", "0")])
+def test_what_runs_or_has_ended_is_not_left_frozen(group: Path, frozen: str, populated: str) -> None:
+    (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
+    (group / "cgroup.freeze").write_text(frozen)
+    (group / "cgroup.events").write_text(f"populated {populated}\nfrozen {frozen}\n")
+    assert freezer(group.parent, owner="node-1 /run/c.sock").left_frozen() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("before", "frozen", "thawed"),
+    [
+        ("", "replaced - n /s", "released - n /s"),
+        ("released uid-1 n /s", "replaced - n /s", "released - n /s"),
+        ("held uid-1 n /s", "held uid-1 n /s", "held uid-1 n /s"),  # for a round, which lets it go
+    ],
+)
+def test_an_old_container_bears_a_mark_while_it_stands_still_for_its_successor(
+    group: Path, before: str, frozen: str, thawed: str
+) -> None:
+    (group / "mark").write_text(before)
+    (group / "cgroup.freeze").write_text("0")
+    old = standby._Old(Cgroup(group), "n /s")
+    old.freeze()
+    assert ((group / "mark").read_text(), (group / "cgroup.freeze").read_text()) == (frozen, "1")
+    old.thaw()
+    assert ((group / "mark").read_text(), (group / "cgroup.freeze").read_text()) == (thawed, "0")
+
+
+def test_an_old_container_stands_still_though_nothing_can_be_written_on_it(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group / "mark").write_text("")
+    (group / "cgroup.freeze").write_text("0")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Cgroup, "put_mark", refused)
+    standby._Old(Cgroup(group), "n /s").freeze()
+    assert (group / "cgroup.freeze").read_text() == "1"
