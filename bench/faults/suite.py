@@ -13,6 +13,7 @@ from bench.faults import (
     clock_jumps,
     full_disk,
     hostile_hub,
+    hostile_pods,
     kills,
     little_memory,
     pod_storm,
@@ -46,6 +47,7 @@ FAULTS: Final = (
     Fault("little-memory", little_memory.PROMISE, little_memory.tried),
     Fault("killed-and-upgraded", kills.PROMISE, kills.tried, slow=True),
     Fault("version-skew", version_skew.PROMISE, version_skew.tried),
+    Fault("hostile-pods", hostile_pods.PROMISE, hostile_pods.tried),
 )
 
 
