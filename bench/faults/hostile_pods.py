@@ -141,7 +141,7 @@ async def _attacked(stage: Stage, told: Told, *, attacks: Sequence[Attack], good
         await good.verified(before)
         told.keeps(Kind.RESTART, "the pod beside them was not restarted in place", holds=await good.is_in_place())
         for pod, old in zip(hostile, olds, strict=True):
-            await pod.replaced(old)
+            await pod.verified(old)
             told.keeps(Kind.RESTART, f"{pod.name} was not restarted in place", holds=await pod.is_in_place())
             same = (await pod.see()).running["shipper"] == pod.first.running["shipper"]
             told.keeps(Kind.UNASKED, f"the sidecar of {pod.name} was restarted", holds=same)

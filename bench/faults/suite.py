@@ -16,6 +16,7 @@ from bench.faults import (
     hostile_pods,
     kills,
     little_memory,
+    long_graces,
     pod_storm,
     runtime_restarts,
     version_skew,
@@ -48,6 +49,7 @@ FAULTS: Final = (
     Fault("killed-and-upgraded", kills.PROMISE, kills.tried, slow=True),
     Fault("version-skew", version_skew.PROMISE, version_skew.tried),
     Fault("hostile-pods", hostile_pods.PROMISE, hostile_pods.tried),
+    Fault("long-graces", long_graces.PROMISE, long_graces.tried),
 )
 
 
