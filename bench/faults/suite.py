@@ -14,6 +14,7 @@ from bench.faults import (
     full_disk,
     hostile_hub,
     hostile_pods,
+    hung_files,
     kills,
     little_memory,
     long_graces,
@@ -50,6 +51,7 @@ FAULTS: Final = (
     Fault("version-skew", version_skew.PROMISE, version_skew.tried),
     Fault("hostile-pods", hostile_pods.PROMISE, hostile_pods.tried),
     Fault("long-graces", long_graces.PROMISE, long_graces.tried),
+    Fault("hung-files", hung_files.PROMISE, hung_files.tried),
 )
 
 
