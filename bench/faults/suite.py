@@ -14,6 +14,7 @@ from bench.faults import (
     full_disk,
     hostile_hub,
     hostile_pods,
+    huge_pods,
     hung_files,
     kills,
     little_memory,
@@ -52,6 +53,7 @@ FAULTS: Final = (
     Fault("hostile-pods", hostile_pods.PROMISE, hostile_pods.tried),
     Fault("long-graces", long_graces.PROMISE, long_graces.tried),
     Fault("hung-files", hung_files.PROMISE, hung_files.tried),
+    Fault("huge-pods", huge_pods.PROMISE, huge_pods.tried),
 )
 
 

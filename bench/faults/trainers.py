@@ -144,6 +144,17 @@ class Trainer:
         )  # fmt: skip
         return same and len(now.running.get(_TRAINER, ())) == 1
 
+    async def comes_back_in_place(self) -> bool:
+        """Wait until it is the pod that it was at first; False where that does not come."""
+
+        async def look() -> bool | None:
+            return await self.is_in_place() or None
+
+        try:
+            return await looking.until(look, what=f"{self._name} as it was")
+        except TimeoutError:
+            return False
+
     async def is_untouched(self) -> bool:
         """Whether every container is the one that it was at first."""
         now = await self.see()
