@@ -49,6 +49,12 @@ async def works(address: str, *, hub: bool = True) -> bool | None:
     return True if needed and set(needed.values()) <= {"ready", "idle"} else None
 
 
+async def watches(address: str, *, count: int) -> bool | None:
+    """Return True when an agent has seen so many containers beat; else None."""
+    found = await metrics(address)
+    return sum(name.startswith("kubemend_heartbeat_age_seconds{") for name in found) >= count or None
+
+
 async def metrics(address: str) -> dict[str, float]:
     """Return the sums of all series of a process, by metric, and each series by ``metric{value,value}``."""
     async with (

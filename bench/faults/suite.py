@@ -13,10 +13,15 @@ from bench.faults import (
     clock_jumps,
     full_disk,
     hostile_hub,
+    hostile_pods,
+    huge_pods,
+    hung_files,
     kills,
     little_memory,
+    long_graces,
     pod_storm,
     runtime_restarts,
+    strangers,
     version_skew,
 )
 from bench.faults.scale import Scale
@@ -46,6 +51,11 @@ FAULTS: Final = (
     Fault("little-memory", little_memory.PROMISE, little_memory.tried),
     Fault("killed-and-upgraded", kills.PROMISE, kills.tried, slow=True),
     Fault("version-skew", version_skew.PROMISE, version_skew.tried),
+    Fault("hostile-pods", hostile_pods.PROMISE, hostile_pods.tried),
+    Fault("long-graces", long_graces.PROMISE, long_graces.tried),
+    Fault("hung-files", hung_files.PROMISE, hung_files.tried),
+    Fault("huge-pods", huge_pods.PROMISE, huge_pods.tried),
+    Fault("strangers", strangers.PROMISE, strangers.tried),
 )
 
 

@@ -3,7 +3,8 @@
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, Self
 
 from agent.cri.client import CriClient
@@ -31,15 +32,26 @@ class Trainer:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(
-        cls, dev: node.DevNode, name: str, *, observer: Observer, cri: CriClient, **fields: Any
+        cls,
+        dev: node.DevNode,
+        name: str,
+        *,
+        observer: Observer,
+        cri: CriClient,
+        change: Callable[[dict[str, Any]], None] = lambda _: None,
+        **fields: Any,
     ) -> AsyncIterator[Self]:
-        """Run it for the length of the block; yields it training. ``fields`` are those of ``trainer.manifest``."""
+        """Run it for the length of the block; yields it training. ``fields`` are those of ``trainer.manifest``, and
+        ``change`` is made to what that returns.
+        """
         socket = str(dev.kubelet.pod_resources_socket)
 
         async def gpu_is_free() -> bool | None:
             return None if await observer.devices(name, socket=socket) else True
 
-        await observer.create(trainer.manifest(name, node=dev.name, gpus=1, **fields))
+        pod = trainer.manifest(name, node=dev.name, gpus=1, **fields)
+        change(pod)
+        await observer.create(pod)
         try:
             first = await observer.until(name, _trains, timeout=looking.SECONDS, what=f"{name} training")
             (uuid,) = await observer.devices(name, socket=socket)
@@ -59,6 +71,15 @@ class Trainer:
     def uuid(self) -> str:
         """Its GPU."""
         return self._dev.gpu_uuids[self.gpu]
+
+    @property
+    def volume(self) -> Path:
+        """Its checkpoint volume on the host."""
+        return self._observer.volume(self.first.uid)
+
+    async def pid(self, container: str = _TRAINER) -> int:
+        """Return the host's pid of the first process of its container of that name, the one that ran at first."""
+        return await self._observer.pid(self.first.running[container][0])
 
     async def see(self) -> Seen:
         """Return how it looks now, by API and runtime."""
@@ -122,6 +143,17 @@ class Trainer:
             self.first.uid, self.first.ip, self.first.sandbox, "Running",
         )  # fmt: skip
         return same and len(now.running.get(_TRAINER, ())) == 1
+
+    async def comes_back_in_place(self) -> bool:
+        """Wait until it is the pod that it was at first; False where that does not come."""
+
+        async def look() -> bool | None:
+            return await self.is_in_place() or None
+
+        try:
+            return await looking.until(look, what=f"{self._name} as it was")
+        except TimeoutError:
+            return False
 
     async def is_untouched(self) -> bool:
         """Whether every container is the one that it was at first."""

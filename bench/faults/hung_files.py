@@ -1,0 +1,51 @@
+"""A heartbeat file lies on a file system that never answers (``hanging_fs``)."""
+
+import asyncio
+import signal
+from typing import Any, Final
+
+from bench.faults import hanging_fs, looking
+from bench.faults.beating import Beating
+from bench.faults.scale import Scale
+from bench.faults.stage import Stage
+from bench.faults.telling import Kind, Told
+
+PROMISE: Final = (
+    "A heartbeat file on a file system that never answers restarts nothing, hides no other pod's silence, and does not "
+    "keep the agent from its end."
+)
+
+_INSIDE: Final = "/served"
+_HUNG: Final = {"kubemend.io/heartbeat-file": f"{_INSIDE}/hangs/beat", "kubemend.io/heartbeat-timeout": "1s"}
+_MANY: Final = 4
+
+
+async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+    """Have the agent look at such files; then a pod beside them falls silent, and the agent is told to end."""
+    served = stage.directory / "served"
+    names = [f"hung-{number}" for number in range(_MANY if scale.whole else 1)]
+
+    def on_it(pod: dict[str, Any]) -> None:
+        pod["spec"]["volumes"].append({"name": "served", "hostPath": {"path": str(served)}})
+        pod["spec"]["containers"][0]["volumeMounts"].append({"name": "served", "mountPath": _INSIDE})
+
+    with hanging_fs.mounted(served / "hangs") as file_system:
+        async with (
+            stage.product() as product,
+            Beating.on(stage, *names, annotations=_HUNG, change=on_it) as hung,
+            Beating.on(stage, "well-behaved") as (good,),
+        ):
+            told.tries("heartbeat files are on a file system that never answers")
+            agent, log = await product.start_agent(0, alone=True), product.log(0)
+            asked = await asyncio.to_thread(file_system.asked.wait, looking.SECONDS)
+            told.keeps(Kind.UNTOLD, "the agent has looked at no such file", holds=asked)
+            await looking.until(lambda: looking.watches(agent.metrics_address, count=1), what="the other heartbeat")
+            good.falls_silent()
+            await good.replaced()
+            untouched = [await pod.is_untouched() for pod in hung]
+            told.keeps(Kind.UNASKED, "a pod whose heartbeat nobody can see was restarted", holds=all(untouched))
+            acted = log.events("restart.decided", verb="act")
+            told.keeps(Kind.UNASKED, f"{len(acted)} restarts for one silence", holds=len(acted) == 1)
+            told.tries("the agent is told to end while its looks hang")
+            status = await product.end_agent(0, signal.SIGTERM)
+            told.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)
