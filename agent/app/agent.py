@@ -46,7 +46,7 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
-from common import aio, contained, process, web
+from common import aio, contained, process, process_metrics, web
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 
@@ -61,7 +61,7 @@ async def run(settings: Settings) -> None:
     stop = process.stop_signal()
     process.go_first()
     catalog = load_catalog(settings.catalog)
-    registry = process.registry()
+    registry = process_metrics.registry()
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     async with (
