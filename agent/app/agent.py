@@ -34,7 +34,7 @@ from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
 from agent.health import catalog_file, evidence
 from agent.health.catalog import Catalog, FaultKey
-from agent.history.store import Store
+from agent.history.store import FILE, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import PodUid
@@ -65,7 +65,7 @@ async def run(settings: Settings) -> None:
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     async with (
-        _opened(settings.state_dir / "state.db") as store,
+        _opened(settings.state_dir / FILE) as store,
         kube.connect(kubeconfig=settings.kubeconfig) as api,
         PodResourcesClient(settings.pod_resources_socket, report=parts.reporter("pod-resources")) as pod_resources,
     ):
