@@ -1,7 +1,6 @@
 """What every long-running process of ours exports of itself: what it costs, and what work it has given up."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -11,11 +10,6 @@ from prometheus_client.registry import Collector
 
 from common import contained
 from common.contained import Part
-
-_NAME: Final = "kubemend_contained_failures"
-_HELP: Final = (
-    "Work on one pod, container, device or gang that was given up for a defect of ours, by kind of work: must be 0."
-)
 
 
 def registry() -> CollectorRegistry:
@@ -37,13 +31,22 @@ class ContainedFailures(Collector):
 
     def describe(self) -> Iterator[CounterMetricFamily]:
         """Yield the metric without values."""
-        yield CounterMetricFamily(_NAME, _HELP, labels=["part"])
+        yield _family()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the metric with what has been counted."""
-        family = CounterMetricFamily(_NAME, _HELP, labels=["part"])
+        family = _family()
         for part in Part:
             count = contained.count([part])
             if count or part in self._always:
                 family.add_metric([part.value], count)
         yield family
+
+
+def _family() -> CounterMetricFamily:
+    return CounterMetricFamily(
+        "kubemend_contained_failures",
+        "Work on one pod, container, device or gang that was given up for a defect of ours, by kind of work: "
+        "must be 0.",
+        labels=["part"],
+    )
