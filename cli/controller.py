@@ -19,7 +19,7 @@ def controller(settings: Settings) -> None:
     Several replicas elect one that leads; the others stand by. Every setting can be given as a flag, as a variable, or
     in the file named by --config. Parts that are missing are reported on /readyz and picked up when they appear.
     """
-    # Imported here: the other commands must not wait for gRPC and the Kubernetes client.
+    # Imported here: nobody who asks for the help must wait for gRPC and the Kubernetes client.
     from common import logs
     from common.web import ListenError
     from controller.app import controller as app

@@ -6,8 +6,10 @@ It would be wrong for one thing of many: who can make it fail, by a name or an a
 often as it starts. So whatever goes through many things does the work on each of them ``within`` a block of its own.
 """
 
+import collections
 import contextlib
 import enum
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
 
 from common import aio
 
@@ -61,15 +62,11 @@ class Part(enum.Enum):
     VERIFICATION = "verification"
 
 
-FAILURES: Final = Counter(
-    "kubemend_contained_failures",
-    "Work on one pod, container, device or gang that was given up for a defect of ours, by kind of work: must be 0.",
-    ["part"],
-    registry=None,
-)
-"""Like the log, there is one for the process; ``serve`` shows it."""
+_failures: collections.Counter[Part] = collections.Counter()
+"""Like the log, there is one for the process; ``common.process_metrics`` shows it."""
+_counting: Final = threading.Lock()
 
-_AGENT: Final = (
+OF_AGENT: Final = (
     Part.CONDITION,
     Part.CONTAINER,
     Part.DEVICE,
@@ -91,7 +88,7 @@ _AGENT: Final = (
     Part.TAINT,
     Part.VERIFICATION,
 )
-_CONTROLLER: Final = (
+OF_CONTROLLER: Final = (
     Part.EVENT,
     Part.GANG,
     Part.JOBSET,
@@ -142,7 +139,8 @@ def within(part: Part, about: object, *, passing: tuple[type[Exception], ...] = 
 
 def given_up(part: Part) -> None:
     """Count work that was given up without an error to tell."""
-    FAILURES.labels(part.value).inc()
+    with _counting:
+        _failures[part] += 1
 
 
 def why(error: BaseException) -> str:
@@ -150,18 +148,9 @@ def why(error: BaseException) -> str:
     return f"a defect of ours ({type(error).__name__} in {_where(error)}); work.failed in the log has the traceback"
 
 
-def serve(registry: CollectorRegistry, *, agent: bool) -> None:
-    """Show the counter in a registry: what is watched for growth must be there before."""
-    registry.register(FAILURES)
-    for part in _AGENT if agent else _CONTROLLER:
-        FAILURES.labels(part.value)
-
-
-def count(parts: Iterable[Part] = tuple(Part)) -> float:
+def count(parts: Iterable[Part] = tuple(Part)) -> int:
     """Return how often work of these parts was given up since the process began."""
-    wanted = {part.value for part in parts}
-    samples = (sample for family in FAILURES.collect() for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name.endswith("_total") and sample.labels["part"] in wanted)
+    return sum(_failures[part] for part in parts)
 
 
 def _concerns_all(error: Exception) -> bool:

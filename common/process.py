@@ -1,4 +1,4 @@
-"""What every long-running process of ours begins with: how it is told to stop, and what it counts of itself."""
+"""What every long-running process of ours begins with: how it is told to stop, and what it may use."""
 
 import asyncio
 import os
@@ -8,9 +8,6 @@ import sys
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 log = structlog.get_logger(__name__)
 
@@ -63,11 +60,3 @@ def open_many_files() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
-
-
-def registry() -> CollectorRegistry:
-    """Return a registry that has what the process itself costs."""
-    made = CollectorRegistry()
-    ProcessCollector(registry=made)
-    PlatformCollector(registry=made)
-    return made

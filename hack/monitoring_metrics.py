@@ -100,7 +100,7 @@ def _controller() -> _Registry:
 
 
 def _process(registry: CollectorRegistry) -> None:
-    """What ``common.process.registry`` begins with."""
+    """What ``common.process_metrics.registry`` begins with."""
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
 

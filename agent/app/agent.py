@@ -34,7 +34,7 @@ from agent.engine.requests import Requests
 from agent.engine.suspects import Suspects
 from agent.health import catalog_file, evidence
 from agent.health.catalog import Catalog, FaultKey
-from agent.history.store import HistoryError, Store
+from agent.history.store import FILE, HistoryError, Store
 from agent.model.actions import ActionClass
 from agent.model.findings import Finding, FindingKind
 from agent.model.workloads import PodUid
@@ -46,7 +46,7 @@ from agent.sources.owners import OwnerLookup
 from agent.sources.plugin_reports import PluginReports
 from agent.sources.pods import PodChange, PodChangeKind, PodWatch
 from agent.sources.processes import ProcFs
-from common import aio, contained, process, web
+from common import aio, contained, process, process_metrics, web
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 
@@ -70,11 +70,11 @@ async def _run(settings: Settings) -> None:
     stop = process.stop_signal()
     process.go_first()
     catalog = load_catalog(settings.catalog)
-    registry = process.registry()
+    registry = process_metrics.registry()
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     async with (
-        _opened(settings.state_dir / "state.db") as store,
+        _opened(settings.state_dir / FILE) as store,
         kube.connect(kubeconfig=settings.kubeconfig) as api,
         PodResourcesClient(settings.pod_resources_socket, report=parts.reporter("pod-resources")) as pod_resources,
     ):

@@ -10,6 +10,7 @@ from agent.doctor import (
     container_runtime,
     directories,
     hub,
+    journal,
     kernel_log,
     kubernetes_api,
     nvml,
@@ -86,6 +87,7 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
         look(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), if_silent=disk),
         look(standby.NAME, work=lambda: standby.available(settings), if_silent=runtime),
         look(directories.STATE, work=lambda: directories.state(settings.state_dir), if_silent=disk),
+        look(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), if_silent=disk),
         look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), if_silent=disk),
         look(
             hub.NAME,

@@ -10,6 +10,7 @@ from agent.engine.faults import Noted
 from agent.engine.ledger import HealthLedger
 from agent.health import evidence, fold
 from agent.model.actions import ActionClass
+from agent.model.devices import locator
 from agent.model.findings import Finding, FindingKind, Source
 from common import aio
 
@@ -99,7 +100,7 @@ def _of_earlier(latch: fold.Latch, *, device: str) -> Finding:
         source=Source.NVML,
         kind=latch.kind,
         code=latch.code,
-        device=ports.locator(device),
+        device=locator(device),
         action=latch.action,
         observed_at=latch.last_seen,
         text=latch.text,

@@ -22,7 +22,7 @@ from agent.engine.publishing import Publisher
 from agent.engine.storms import Storms
 from agent.health import evidence, fold
 from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
+from agent.model.devices import DeviceLocator, locator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.workloads import ContainerRef
 from agent.sources.processes import ProcessFacts, ProcFs
@@ -234,7 +234,7 @@ class Engine:
             since = latest  # another one may come while this is waited for
             await self._faults.replaced(device, since=since)
         if latest is not None:
-            where = ports.locator(device)
+            where = locator(device)
             self.submit(self._evidence(FindingKind.APP_GONE, where=where, text="every holder is newer than the fault"))
 
     def _latest_app_fault(self, device: str) -> float | None:

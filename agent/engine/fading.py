@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.engine import ports
 from agent.engine.ledger import HealthLedger
 from agent.health.catalog import Catalog
 from agent.model.actions import ActionClass
+from agent.model.devices import locator
 from agent.model.findings import Finding, FindingKind, Source
 from common import aio, contained
 from common.parts import PartState, PartStatus
@@ -67,7 +67,7 @@ class Fading:
                         source=Source.KERNEL_LOG,
                         kind=FindingKind.FAULT_OVER,
                         code=latch.kind.value,
-                        device=ports.locator(device),
+                        device=locator(device),
                         action=ActionClass.NONE,
                         observed_at=self._now(),
                         text=f"{latch.title} has not been seen for {silence:.0f} s",

@@ -15,7 +15,7 @@ from agent.engine.publishing import held_devices
 from agent.engine.restarts import Request, Restarts
 from agent.health import attribution
 from agent.health.attribution import Attribution, How, ProcessLookup
-from agent.model.devices import DeviceLocator
+from agent.model.devices import DeviceLocator, locator
 from agent.model.findings import Finding, FindingKind
 from agent.model.rounds import FaultKind
 from agent.model.workloads import ContainerRef, ContainerView
@@ -239,7 +239,7 @@ class AppFaults:
         return holders if allocations.known and not unidentified else None
 
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:
-        return await self._all_holders(ports.locator(device))
+        return await self._all_holders(locator(device))
 
     async def _request(self, noted: Noted, target: ContainerRef) -> Request:
         held = answers.held_by(target, await self._holders.current(max_age=1.0))

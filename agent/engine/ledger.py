@@ -11,7 +11,7 @@ from agent.health.catalog import EMPTY, Catalog
 from agent.history import codec
 from agent.history.store import HistoryError, Store
 from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, GpuUuid, Inventory
+from agent.model.devices import DeviceLocator, GpuUuid, Inventory, device_key
 from agent.model.findings import Finding, FindingKind
 from agent.model.verdicts import Health, Verdict
 
@@ -134,14 +134,6 @@ class HealthLedger:
             log.error("health.not_saved", error=str(error))
         else:
             self._saved = state, history
-
-
-def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
-    """Return the name under which a device's health is kept: its GPU's UUID, else its PCI address."""
-    gpu = inventory.locate(where)
-    if gpu is not None:
-        return gpu.uuid
-    return str(where.uuid or where.pci or "unknown")
 
 
 def gpu_keys(held: Iterable[GpuUuid], *, inventory: Inventory) -> frozenset[str]:

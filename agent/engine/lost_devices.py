@@ -16,6 +16,7 @@ from agent.engine.ledger import HealthLedger
 from agent.health import evidence
 from agent.health.catalog import Catalog, FaultKey
 from agent.health.fold import Latch
+from agent.model.devices import locator
 from agent.model.findings import Finding
 from agent.model.rounds import Taken
 from agent.model.workloads import ContainerId, ContainerRef, ContainerView
@@ -112,5 +113,5 @@ class LostDevices:
 
     def _answers(self, device: str) -> bool:
         inventory = self._devices.inventory
-        gpu = inventory.locate(ports.locator(device))
+        gpu = inventory.locate(locator(device))
         return inventory.complete and gpu is not None and not gpu.remembered and gpu.uuid not in inventory.silent

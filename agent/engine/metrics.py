@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from agent.model.verdicts import Health
-from common import contained
+from common import contained, process_metrics
 from common.parts import PartState
 
 _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -17,7 +17,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        contained.serve(registry, agent=True)
+        registry.register(process_metrics.ContainedFailures(contained.OF_AGENT))
         self.findings = Counter(
             "kubemend_findings", "Findings by source, kind and code.", ["source", "kind", "code"], registry=registry
         )

@@ -12,6 +12,7 @@ from agent.engine import ports
 from agent.engine.ledger import HealthLedger
 from agent.health import fold
 from agent.model.actions import ActionClass
+from agent.model.devices import locator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.verdicts import Verdict
 
@@ -87,7 +88,7 @@ class Operators:
                 source=Source.OPERATOR,
                 kind=FindingKind.CLEARED,
                 code="",
-                device=ports.locator(device),
+                device=locator(device),
                 action=ActionClass.NONE,
                 observed_at=self._now(),
                 text=f"cleared by {who}",
@@ -134,7 +135,7 @@ class Operators:
         inventory = self._devices.inventory
         by_index = {str(gpu.index): gpu.uuid for gpu in inventory.gpus}
         known = self._names()
-        for spelling in (name, by_index.get(name, ""), str(ports.locator(name).pci or "")):
+        for spelling in (name, by_index.get(name, ""), str(locator(name).pci or "")):
             if spelling and (device := self._ledger.name(spelling)) in known:
                 return device
         there = ", ".join(sorted(known)) or "none"

@@ -18,7 +18,7 @@ from agent.cri.events import ContainerEvent
 from agent.model import rounds
 from agent.model.announcements import Announcement
 from agent.model.conditions import Condition
-from agent.model.devices import DeviceLocator, GpuUuid, Inventory, PciAddress
+from agent.model.devices import GpuUuid, Inventory
 from agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -224,11 +224,3 @@ class _NoNics:
 
 NO_NICS: Final[Nics] = _NoNics()
 """Where nobody looks at NICs."""
-
-
-def locator(device: str) -> DeviceLocator:
-    """Return where a device is, from the name under which its health is kept (``ledger.device_key``)."""
-    try:
-        return DeviceLocator(pci=PciAddress.parse(device))
-    except ValueError:
-        return DeviceLocator(uuid=GpuUuid(device))

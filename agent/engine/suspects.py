@@ -9,10 +9,10 @@ from collections.abc import Callable
 import structlog
 
 from agent.actuator import occupants
-from agent.engine import ports
 from agent.engine.ledger import HealthLedger
 from agent.health import fold
 from agent.model.actions import ActionClass
+from agent.model.devices import locator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.restart.gates import DeviceUse
 from common import aio, contained
@@ -72,7 +72,7 @@ class Suspects:
 
     async def _over(self, device: str, latch: fold.Latch) -> str:
         """Return what speaks against a suspicion; empty while nothing does, or the driver does not answer."""
-        uuid = ports.locator(device).uuid
+        uuid = locator(device).uuid
         uses = await self._driver.uses([uuid], timeout=_DRIVER_SECONDS) if uuid is not None else None
         if uuid is None or uses is None or uuid not in uses:
             return ""
@@ -98,7 +98,7 @@ class Suspects:
                 source=Source.RESTART,
                 kind=kind,
                 code=code,
-                device=ports.locator(device),
+                device=locator(device),
                 action=action,
                 observed_at=self._now(),
                 text=text,

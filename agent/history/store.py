@@ -18,6 +18,8 @@ from agent.model.workloads import PodUid
 from agent.restart import intents
 from agent.restart.counts import Begun
 
+FILE = "state.db"
+"""The file's name in the state directory."""
 _SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS intents (

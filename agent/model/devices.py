@@ -140,3 +140,19 @@ class Inventory:
         if instances:
             return frozenset(instance.uuid for instance in instances)
         return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.mig)))
+
+
+def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
+    """Return the name under which a device's health is kept: its GPU's UUID, else its PCI address."""
+    gpu = inventory.locate(where)
+    if gpu is not None:
+        return gpu.uuid
+    return str(where.uuid or where.pci or "unknown")
+
+
+def locator(device: str) -> DeviceLocator:
+    """Return where a device is, from the name under which its health is kept (``device_key``)."""
+    try:
+        return DeviceLocator(pci=PciAddress.parse(device))
+    except ValueError:
+        return DeviceLocator(uuid=GpuUuid(device))

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.engine import ports
-from agent.engine.ledger import device_key
 from agent.health import fold, recurrence
 from agent.health.catalog import Catalog, FaultKey
 from agent.health.fold import HealthState
 from agent.model.actions import ActionClass
-from agent.model.devices import Gpu, GpuUuid
+from agent.model.devices import Gpu, GpuUuid, device_key, locator
 from agent.model.findings import Finding, FindingKind, Source
 from agent.model.nics import Nic
 from agent.model.verdicts import Health, Verdict
@@ -110,7 +108,7 @@ def _word(kind: FindingKind, device: str, *, now: float, code: str = "") -> Find
         source=Source.NVML,
         kind=kind,
         code=code,
-        device=ports.locator(device),
+        device=locator(device),
         action=ActionClass.NONE,
         observed_at=now,
     )
@@ -162,5 +160,5 @@ def of_agent(listed: Sequence[Mapping[str, Any]]) -> Report:
 
 def _other(verdict: Verdict) -> Row:
     """Return the row of a device of which no more is known than what it is called."""
-    pci = ports.locator(verdict.device).pci
+    pci = locator(verdict.device).pci
     return Row(label=verdict.device, name="", pci=str(pci or ""), verdict=verdict)

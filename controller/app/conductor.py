@@ -20,7 +20,7 @@ from controller.app.stragglers import Stragglers
 from controller.decisions.facts import Decision, Kind, Reason
 from controller.hub.ports import Session
 from controller.leader.election import Term
-from controller.model.members import Member, NodeName, PodRef, PodUid
+from controller.model.members import NodeName, PodRef, PodUid
 from controller.model.rounds import PodGone, StepTold
 from controller.restarts.objects import Restart
 from controller.restarts.recreate import Outcome
@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 _NEVER_SO_OLD: Final = 2.0  # times the longest round; the clocks of API server and replicas may differ
 _FAULTS_KEPT: Final = 10_000
 _TIDY_SECONDS: Final = 60.0
+_NO_GANG: Final = "it names neither a Job, a JobSet nor a gang; for a single pod: kubemend restart, on its node"
 
 
 @dataclass(slots=True)
@@ -269,9 +270,9 @@ class Conductor:
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
-            for desk in self._desks_about(restart):
+            if restart.gang is not None and restart.gang in self._desks:
                 with contained.within(Part.GANG, restart.id):
-                    desk.withdraw(restart)
+                    self._desks[restart.gang].withdraw(restart)
         elif restart.is_request:
             self._request(restart)
 
@@ -279,12 +280,6 @@ class Conductor:
         if gang in self._desks:
             with self._at(self._desks[gang], gang):
                 self._desks[gang].jobset_changed()
-
-    def _desks_about(self, restart: Restart) -> list[Desk]:
-        """Return the desks that may have it: of one that names a pod only the pod knows which."""
-        if restart.gang is None:
-            return [*self._desks.values()]
-        return [self._desks[restart.gang]] if restart.gang in self._desks else []
 
     def _request(self, restart: Restart) -> None:
         with contained.within(Part.GANG, restart.id) as work:
@@ -295,26 +290,14 @@ class Conductor:
                 self._outside.restarts.set_status(restart.id, told)
 
     def _take(self, restart: Restart) -> None:
-        key = self._gang_of(restart)
+        key = restart.gang
         if key is None or not self._outside.members.of_gang(key):
-            detail = f"there are no pods of {key}" if key is not None else "its target is no gang"
+            detail = f"there are no pods of {key}" if key is not None else _NO_GANG
             log.info("request.refused", restart=restart.id, detail=detail)
             decision = Decision(Kind.OBSERVE, Reason.NOT_A_GANG, detail)
             self._outside.restarts.set_status(restart.id, story.refused(decision, now=self._outside.now()))
             return
         self._desk(key).request(restart)
-
-    def _gang_of(self, restart: Restart) -> GangKey | None:
-        """Return which gang a request is about: a pod that it names stands for the whole of its gang."""
-        target = restart.spec.target
-        if restart.gang is not None or target is None:
-            return restart.gang
-        members = (each for gang in self._outside.members.gangs() for each in self._members_of(gang))
-        named = (restart.namespace, target.name)
-        return next((each.gang for each in members if (each.pod.namespace, each.pod.name) == named), None)
-
-    def _members_of(self, gang: GangKey) -> "list[Member]":
-        return list(self._outside.members.of_gang(gang).values())
 
     def _desk(self, key: GangKey) -> Desk:
         if key not in self._desks:

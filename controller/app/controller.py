@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import CollectorRegistry
 
-from common import aio, process, web
+from common import aio, process, process_metrics, web
 from common.kube import client as kube
 from common.parts import Parts, PartState, PartStatus
 from controller.app import garbage, traces
@@ -48,7 +48,7 @@ async def run(settings: Settings) -> None:
 
 
 async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeClient) -> None:
-    registry = process.registry()
+    registry = process_metrics.registry()
     metrics = Metrics(registry)
     parts = Parts(show=metrics.show_part)
     now = steady_clock()

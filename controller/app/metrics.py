@@ -4,7 +4,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from common import contained
+from common import contained, process_metrics
 from common.parts import PartState
 from controller.rounds.states import Phase
 
@@ -16,7 +16,7 @@ class Metrics:
     """One instance per process; counters count, gauges show now."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        contained.serve(registry, agent=False)
+        registry.register(process_metrics.ContainedFailures(contained.OF_CONTROLLER))
         self.leads = Gauge("kubemend_controller_leads", "1 while this replica leads.", registry=registry)
         self.part_ready = Gauge(
             "kubemend_part_ready", "1 while that part of the controller works.", ["part"], registry=registry

@@ -247,7 +247,7 @@ def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
 
 
 def _gang(labels: Mapping[str, str], spec: RestartSpec, namespace: str) -> GangKey | None:
-    """Return the gang that an object is about; None when only the pod that it names knows.
+    """Return the gang that an object is about; None when it names none, such as a pod.
 
     ``labels`` are those of a round; a request's are whatever somebody has put there, and its spec is what it asks for.
     """

@@ -49,12 +49,12 @@ async def test_on_a_node_with_everything_all_works(dev: node.DevNode, observer: 
     text = rendering.text(report, colour=False)
     assert report.exit_code == checks.EXIT_WORKS, text
     found = results(report)
-    # The cgroup version and the file system under the tests are the machine's own; the agent does not run,
-    # and nobody has set a hub.
-    by_machine = ("cgroups", "state-directory", "restart-rules", "agent", "hub")
+    # The cgroup version and the file system under the tests are the machine's own; the agent does not run
+    # and has never run, and nobody has set a hub.
+    by_machine = ("cgroups", "state-directory", "restart-rules", "journal", "agent", "hub")
     others = {name: result for name, result in found.items() if name not in by_machine}
     assert set(others.values()) == {Result.OK}, text
-    assert found["agent"] is found["hub"] is Result.NOT_NEEDED
+    assert found["agent"] is found["hub"] is found["journal"] is Result.NOT_NEEDED
 
 
 async def test_a_running_agent_is_asked_for_its_parts(dev: node.DevNode, settings: Settings, tmp_path: Path) -> None:

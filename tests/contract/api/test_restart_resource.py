@@ -11,7 +11,7 @@ from hack.devnode import kubernetes, realkube
 from tests.contract.api import restarts
 
 GANG = {"kind": "Job", "name": "train"}
-POD = {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +36,7 @@ async def create(api: client.KubeClient, namespace: str, **spec: Any) -> dict[st
     [
         {"gang": GANG},
         {"gang": {"kind": "Gang", "name": "My_Gang.1"}},
-        {"targetRef": POD},
-        {"targetRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "train"}},
+        {"targetRef": JOB},
         {"targetRef": {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train"}},
         {"gang": GANG, "maxUnavailable": 1},
         {"gang": GANG, "maxUnavailable": "100%"},
@@ -76,10 +75,14 @@ async def test_requests_that_the_schema_forbids_are_refused(
     ("spec", "why"),
     [
         ({}, "exactly one of gang and targetRef"),
-        ({"gang": GANG, "targetRef": POD}, "exactly one of gang and targetRef"),
-        ({"targetRef": {**POD, "apiVersion": "batch/v1"}}, "apiVersion does not go with kind"),
-        ({"targetRef": {**POD, "kind": "Job"}}, "apiVersion does not go with kind"),
-        ({"targetRef": POD, "maxUnavailable": 1}, "a single pod is restarted at once"),
+        ({"gang": GANG, "targetRef": JOB}, "exactly one of gang and targetRef"),
+        ({"targetRef": {**JOB, "apiVersion": "v1"}}, "apiVersion does not go with kind"),
+        ({"targetRef": {**JOB, "kind": "JobSet"}}, "apiVersion does not go with kind"),
+        (
+            {"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}},
+            "a single pod is restarted by kubemend restart",
+        ),
+        ({"targetRef": {**JOB, "kind": "Deployment"}}, "kind is Job or JobSet"),
         ({"gang": GANG, "maxUnavailable": 0}, "a number from 1, or a percentage"),
         ({"gang": GANG, "maxUnavailable": "0%"}, "a number from 1, or a percentage"),
         ({"gang": GANG, "maxUnavailable": "101%"}, "a number from 1, or a percentage"),
@@ -101,7 +104,7 @@ async def test_requests_that_make_no_sense_are_refused_with_the_reason(
     "change",
     [
         {"gang": {"name": "other"}},
-        {"gang": None, "targetRef": POD},
+        {"gang": None, "targetRef": JOB},
         {"containers": ["a"]},
         {"strategy": None},
         {"strategy": "reset"},

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import cli
@@ -46,4 +47,4 @@ def test_a_command_runs_no_code_of_the_directory_it_is_started_in(command: list[
 
 
 def test_every_command_is_tried() -> None:
-    assert {command[0] for command in _COMMANDS} == set(cli.main.commands)
+    assert {command[0] for command in _COMMANDS} == set(cli.main.list_commands(click.Context(cli.main)))

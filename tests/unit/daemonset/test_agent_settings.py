@@ -26,7 +26,9 @@ Given = Callable[[Sequence[str]], Settings]
 
 def command(container: manifests.Json) -> click.Command:
     """Return the subcommand that the container runs."""
-    return cli.main.commands[container["args"][0]]
+    found = cli.main.get_command(click.Context(cli.main), container["args"][0])
+    assert found is not None
+    return found
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import click
 import pytest
 import yaml
 
@@ -134,7 +135,9 @@ def test_a_kustomization_can_be_rendered(said: Said) -> None:
 def test_a_variable_is_a_setting_of_the_program_that_gets_it(said: Said) -> None:
     target, *given = said.arguments
     program = {"ds/kubemend-agent": "agent", "deploy/kubemend-controller": "controller"}[target]
-    known = {name for each in cli.main.commands[program].params for name in each.envvar or ()}
+    command = cli.main.get_command(click.Context(cli.main), program)
+    assert command is not None
+    known = {name for each in command.params for name in each.envvar or ()}
     for name in (each.partition("=")[0] for each in given):
         assert name in known or (name.startswith(OF_TELEMETRY) and program == "controller")
 

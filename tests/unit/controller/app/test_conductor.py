@@ -347,10 +347,9 @@ async def test_a_defect_in_one_round_fails_it_and_leaves_the_leader_leading(monk
         assert await stopped(stage) != round_id
 
 
-async def test_a_request_that_names_a_pod_and_is_deleted_while_it_waits_begins_nothing() -> None:
+async def test_a_request_that_is_deleted_while_it_waits_begins_nothing() -> None:
     stage = Stage(builders.gang(SIZE))
-    name = builders.member(0).pod.name
-    spec = RestartSpec(target=Target("v1", "Pod", name))
+    spec = RestartSpec(gang=builders.GANG)
     async with stage.leading() as conductor:
         stage.fails(conductor, 1)
         first = await stopped(stage)
@@ -400,6 +399,16 @@ async def test_a_request_for_a_gang_that_is_not_there_is_refused() -> None:
         await until(lambda: "team/please" in stage.restarts.statuses)
         told = stage.restarts.statuses["team/please"]
         assert (told["phase"], told["decision"]["reason"]) == ("Refused", "NotAGang")
+
+
+async def test_a_request_for_a_single_pod_is_refused_with_the_way_to_restart_it() -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading():
+        stage.restarts.asked(request(RestartSpec(target=Target("v1", "Pod", builders.member(0).pod.name))))
+        await until(lambda: "team/please" in stage.restarts.statuses)
+        told = stage.restarts.statuses["team/please"]
+        assert (told["phase"], told["decision"]["reason"]) == ("Refused", "NotAGang")
+        assert "kubemend restart" in told["decision"]["detail"], told
 
 
 async def test_deleting_its_object_ends_a_round() -> None:

@@ -12,7 +12,7 @@ from controller.model.faults import Cause, Request
 from controller.model.members import Owner
 from controller.model.rounds import RoundRef
 from controller.restarts import names, objects
-from controller.restarts.objects import RestartSpec, Target
+from controller.restarts.objects import RestartSpec
 from controller.rounds import machine, status
 from tests.unit.controller import builders as controller_builders
 from tests.unit.controller.restarts import builders
@@ -65,18 +65,11 @@ def test_a_request_is_one_until_it_is_taken_or_refused_or_deleted() -> None:
         ({"targetRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "x"}}, GangKey("team", "Job", "x")),
         ({"targetRef": {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "x"}},
          GangKey("team", "JobSet", "x")),
-        ({"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}, None),  # the pod knows
+        ({"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}, None),  # stored before it was refused
     ],
 )  # fmt: skip
 def test_the_gang_is_the_one_that_is_named(spec: dict[str, object], gang: GangKey | None) -> None:
     assert objects.parse(builders.obj(spec=spec)).gang == gang
-
-
-def test_a_request_for_a_pod_has_a_gang_once_it_is_taken() -> None:
-    new = builders.new_round()
-    spec = {"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}
-    found = objects.parse(builders.obj(spec=spec, labels=new.labels(), annotations=new.annotations()))
-    assert (found.gang, found.spec.target) == (builders.GANG, Target("v1", "Pod", "x"))
 
 
 def test_a_request_is_for_what_its_spec_says_whatever_its_labels_do() -> None:
