@@ -203,16 +203,13 @@ def _restarts_path(namespace: str) -> str:
 
 
 def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:
-    first = min(alike, key=lambda each: _name(each.write))
+    """Return the event in upstream's words: the API server's own, and of a Job which one (``createJobs``)."""
+    first = min(alike, key=lambda each: _job(each.write))
+    job = _job(first.write)
+    which = f'job "{job}" creation failed with error: ' if job else ""
     others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
-    return plan.Event(plan.EventType.WARNING, reason, f"{_name(first.write)}{others}: {first.error}")
+    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.said}{others}")
 
 
-def _name(write: plan.Write) -> str:
-    match write:
-        case plan.CreateJob():
-            return f'job "{write.name}" creation failed with error'
-        case plan.CreateService() | plan.CreateClaim():
-            return f"cannot create {write.name}"
-        case _:
-            return "cannot write"
+def _job(write: plan.Write) -> str:
+    return write.name if isinstance(write, plan.CreateJob) else ""
