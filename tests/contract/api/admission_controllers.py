@@ -8,15 +8,18 @@ from tests.contract.api import objects, restarts
 from tests.contract.api.admission_calls import (
     THERE,
     Case,
+    counts,
     deleted,
     job,
     makes,
     owned,
     patched,
     removes,
+    retells,
     says,
     status,
     tainted,
+    tells,
 )
 
 CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -62,6 +65,7 @@ CASES = (
          patched("waiting", {"spec": {"nodeSelector": {"rack": "1"}, "schedulingGates": [
              {"name": "kubemend.io/exclusive-placement", "$patch": "delete"}]}})),
     Case("taints a node whose device failed", "controller", tainted(THERE, TAINT)),
+    Case("counts in an Event of its own", "controller", counts("jobset")),
     Case("a pod is ready", "controller", status("asked", says("Ready")), "and no others"),
     Case("a pod's phase", "controller", status("asked", {"phase": "Failed"}), NOTHING_BUT),
     Case("a pod has succeeded", "controller",
@@ -111,6 +115,10 @@ CASES = (
     Case("another Lease", "controller",
          makes("leases", {"metadata": {"name": "x"}}, group="coordination.k8s.io", where="kubemend"),
          "of leases the controller writes kubemend/kubemend-controller alone"),
+    Case("counts in another's Event", "controller", counts("upstream"), "as kubemend and jobset, and keeps off others"),
+    Case("an Event of kubelet's", "controller", tells(component="kubelet"), "as kubemend and jobset, and keeps off"),
+    Case("what its Event is about", "controller", retells(THERE, {"type": "Warning"}),
+         "an Event that is there the controller changes only message, count and time"),
     Case("reads Secrets", "controller", lambda api, scene: api.list(scene.of("secrets", namespace="kubemend")),
          NO_RIGHT.format("list", "secrets")),
     Case("runs a pod", "controller", makes("pods", objects.pod("x")), NO_RIGHT.format("create", "pods")),
