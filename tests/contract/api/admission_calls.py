@@ -139,9 +139,10 @@ def owned(name: str = "js", *, kind: str = "JobSet", api_version: str = "jobset.
     }
 
 
-def job(name: str, **metadata: Any) -> Json:
-    """Return a suspended Job."""
-    pod = {"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "busybox:1"}]}
+def job(name: str, *, pod: Json | None = None, container: Json | None = None, **metadata: Any) -> Json:
+    """Return a suspended Job; ``pod`` is what its pods' spec has beside the rest, ``container`` the same of theirs."""
+    containers = [{"name": "trainer", "image": "busybox:1", **(container or {})}]
+    pod = {"restartPolicy": "Never", "containers": containers, **(pod or {})}
     return {"metadata": {"name": name, **metadata}, "spec": {"suspend": True, "template": {"spec": pod}}}
 
 

@@ -1,13 +1,15 @@
 """What the controller's token is good for, and what not."""
 
-from typing import Final
+from typing import Any, Final
 
 from common.kube import paths
 from controller.restarts import names
 from tests.contract.api import objects, restarts
 from tests.contract.api.admission_calls import (
     THERE,
+    Call,
     Case,
+    Json,
     counts,
     deleted,
     job,
@@ -39,6 +41,14 @@ ONLY_ITS_TAINT: Final = (
 )
 OF_A_JOBSET: Final = "denied request: the controller touches only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
+
+REACHES: Final = "reach into their node"
+
+
+def reaching(name: str, *, where: str = "", container: Json | None = None, **pod: Any) -> Call:
+    """Return the creation of a Job of a JobSet whose pods have this of their node."""
+    return makes("jobs", job(name, pod=pod, container=container, **owned()), group="batch", where=where)
+
 
 CASES = (
     Case("marks a pod", "controller", status("asked", says("DisruptionTarget"))),
@@ -96,6 +106,23 @@ CASES = (
     Case("a Job of a CronJob", "controller",
          makes("jobs", job("x", **owned(kind="CronJob", api_version="batch/v1")), group="batch"),
          OF_A_JOBSET.format("jobs")),
+    Case("a Job whose pods lock memory", "controller",
+         reaching("rdma", container={"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}})),
+    Case("a privileged Job where that is allowed", "controller",
+         reaching("allowed", where="reaching", container={"securityContext": {"privileged": True}})),
+    Case("suspends a privileged Job of before", "controller",
+         lambda api, scene: api.patch(f"{scene.of('jobs', 'batch')}/privileged", {"spec": {"suspend": True}})),
+    Case("a privileged Job of an invented JobSet", "controller",
+         reaching("x", container={"securityContext": {"privileged": True}}), REACHES),
+    Case("a Job in the node's processes", "controller", reaching("x", hostPID=True), REACHES),
+    Case("a Job in the node's network", "controller", reaching("x", hostNetwork=True), REACHES),
+    Case("a Job in the node's files", "controller",
+         reaching("x", volumes=[{"name": "root", "hostPath": {"path": "/"}}]), REACHES),
+    Case("a Job that administers the system", "controller",
+         reaching("x", container={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}), REACHES),
+    Case("a Job whose init container is privileged", "controller",
+         reaching("x", initContainers=[{"name": "i", "image": "a:1", "securityContext": {"privileged": True}}]),
+         REACHES),
     Case("a Job where the cluster lives", "controller",
          makes("jobs", job("x", **owned()), group="batch", where="kube-system"), "no JobSets in namespace kube-system"),
     Case("a Job beside itself", "controller",
