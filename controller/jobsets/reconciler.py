@@ -86,6 +86,7 @@ class Reconciler:
             now=self._clock(),
             has_service=self._views.has_service(namespace, jobset.spec.network.subdomain),
             claims=self._views.claims(jobset),
+            claim_specs=self._views.claim_specs(jobset),
             rounds=self._rounds.rounds(jobset),
             refusal=self._rounds.refusal(jobset),
         )

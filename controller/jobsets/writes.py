@@ -112,8 +112,7 @@ class Writer:
                     await self._create(paths.collection("services", namespace=namespace), write.body)
                     self._views.found_service(namespace, write.name)
                 case plan.CreateClaim():
-                    await self._create(paths.collection("persistentvolumeclaims", namespace=namespace), write.body)
-                    self._views.found_claim(namespace, write.name)
+                    await self._create_claim(jobset, write)
                 case plan.RequestRestart():
                     await self._create(_restarts_path(namespace), write.body)
                 case plan.DeleteJobSet():
@@ -123,6 +122,17 @@ class Writer:
         """Create what need only be there."""
         with contextlib.suppress(errors.AlreadyExistsError):
             await self._api.create(path, dict(body))
+
+    async def _create_claim(self, jobset: JobSet, write: plan.CreateClaim) -> None:
+        """Create a claim. One that is there is used as upstream uses it, but it is looked at: by a list of one."""
+        path = paths.collection("persistentvolumeclaims", namespace=jobset.namespace)
+        try:
+            await self._api.create(path, dict(write.body))
+        except errors.AlreadyExistsError:
+            for found in (await self._api.list(path, params={"fieldSelector": f"metadata.name={write.name}"})).items:
+                self._views.met_claim(jobset, found)
+        else:
+            self._views.found_claim(jobset.namespace, write.name)
 
     async def _create_job(self, jobset: JobSet, write: plan.CreateJob) -> None:
         path = _job_path(jobset.namespace, "")
