@@ -84,25 +84,25 @@ class Teller:
         ``may_repeat``: what has the same name is the same happening again, and is counted; else it was told already.
         """
         story = _Story(path, body, at)
-        if may_repeat and (story := self._counting(story)) is None:
+        if may_repeat and not self._is_due(story):
             return
         self._stories.append(story)
         self._news.set()
 
-    def _counting(self, story: _Story) -> _Story | None:
-        """Return a story that counts; None where another tells of it, or a later one will."""
-        story.untold = 1
+    def _is_due(self, story: _Story) -> bool:
+        """Count a story, and return whether it is to be told now; else one that waits tells of it, or a later one."""
         for each in self._stories:
             if each.untold is not None and each.key == story.key:
                 each.untold, each.at, each.body = each.untold + 1, story.at, story.body
-                return None
-        counted = self._counted.get(story.key)
-        if counted is not None:
-            if story.at < counted.not_before:
-                counted.untold += 1
-                return None
-            story.untold, counted.untold = counted.untold + 1, 0
-        return story
+                return False
+        counted, story.untold = self._counted.get(story.key), 1
+        if counted is None:
+            return True
+        if story.at < counted.not_before:
+            counted.untold += 1
+            return False
+        story.untold, counted.untold = counted.untold + 1, 0
+        return True
 
     async def run(self) -> None:
         """Tell for ever."""

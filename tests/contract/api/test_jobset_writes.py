@@ -1,5 +1,6 @@
 """What is written for JobSets beside their Jobs: an API server takes it as it is meant."""
 
+import functools
 import time
 from collections.abc import AsyncIterator
 
@@ -84,10 +85,10 @@ async def test_what_fails_again_is_counted_in_its_event(bench: Bench) -> None:
         async with rig.background(told.run):
             if leader == "one":
                 told.tell(about, failed)
-                await eventually.true(lambda: counted(1))
+                await eventually.true(functools.partial(counted, 1))
             moment[0] += 61.0
             told.tell(about, failed)
-            await eventually.true(lambda times=times: counted(times))
+            await eventually.true(functools.partial(counted, times))
 
 
 async def test_a_status_that_is_late_is_a_conflict_and_is_decided_anew(bench: Bench, leader: Leader) -> None:

@@ -12,6 +12,8 @@ from tests.unit.jobset.test_decide import claiming
 
 ASKED: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
 
+SNAPSHOT: dict[str, Any] = {"kind": "VolumeSnapshot", "name": "a"}
+
 
 def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
     return claims.differences(claims.read({**ASKED, **asked}), claims.read({**ASKED, **there}))
@@ -27,7 +29,7 @@ def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
         ({"volumeName": "a"}, {"volumeName": "b"}, "volumeName"),
         ({}, {"resources": {"requests": {"storage": "1Gi"}}}, "resources.requests.storage"),
         ({"selector": {"matchLabels": {"a": "b"}}}, {}, "selector"),
-        ({"dataSource": {"kind": "VolumeSnapshot", "name": "a"}}, {}, "dataSource"),
+        ({"dataSource": SNAPSHOT}, {}, "dataSource"),
     ],
 )
 def test_a_claim_of_another_spec_is_told_by_its_field(asked: dict[str, Any], there: dict[str, Any], field: str) -> None:
@@ -42,11 +44,11 @@ def test_a_claim_of_another_spec_is_told_by_its_field(asked: dict[str, Any], the
         ({"resources": {"requests": {"storage": "2048Mi"}}}, {}),
         ({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]}, {"accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}),
         (
-            {"dataSource": {"kind": "VolumeSnapshot", "name": "a"}},
-            {"dataSource": {"kind": "VolumeSnapshot", "name": "a"}, "dataSourceRef": {"kind": "VolumeSnapshot", "name": "a"}},
+            {"dataSource": SNAPSHOT},
+            {"dataSource": SNAPSHOT, "dataSourceRef": SNAPSHOT},
         ),
     ],
-)  # fmt: skip
+)
 def test_what_the_server_fills_in_and_what_has_grown_is_no_other_spec(
     asked: dict[str, Any], there: dict[str, Any]
 ) -> None:
