@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from common.kube import mirror
-from controller.jobset import claims, naming
+from controller.jobset import naming
 from controller.jobset.plan import ClaimSpec
 
 _FOUND_SECONDS: Final = 300.0
@@ -14,23 +14,17 @@ _FOUND_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A Service or a claim, with the name of its JobSet; and what the claim is."""
+    """A Service or a claim, with the name of its JobSet."""
 
     namespace: str
     name: str
     jobset: str
-    spec: ClaimSpec | None = None
 
 
 def named(obj: Mapping[str, Any]) -> Named:
     """Return what matters of a Service or a claim."""
     meta = obj["metadata"]
     return Named(meta["namespace"], meta["name"], meta["labels"][naming.JOBSET_NAME])
-
-
-def claim(obj: Mapping[str, Any]) -> Named:
-    """Return what matters of a claim."""
-    return replace(named(obj), spec=claims.read(obj.get("spec")))
 
 
 class Names:
@@ -70,8 +64,7 @@ class Names:
         key = (change.value.namespace, change.value.name)
         if change.kind is not mirror.ChangeKind.GONE:
             self._names[key] = change.uid
-            if change.value.spec is not None:
-                self._specs[key] = change.value.spec
+            self._specs.pop(key, None)  # it may be another one by now
         elif self._names.get(key) == change.uid:
             del self._names[key]
             self._found.pop(key, None)

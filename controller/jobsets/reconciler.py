@@ -68,6 +68,8 @@ class Reconciler:
             return None
         if jobset is None or jobset.deleting:
             return None
+        if jobset.spec.claim_policies:
+            await self._views.learn_claims(jobset)
         from controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
 
         began = time.perf_counter()

@@ -83,7 +83,7 @@ class Views:
             jobs, version=lambda each: each.job.resource_version, changed=self._job_changed
         )
         self._services = Names(watch(SERVICES, names.named, metadata_only=True), gone=self._child_gone)
-        self._claims = Names(watch(CLAIMS, names.claim), gone=self._child_gone)
+        self._claims = Names(watch(CLAIMS, names.named, metadata_only=True), gone=self._child_gone)
         self._watches |= {"services": self._services.watch, "claims": self._claims.watch}
         self._known = asyncio.Event()
         self._stand_by()
@@ -145,17 +145,31 @@ class Views:
         specs = {name: self._claims.spec(jobset.namespace, name) for name in claims.names(jobset)}
         return {name: spec for name, spec in specs.items() if spec is not None}
 
+    async def learn_claims(self, jobset: JobSet) -> None:
+        """Learn what the claims of a JobSet are that there are: one by one, for their watch tells names alone.
+
+        Raises KubeError.
+        """
+        for name in self.claims(jobset) - self.claim_specs(jobset).keys():
+            for found in await self.claims_named(jobset.namespace, name):
+                self.found_claim(jobset.namespace, found)
+
+    async def claims_named(self, namespace: str, name: str) -> list[Any]:
+        """Return the claim of this name, if there is one. By a list: no more than that right is needed."""
+        path = paths.collection("persistentvolumeclaims", namespace=namespace)
+        return (await self._api.list(path, params={"fieldSelector": f"metadata.name={name}"})).items
+
     def found_service(self, namespace: str, name: str) -> None:
         """Take in that there is a Service of that name."""
         self._services.found(namespace, name)
 
-    def found_claim(self, namespace: str, name: str) -> None:
-        """Take in that there is a claim of that name."""
-        self._claims.found(namespace, name)
+    def found_claim(self, namespace: str, obj: Mapping[str, Any]) -> None:
+        """Take in a claim that there is."""
+        self._claims.found(namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
 
     def met_claim(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
         """Take in a claim that was in the way of one that a JobSet asks for; it is looked at again with that."""
-        self._claims.found(jobset.namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
+        self.found_claim(jobset.namespace, obj)
         self._changed(jobset.uid)
 
     def wrote_jobset(self, obj: Mapping[str, Any]) -> None:

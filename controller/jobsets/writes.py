@@ -124,15 +124,15 @@ class Writer:
             await self._api.create(path, dict(body))
 
     async def _create_claim(self, jobset: JobSet, write: plan.CreateClaim) -> None:
-        """Create a claim. One that is there is used as upstream uses it, but it is looked at: by a list of one."""
+        """Create a claim. One that is there is used as upstream uses it, but it is looked at."""
         path = paths.collection("persistentvolumeclaims", namespace=jobset.namespace)
         try:
-            await self._api.create(path, dict(write.body))
+            made = await self._api.create(path, dict(write.body))
         except errors.AlreadyExistsError:
-            for found in (await self._api.list(path, params={"fieldSelector": f"metadata.name={write.name}"})).items:
+            for found in await self._views.claims_named(jobset.namespace, write.name):
                 self._views.met_claim(jobset, found)
         else:
-            self._views.found_claim(jobset.namespace, write.name)
+            self._views.found_claim(jobset.namespace, made)
 
     async def _create_job(self, jobset: JobSet, write: plan.CreateJob) -> None:
         path = _job_path(jobset.namespace, "")
