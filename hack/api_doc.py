@@ -50,7 +50,7 @@ How kubemend runs them is in [JobSets](jobsets.md). It is upstream's resource, f
 clusters without upstream's controller, and a policy that refuses at once what upstream's webhook would. Ours are:
 
 - `spec.managedBy: {managed_by}`, which has kubemend run it;
-- the conditions `{in_place}` and `{valid}`;
+- the conditions `{in_place}`, `{valid}` and `{claims}`;
 - restarts in place without sidecar, feature gate and special exit codes, by `failurePolicy.restartStrategy`
   `{strategy}`.
 """
@@ -75,6 +75,7 @@ def render(definition: Mapping[str, Any]) -> str:
         "managed_by": model.MANAGED_BY,
         "in_place": jobset_conditions.IN_PLACE,
         "valid": jobset_conditions.VALID,
+        "claims": jobset_conditions.CLAIMS,
         "strategy": model.RestartStrategy.IN_PLACE.value,
     }
     return "\n".join([*parts, _JOBSET.format(**ours)])

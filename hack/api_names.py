@@ -213,6 +213,13 @@ WRITTEN_BY_US: Final = (
         "False: it cannot be run as it is written, and nothing is done for it. One that always was valid has none.",
     ),
     Name(
+        jobset_conditions.CLAIMS,
+        Kind.CONDITION,
+        "JobSet",
+        "True, False",
+        "False: a volume claim that it uses was there with another spec. One whose claims always were right has none.",
+    ),
+    Name(
         naming.MADE_OF,
         Kind.ANNOTATION,
         "Job",

@@ -9,7 +9,7 @@ import hashlib
 from typing import Any
 
 from agent.model.announcements import Announcement
-from common.kube import paths, timestamps
+from common.kube import paths, repeats, timestamps
 
 Object = dict[str, Any]
 
@@ -53,13 +53,7 @@ def created(announcement: Announcement, *, node: str, count: int, first: float) 
 
 def continued(announcement: Announcement, *, count: int) -> Object:
     """Return the patch of an Event that is there already: how often by now, when last, and in which words."""
-    return {"message": _cut(announcement.message), "count": count, "lastTimestamp": timestamps.rfc3339(announcement.at)}
-
-
-def told(event: Object) -> tuple[int, int]:
-    """Return how often an Event that is there has been told, and when last (Unix time; 0 where it does not say)."""
-    last = event.get("lastTimestamp")
-    return int(event.get("count") or 1), timestamps.unix(last) if last else 0
+    return repeats.core(message=_cut(announcement.message), count=count, at=announcement.at)
 
 
 def _namespace(announcement: Announcement) -> str:

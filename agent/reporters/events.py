@@ -18,12 +18,10 @@ from agent.model.workloads import PodRef
 from agent.reporters import event_objects
 from agent.reporters.allowances import Allowances
 from common import aio, contained
-from common.kube import client, errors
+from common.kube import client, errors, repeats
 from common.parts import PartState, PartStatus
 
 log = structlog.get_logger(__name__)
-
-_NAMESPACE_GOES = "because it is being terminated"  # admission plugin NamespaceLifecycle; a 403, too
 
 
 class Outcome(enum.Enum):
@@ -169,7 +167,7 @@ class EventReporter:
             log.warning("event.refused", reason=series.announcement.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.ForbiddenError as error:
-            if _NAMESPACE_GOES not in error.what:
+            if errors.NAMESPACE_GOES not in error.said:
                 self._report(
                     PartStatus(PartState.DEGRADED, "the API server does not allow Events to be told", error.mend)
                 )
@@ -207,7 +205,7 @@ class EventReporter:
             try:
                 await self._api.create(path, event)
             except errors.ConflictError:  # of an earlier agent; or ours, and the answer was lost
-                count, last = event_objects.told(await self._api.get(f"{path}/{name}"))
+                count, last = repeats.told(await self._api.get(f"{path}/{name}"))
                 series.count = count
                 if last >= int(announcement.at):
                     return Outcome.KNOWN

@@ -6,7 +6,7 @@
     ├── ApiUnavailableError    no answer, or an answer that says "later" (429, 5xx)
     │   └── NotConfiguredError no usable kubeconfig or service account
     ├── UnauthorizedError      401: who we are was not accepted
-    ├── ForbiddenError         403: RBAC lacks a rule, or an admission policy refuses it
+    ├── ForbiddenError         403: RBAC lacks a rule, or admission (a quota, a policy) refuses it
     ├── NotFoundError          404
     ├── ConflictError          409: another writer was first, or the object is a new one of the same name
     │   └── AlreadyExistsError what was to be created is there, or something else of its name
@@ -16,6 +16,9 @@
 
 import http
 import json
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from common.kube import paths
@@ -24,8 +27,9 @@ from common.kube import paths
 class KubeError(Exception):
     """A request to the API server failed. The text says in one line what, where, and the mend.
 
-    ``status`` is the HTTP status (None when there was no answer), ``reason`` the server's ``Status.reason``,
-    ``mend`` what a person can do about it, ``retry_after`` the seconds that the server asked us to wait.
+    ``status`` is the HTTP status (None when there was no answer), ``reason`` the server's ``Status.reason``, ``said``
+    what it said in its own words (else the text's first part), ``mend`` what a person can do about it, ``retry_after``
+    the seconds that the server asked us to wait.
     """
 
     def __init__(
@@ -35,10 +39,12 @@ class KubeError(Exception):
         mend: str = "",
         status: int | None = None,
         reason: str = "",
+        said: str = "",
         retry_after: float | None = None,
     ) -> None:
         super().__init__(f"{what}: {mend}" if mend else what)
         self.what = what
+        self.said = said or what
         self.mend = mend
         self.status = status
         self.reason = reason
@@ -58,7 +64,7 @@ class UnauthorizedError(KubeError):
 
 
 class ForbiddenError(KubeError):
-    """The credentials are good, but RBAC does not allow this, or an admission policy refuses it."""
+    """The credentials are good, but RBAC does not allow this, or what admits requests refuses it."""
 
 
 class NotFoundError(KubeError):
@@ -106,6 +112,7 @@ def from_status(
         mend=_mend(kind, target, said=said),
         status=status,
         reason=reason,
+        said=said,
         retry_after=retry_after,
     )
 
@@ -123,8 +130,22 @@ def _kind(status: int, reason: str) -> type[KubeError]:
 _ALREADY_EXISTS: Final = "AlreadyExists"
 """``Status.reason`` (``StatusReasonAlreadyExists`` of metav1)."""
 
-_POLICY: Final = "ValidatingAdmissionPolicy"
-"""In the message of a refusal by one of them; what refuses by RBAC says nothing of a policy."""
+NAMESPACE_GOES: Final = "because it is being terminated"
+"""In what the admission plugin NamespaceLifecycle says of a namespace that takes nothing new any more."""
+
+_AUTHORIZER: Final = re.compile(r'\bforbidden: User "[^"]*" cannot ')
+"""What refuses by RBAC says so (``forbiddenMessage`` of apiserver's responsewriters); nothing that admits does."""
+
+_ADMISSION: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ValidatingAdmissionPolicy": "the policy that it names refuses this; its binding says where it applies",
+        "exceeded quota": "raise the namespace's ResourceQuota, or free some of what it counts",
+        NAMESPACE_GOES: "the namespace is being deleted; nothing new is taken there",
+    }
+)
+"""Mends of refusals by what admits requests, by what is found in their messages."""
+
+_OTHER_ADMISSION: Final = "an admission plugin or webhook refuses this, RBAC does not"
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     401: UnauthorizedError,
@@ -136,10 +157,10 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 
 
 def _mend(kind: type[KubeError], target: paths.Target, *, said: str) -> str:
-    if kind is ForbiddenError and _POLICY in said:
-        return "the policy that it names refuses this; its binding says where it applies"
-    if kind is ForbiddenError:
+    if kind is ForbiddenError and _AUTHORIZER.search(said):
         return f'allow verb "{target.verb}" on resource "{target.rbac_resource}" in the role of this service account'
+    if kind is ForbiddenError:
+        return next((mend for words, mend in _ADMISSION.items() if words in said), _OTHER_ADMISSION)
     if kind is UnauthorizedError:
         return "check the token or client certificate (service account, kubeconfig)"
     return ""

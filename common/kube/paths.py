@@ -63,6 +63,8 @@ class Target:
 
     def __str__(self) -> str:
         where = "/".join(part for part in (self.namespace, self.name) if part)
+        if self.namespace and not self.name:
+            where = f"in namespace {where}"
         return " ".join(part for part in (self.verb, self.rbac_resource, where) if part)
 
 

@@ -79,7 +79,14 @@ class Teller(Protocol):
     """Tells people (``controller.restarts.events.EventTeller``)."""
 
     def tell(
-        self, about: ObjectRef, *, reason: str, message: str, warning: bool = False, subject: str = ""
+        self,
+        about: ObjectRef,
+        *,
+        reason: str,
+        message: str,
+        warning: bool = False,
+        subject: str = "",
+        may_repeat: bool = False,
     ) -> None: ...
 
 

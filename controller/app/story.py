@@ -136,6 +136,7 @@ def tell_refusal(cause: Cause, decision: Decision, *, outside: Outside) -> None:
         message=f"gang {cause.gang} is not restarted after {cause.message}: {decision.detail}",
         warning=True,
         subject=str(cause.gang),
+        may_repeat=True,
     )
 
 

@@ -81,6 +81,7 @@ class Stragglers:
             message=f"on {member.node}: {report}",
             warning=not report.ended,
             subject=report.measure.value,
+            may_repeat=True,
         )
 
     def _show(self, gang: GangKey) -> None:

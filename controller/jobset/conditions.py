@@ -19,17 +19,18 @@ STARTUP_IN_PROGRESS: Final = "StartupPolicyInProgress"
 STARTUP_COMPLETED: Final = "StartupPolicyCompleted"
 IN_PLACE: Final = "kubemend.io/InPlaceRestart"
 VALID: Final = "kubemend.io/Valid"
+CLAIMS: Final = "kubemend.io/ClaimsAsAsked"
 
 FIRST_FAILED_JOB: Final = "(first failed job: {})"
 
 OURS: Final = frozenset(
-    {COMPLETED, FAILED, SUSPENDED, RESTARTING, STARTUP_IN_PROGRESS, STARTUP_COMPLETED, IN_PLACE, VALID}
+    {COMPLETED, FAILED, SUSPENDED, RESTARTING, STARTUP_IN_PROGRESS, STARTUP_COMPLETED, IN_PLACE, VALID, CLAIMS}
 )
 """The types that this controller sets. All others are somebody else's, and stay as they are."""
 
 _ONE_OF: Final = (STARTUP_IN_PROGRESS, STARTUP_COMPLETED)
 """While one of them is True the other one is not."""
-_ALWAYS_SAID: Final = frozenset({IN_PLACE, VALID})
+_ALWAYS_SAID: Final = frozenset({IN_PLACE, VALID, CLAIMS})
 """A False one says something though it never was True. All others are not added while they are False."""
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from controller.jobset import (
     buckets,
     building,
+    claims,
     conditions,
     counting,
     failure,
@@ -47,6 +48,7 @@ def decide(world: World) -> Plan:
         validity.refuse(problems, draft=draft)
         return _invalid(world, draft)
     validity.accept(draft)
+    claims.say(world, draft=draft)
     return _unfinished(world, draft)
 
 

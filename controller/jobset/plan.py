@@ -1,14 +1,34 @@
 """What one look at a JobSet decides on: writes in their order, one status, events. Pure values."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from controller.jobset.model import ChildJob, JobSet, Json, Refusal, RoundView, Status
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """What is compared of a PVC's spec (``controller.jobset.claims``); None: it does not say.
+
+    ``selector`` and ``source`` are digests: small whatever somebody wrote there, for anybody's may have JobSet's label.
+    """
+
+    access: frozenset[str] = frozenset()
+    storage_class: str | None = None
+    mode: str = "Filesystem"
+    volume: str | None = None
+    storage: Fraction | None = None
+    selector: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All that a decision looks at. ``now`` is Unix seconds; ``claims`` are the names of PVCs that are there already.
+
+    ``claim_specs``: what they are, as far as is known.
 
     ``jobs`` are those that the JobSet owns (by UID), of any attempt. ``rounds`` are its gang's Restart objects by
     attempt, oldest first. ``refusal``: the newest fault whose round was refused for good since the last restart.
@@ -19,6 +39,7 @@ class World:
     now: float
     has_service: bool = False
     claims: frozenset[str] = frozenset()
+    claim_specs: Mapping[str, ClaimSpec] = field(default_factory=dict)
     rounds: tuple[RoundView, ...] = ()
     refusal: Refusal | None = None
 

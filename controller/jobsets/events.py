@@ -32,7 +32,10 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One Event. ``at`` is Unix time; ``subject`` tells apart what happens again, such as by the status's version."""
+    """One Event. ``at`` is Unix time. ``subject`` tells apart what is told once, such as by the status's version.
+
+    Without one it may happen again: then it is counted.
+    """
 
     about: About
     event: Event
@@ -60,7 +63,7 @@ class Events:
         """Take a story in. Does not block."""
         story = Story(about, event, self._clock(), subject)
         path = paths.collection("events", namespace=about.namespace, group=GROUP)
-        self._teller.tell(path, body(story, instance=self._instance), at=story.at)
+        self._teller.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
 
     async def run(self) -> None:
         """Tell for ever, each story for as long as it is news."""

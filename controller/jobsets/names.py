@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from common.kube import mirror
 from controller.jobset import naming
+from controller.jobset.plan import ClaimSpec
 
 _FOUND_SECONDS: Final = 300.0
 
@@ -38,6 +39,7 @@ class Names:
         self._gone = gone
         self._names: dict[tuple[str, str], str] = {}  # with the object's UID
         self._found: dict[tuple[str, str], float] = {}  # until when (loop time)
+        self._specs: dict[tuple[str, str], ClaimSpec] = {}
         watch.subscribe(self._take)
 
     def has(self, namespace: str, name: str) -> bool:
@@ -47,15 +49,24 @@ class Names:
             return True
         return self._found.get(key, float("-inf")) > asyncio.get_running_loop().time()
 
-    def found(self, namespace: str, name: str) -> None:
+    def spec(self, namespace: str, name: str) -> ClaimSpec | None:
+        """Return what a claim of that name is, as far as is known."""
+        return self._specs.get((namespace, name)) if self.has(namespace, name) else None
+
+    def found(self, namespace: str, name: str, *, spec: ClaimSpec | None = None) -> None:
         """Believe for a while that it is there: somebody may have made it without the label."""
-        self._found[namespace, name] = asyncio.get_running_loop().time() + _FOUND_SECONDS
+        key = (namespace, name)
+        self._found[key] = asyncio.get_running_loop().time() + _FOUND_SECONDS
+        if spec is not None:
+            self._specs[key] = spec
 
     def _take(self, change: mirror.Change[Named]) -> None:
         key = (change.value.namespace, change.value.name)
         if change.kind is not mirror.ChangeKind.GONE:
             self._names[key] = change.uid
+            self._specs.pop(key, None)  # it may be another one by now
         elif self._names.get(key) == change.uid:
             del self._names[key]
             self._found.pop(key, None)
+            self._specs.pop(key, None)
             self._gone(change.value.namespace, change.value.jobset)

@@ -68,6 +68,8 @@ class Reconciler:
             return None
         if jobset is None or jobset.deleting:
             return None
+        if jobset.spec.claim_policies:
+            await self._views.learn_claims(jobset)
         from controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
 
         began = time.perf_counter()
@@ -86,6 +88,7 @@ class Reconciler:
             now=self._clock(),
             has_service=self._views.has_service(namespace, jobset.spec.network.subdomain),
             claims=self._views.claims(jobset),
+            claim_specs=self._views.claim_specs(jobset),
             rounds=self._rounds.rounds(jobset),
             refusal=self._rounds.refusal(jobset),
         )

@@ -13,8 +13,9 @@ import structlog
 from common import aio, joint_part
 from common.kube import client, errors, mirror, paths, shares
 from common.parts import PartState, PartStatus
-from controller.jobset import naming, reading
+from controller.jobset import claims, naming, reading
 from controller.jobset.model import ChildJob, JobSet
+from controller.jobset.plan import ClaimSpec
 from controller.jobsets import names, seen
 from controller.jobsets.names import Names
 from controller.jobsets.newest import Newest
@@ -137,17 +138,39 @@ class Views:
 
     def claims(self, jobset: JobSet) -> frozenset[str]:
         """Return which of the claims of a JobSet there are, as far as is known."""
-        templates = (each for policy in jobset.spec.claim_policies for each in policy.templates)
-        names = (naming.claim_name(jobset.name, str((each.get("metadata") or {}).get("name"))) for each in templates)
-        return frozenset(name for name in names if self._claims.has(jobset.namespace, name))
+        return frozenset(name for name in claims.names(jobset) if self._claims.has(jobset.namespace, name))
+
+    def claim_specs(self, jobset: JobSet) -> dict[str, ClaimSpec]:
+        """Return what the claims of a JobSet are that there are, as far as is known."""
+        specs = {name: self._claims.spec(jobset.namespace, name) for name in claims.names(jobset)}
+        return {name: spec for name, spec in specs.items() if spec is not None}
+
+    async def learn_claims(self, jobset: JobSet) -> None:
+        """Learn what the claims of a JobSet are that there are: one by one, for their watch tells names alone.
+
+        Raises KubeError.
+        """
+        for name in self.claims(jobset) - self.claim_specs(jobset).keys():
+            for found in await self.claims_named(jobset.namespace, name):
+                self.found_claim(jobset.namespace, found)
+
+    async def claims_named(self, namespace: str, name: str) -> list[Any]:
+        """Return the claim of this name, if there is one. By a list: no more than that right is needed."""
+        path = paths.collection("persistentvolumeclaims", namespace=namespace)
+        return (await self._api.list(path, params={"fieldSelector": f"metadata.name={name}"})).items
 
     def found_service(self, namespace: str, name: str) -> None:
         """Take in that there is a Service of that name."""
         self._services.found(namespace, name)
 
-    def found_claim(self, namespace: str, name: str) -> None:
-        """Take in that there is a claim of that name."""
-        self._claims.found(namespace, name)
+    def found_claim(self, namespace: str, obj: Mapping[str, Any]) -> None:
+        """Take in a claim that there is."""
+        self._claims.found(namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
+
+    def met_claim(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
+        """Take in a claim that was in the way of one that a JobSet asks for; it is looked at again with that."""
+        self.found_claim(jobset.namespace, obj)
+        self._changed(jobset.uid)
 
     def wrote_jobset(self, obj: Mapping[str, Any]) -> None:
         """Take in a JobSet as a write of ours, or a look at it, has left it."""

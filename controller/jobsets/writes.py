@@ -112,8 +112,7 @@ class Writer:
                     await self._create(paths.collection("services", namespace=namespace), write.body)
                     self._views.found_service(namespace, write.name)
                 case plan.CreateClaim():
-                    await self._create(paths.collection("persistentvolumeclaims", namespace=namespace), write.body)
-                    self._views.found_claim(namespace, write.name)
+                    await self._create_claim(jobset, write)
                 case plan.RequestRestart():
                     await self._create(_restarts_path(namespace), write.body)
                 case plan.DeleteJobSet():
@@ -123,6 +122,17 @@ class Writer:
         """Create what need only be there."""
         with contextlib.suppress(errors.AlreadyExistsError):
             await self._api.create(path, dict(body))
+
+    async def _create_claim(self, jobset: JobSet, write: plan.CreateClaim) -> None:
+        """Create a claim. One that is there is used as upstream uses it, but it is looked at."""
+        path = paths.collection("persistentvolumeclaims", namespace=jobset.namespace)
+        try:
+            made = await self._api.create(path, dict(write.body))
+        except errors.AlreadyExistsError:
+            for found in await self._views.claims_named(jobset.namespace, write.name):
+                self._views.met_claim(jobset, found)
+        else:
+            self._views.found_claim(jobset.namespace, made)
 
     async def _create_job(self, jobset: JobSet, write: plan.CreateJob) -> None:
         path = _job_path(jobset.namespace, "")
@@ -203,16 +213,13 @@ def _restarts_path(namespace: str) -> str:
 
 
 def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:
-    first = min(alike, key=lambda each: _name(each.write))
+    """Return the event in upstream's words: the API server's own, and of a Job which one (``createJobs``)."""
+    first = min(alike, key=lambda each: _job(each.write))
+    job = _job(first.write)
+    which = f'job "{job}" creation failed with error: ' if job else ""
     others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
-    return plan.Event(plan.EventType.WARNING, reason, f"{_name(first.write)}{others}: {first.error}")
+    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.said}{others}")
 
 
-def _name(write: plan.Write) -> str:
-    match write:
-        case plan.CreateJob():
-            return f'job "{write.name}" creation failed with error'
-        case plan.CreateService() | plan.CreateClaim():
-            return f"cannot create {write.name}"
-        case _:
-            return "cannot write"
+def _job(write: plan.Write) -> str:
+    return write.name if isinstance(write, plan.CreateJob) else ""

@@ -58,11 +58,20 @@ class EventTeller:
         self._clock = clock
         self._teller = telling.Teller(api=api, report=report, clock=clock, backoff=backoff)
 
-    def tell(self, about: ObjectRef, *, reason: str, message: str, warning: bool = False, subject: str = "") -> None:
-        """Take a story in. Does not block."""
+    def tell(
+        self,
+        about: ObjectRef,
+        *,
+        reason: str,
+        message: str,
+        warning: bool = False,
+        subject: str = "",
+        may_repeat: bool = False,
+    ) -> None:
+        """Take a story in. Does not block. ``may_repeat``: told again it has happened again, and is counted."""
         story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
         path = paths.collection("events", namespace=about.namespace)
-        self._teller.tell(path, event(story), at=story.at)
+        self._teller.tell(path, event(story), at=story.at, may_repeat=may_repeat)
 
     async def run(self) -> None:
         """Tell for ever."""

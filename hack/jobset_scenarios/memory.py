@@ -7,7 +7,7 @@ from typing import Any, Final
 from common.gangs import GangKey
 from common.kube import client, errors
 from controller.app.jobsets import RoundBook
-from controller.jobset import decide, in_place, model, plan, reading, writing
+from controller.jobset import claims, decide, in_place, model, plan, reading, writing
 from controller.jobset.model import JobSet, Refusal
 from controller.jobset.plan import Plan, World
 from controller.jobsets import events, seen
@@ -97,14 +97,15 @@ class MemoryStage:
         namespace = jobset.namespace
         jobs = await self._list("jobs", namespace)
         services = await self._list("services", namespace)
-        claims = await self._list("persistentvolumeclaims", namespace)
+        there = await self._list("persistentvolumeclaims", namespace)
         key = GangKey(namespace, model.KIND, jobset.name)
         return World(
             jobset=jobset,
             jobs=tuple(reading.job(each) for each in jobs if seen.owner(each) == jobset.uid),
             now=self._now,
             has_service=any(each["metadata"]["name"] == jobset.spec.network.subdomain for each in services),
-            claims=frozenset(each["metadata"]["name"] for each in claims),
+            claims=frozenset(each["metadata"]["name"] for each in there),
+            claim_specs={each["metadata"]["name"]: claims.read(each["spec"]) for each in there},
             rounds=(await self._book(namespace)).rounds(jobset),
             refusal=self._refusals.get(key),
         )

@@ -3,7 +3,8 @@
 The admission policy of ours (``daemonset/jobset/policy.yaml``) refuses the same JobSets before they are there. It may
 not be installed, or a JobSet may be older; so the controller asks again, and an invalid JobSet fails with the reason.
 Rules about changes are the policy's alone, since only it knows the old object; that a claim in the way has another spec
-is the writer's, who sees it. ``managedBy`` needs no rule of its own: another value is another controller's JobSet.
+is the writer's, who sees it. ``managedBy`` needs no rule here: another value is another controller's JobSet;
+the definition (``daemonset/jobset/crd.yaml``) asks for upstream's form of it.
 """
 
 from controller.jobset.model import JobSet

@@ -102,6 +102,26 @@ def retells(by: str, change: Json) -> Call:
     return call
 
 
+def counts(of: str) -> Call:
+    """Return a change of how often an Event has happened that this component told, by events.k8s.io."""
+
+    async def call(api: client.KubeClient, scene: Scene) -> None:
+        about = {"kind": "JobSet", "namespace": scene.namespace, "name": "js", "uid": "1"}
+        body = {
+            "metadata": {"generateName": "told-"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning",
+            "reason": "JobCreationFailed", "action": "Reconciling", "note": "no room",
+            "regarding": {"apiVersion": "jobset.x-k8s.io/v1alpha2", **about},
+            "reportingController": of, "reportingInstance": "one",
+        }  # fmt: skip
+        told = await scene.administrator.create(scene.of("events", "events.k8s.io"), body)
+        change = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
+        path = f"{scene.of('events', 'events.k8s.io')}/{told['metadata']['name']}"
+        await api.patch(path, {}, content_type=client.Patch.MERGE)
+        await api.patch(path, change, content_type=client.Patch.MERGE)
+
+    return call
+
+
 def makes(resource: str, body: Json, *, group: str = "", version: str = "v1", where: str = "") -> Call:
     """Return the creation of an object."""
     return lambda api, scene: api.create(scene.of(resource, group, version, where), body)
@@ -119,9 +139,10 @@ def owned(name: str = "js", *, kind: str = "JobSet", api_version: str = "jobset.
     }
 
 
-def job(name: str, **metadata: Any) -> Json:
-    """Return a suspended Job."""
-    pod = {"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "busybox:1"}]}
+def job(name: str, *, pod: Json | None = None, container: Json | None = None, **metadata: Any) -> Json:
+    """Return a suspended Job; ``pod`` is what its pods' spec has beside the rest, ``container`` the same of theirs."""
+    containers = [{"name": "trainer", "image": "busybox:1", **(container or {})}]
+    pod = {"restartPolicy": "Never", "containers": containers, **(pod or {})}
     return {"metadata": {"name": name, **metadata}, "spec": {"suspend": True, "template": {"spec": pod}}}
 
 

@@ -1,22 +1,27 @@
 """What the controller's token is good for, and what not."""
 
-from typing import Final
+from typing import Any, Final
 
 from common.kube import paths
 from controller.restarts import names
 from tests.contract.api import objects, restarts
 from tests.contract.api.admission_calls import (
     THERE,
+    Call,
     Case,
+    Json,
+    counts,
     deleted,
     job,
     makes,
     owned,
     patched,
     removes,
+    retells,
     says,
     status,
     tainted,
+    tells,
 )
 
 CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -36,6 +41,14 @@ ONLY_ITS_TAINT: Final = (
 )
 OF_A_JOBSET: Final = "denied request: the controller touches only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
+
+REACHES: Final = "reach into their node"
+
+
+def reaching(name: str, *, where: str = "", container: Json | None = None, **pod: Any) -> Call:
+    """Return the creation of a Job of a JobSet whose pods have this of their node."""
+    return makes("jobs", job(name, pod=pod, container=container, **owned()), group="batch", where=where)
+
 
 CASES = (
     Case("marks a pod", "controller", status("asked", says("DisruptionTarget"))),
@@ -62,6 +75,7 @@ CASES = (
          patched("waiting", {"spec": {"nodeSelector": {"rack": "1"}, "schedulingGates": [
              {"name": "kubemend.io/exclusive-placement", "$patch": "delete"}]}})),
     Case("taints a node whose device failed", "controller", tainted(THERE, TAINT)),
+    Case("counts in an Event of its own", "controller", counts("jobset")),
     Case("a pod is ready", "controller", status("asked", says("Ready")), "and no others"),
     Case("a pod's phase", "controller", status("asked", {"phase": "Failed"}), NOTHING_BUT),
     Case("a pod has succeeded", "controller",
@@ -92,6 +106,23 @@ CASES = (
     Case("a Job of a CronJob", "controller",
          makes("jobs", job("x", **owned(kind="CronJob", api_version="batch/v1")), group="batch"),
          OF_A_JOBSET.format("jobs")),
+    Case("a Job whose pods lock memory", "controller",
+         reaching("rdma", container={"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}})),
+    Case("a privileged Job where that is allowed", "controller",
+         reaching("allowed", where="reaching", container={"securityContext": {"privileged": True}})),
+    Case("suspends a privileged Job of before", "controller",
+         lambda api, scene: api.patch(f"{scene.of('jobs', 'batch')}/privileged", {"spec": {"suspend": True}})),
+    Case("a privileged Job of an invented JobSet", "controller",
+         reaching("x", container={"securityContext": {"privileged": True}}), REACHES),
+    Case("a Job in the node's processes", "controller", reaching("x", hostPID=True), REACHES),
+    Case("a Job in the node's network", "controller", reaching("x", hostNetwork=True), REACHES),
+    Case("a Job in the node's files", "controller",
+         reaching("x", volumes=[{"name": "root", "hostPath": {"path": "/"}}]), REACHES),
+    Case("a Job that administers the system", "controller",
+         reaching("x", container={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}), REACHES),
+    Case("a Job whose init container is privileged", "controller",
+         reaching("x", initContainers=[{"name": "i", "image": "a:1", "securityContext": {"privileged": True}}]),
+         REACHES),
     Case("a Job where the cluster lives", "controller",
          makes("jobs", job("x", **owned()), group="batch", where="kube-system"), "no JobSets in namespace kube-system"),
     Case("a Job beside itself", "controller",
@@ -111,6 +142,10 @@ CASES = (
     Case("another Lease", "controller",
          makes("leases", {"metadata": {"name": "x"}}, group="coordination.k8s.io", where="kubemend"),
          "of leases the controller writes kubemend/kubemend-controller alone"),
+    Case("counts in another's Event", "controller", counts("upstream"), "as kubemend and jobset, and keeps off others"),
+    Case("an Event of kubelet's", "controller", tells(component="kubelet"), "as kubemend and jobset, and keeps off"),
+    Case("what its Event is about", "controller", retells(THERE, {"type": "Warning"}),
+         "an Event that is there the controller changes only message, count and time"),
     Case("reads Secrets", "controller", lambda api, scene: api.list(scene.of("secrets", namespace="kubemend")),
          NO_RIGHT.format("list", "secrets")),
     Case("runs a pod", "controller", makes("pods", objects.pod("x")), NO_RIGHT.format("create", "pods")),

@@ -25,9 +25,13 @@ async def built(administrator: client.KubeClient) -> Scene:
     await administrator.delete(found.pod("ending"))
     for name, owner in (("of-a-jobset", owned()), ("somebodys", {})):
         await administrator.create(found.of("jobs", "batch"), job(name, **owner))
+    privileged = {"securityContext": {"privileged": True}}
+    await administrator.create(found.of("jobs", "batch"), job("privileged", container=privileged, **owned()))
     for name, manager in (("ours", model.MANAGED_BY), ("theirs", "jobset.sigs.k8s.io/jobset-controller")):
         await administrator.create(jobsets.collection(found.namespace), jobset(name, manager=manager))
     await there_is(administrator, paths.collection("namespaces"), "opted-in", labels={"kubemend.io/restart": "allowed"})
+    reaching = {"pod-security.kubernetes.io/enforce": "privileged"}
+    await there_is(administrator, paths.collection("namespaces"), "reaching", labels=reaching)
     await there_is(administrator, objects.pods("opted-in"), "owned", spec=objects.pod("")["spec"], **REPLICA_SET)
     taint = {"key": "a.b/c", "effect": "NoSchedule"}
     await there_is(administrator, paths.NODES, "node-tainted", spec={"taints": [taint]})

@@ -55,6 +55,8 @@ NEVER = (
          lambda api, _: api.patch(f"{paths.NODES}/{THERE}{TRY}", {"metadata": {"labels": {"zone": "x"}}})),
     Case("controller-jobsets", "controller",
          lambda api, scene: api.create(f"{scene.of('jobs', 'batch')}{TRY}", job("x"))),
+    Case("controller-events", "controller",
+         lambda api, scene: api.create(f"{scene.of('events')}{TRY}", event(scene, component="kubelet"))),
     Case("controller-own", "controller",
          lambda api, _: api.create(f"{paths.collection('secrets', namespace='kubemend')}{TRY}", NAMED)),
 )  # fmt: skip

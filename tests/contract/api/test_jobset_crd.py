@@ -58,6 +58,36 @@ async def test_what_the_schema_forbids_is_refused(api: client.KubeClient, namesp
     await create(api, namespace, case.allowed)
 
 
+def managed(by: str) -> dict[str, Any]:
+    """Return a JobSet of this manager."""
+    return written.changed(jobset(), lambda spec: spec.update(managedBy=by))
+
+
+@pytest.mark.parametrize(
+    ("manager", "says"),
+    [
+        ("", "should match"),
+        ("kubemend.io", "should match"),
+        ("/jobset-controller", "should match"),
+        ("kubemend.io/", "should match"),
+        ("Kubemend.io/jobset-controller", "should match"),
+        ("kubemend.io/jobset controller", "should match"),
+        (f"a.io/{'x' * 59}", "Too long"),
+    ],
+)
+async def test_a_manager_is_a_path_with_a_domain_as_upstreams_webhook_has_it(
+    api: client.KubeClient, namespace: str, manager: str, says: str
+) -> None:
+    with pytest.raises(errors.InvalidError, match=says):
+        await api.create(jobsets.collection(namespace), managed(manager))
+
+
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "a/b", f"a.io/{'x' * 58}", "a.io/B_c/d~e"])
+async def test_any_path_with_a_domain_can_be_a_manager(api: client.KubeClient, namespace: str, manager: str) -> None:
+    made = await api.create(jobsets.collection(namespace), managed(manager))
+    assert made["spec"]["managedBy"] == manager
+
+
 @pytest.mark.usefixtures("rules_in_cel")
 @pytest.mark.parametrize("case", refused.BY_DEFINITION, ids=lambda case: case.name)
 async def test_what_a_rule_of_the_definition_forbids_is_refused(

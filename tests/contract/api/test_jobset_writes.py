@@ -1,5 +1,6 @@
 """What is written for JobSets beside their Jobs: an API server takes it as it is meant."""
 
+import functools
 import time
 from collections.abc import AsyncIterator
 
@@ -69,6 +70,25 @@ async def test_the_longest_event_is_taken(bench: Bench) -> None:
     story = Story(About(bench.namespace, "train", "uid-1"), told, at=time.time())
     made = await bench.api.create(bench.all_events, events.body(story, instance="one"))
     assert (len(made["reason"]), len(made["note"].encode())) == (events.MAX_REASON, events.MAX_NOTE - 1)
+
+
+async def test_what_fails_again_is_counted_in_its_event(bench: Bench) -> None:
+    moment = [time.time()]
+    about, failed = About(bench.namespace, "train", "uid-1"), Event(EventType.WARNING, "JobCreationFailed", "no room")
+
+    async def counted(times: int) -> bool:
+        (found,) = (await bench.api.list(bench.all_events)).items or [{}]
+        return bool((found.get("series") or {}).get("count", 1 if found else 0) == times)
+
+    for times, leader in ((2, "one"), (3, "two")):  # the second one does not know how often it was told
+        told = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
+        async with rig.background(told.run):
+            if leader == "one":
+                told.tell(about, failed)
+                await eventually.true(functools.partial(counted, 1))
+            moment[0] += 61.0
+            told.tell(about, failed)
+            await eventually.true(functools.partial(counted, times))
 
 
 async def test_a_status_that_is_late_is_a_conflict_and_is_decided_anew(bench: Bench, leader: Leader) -> None:

@@ -69,6 +69,15 @@ def jobset(
     }
 
 
+def with_claim() -> Json:
+    """A JobSet that has one of all that is made before its Jobs."""
+    storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    templates = [{"metadata": {"name": "data"}, "spec": storage}]
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pod = {"containers": [{"name": "main", "image": "train:1", "volumeMounts": mounts}]}
+    return jobset("train", replicated(pod=pod), volumeClaimPolicies=[{"templates": templates}])
+
+
 class Client(client.KubeClient):
     """A client that counts what it is asked to write, and whose watches of some paths can be held back."""
 

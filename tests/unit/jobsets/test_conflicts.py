@@ -12,15 +12,6 @@ from tests.unit.jobsets import rig
 from tests.unit.jobsets.rig import Bench, Leader
 
 
-def with_claim() -> Json:
-    """A JobSet that has one of all that is made before its Jobs."""
-    storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    templates = [{"metadata": {"name": "data"}, "spec": storage}]
-    mounts = [{"name": "data", "mountPath": "/data"}]
-    pod = {"containers": [{"name": "main", "image": "train:1", "volumeMounts": mounts}]}
-    return rig.jobset("train", rig.replicated(pod=pod), volumeClaimPolicies=[{"templates": templates}])
-
-
 @pytest.mark.parametrize("resource", ["services", "persistentvolumeclaims"])
 async def test_what_a_quota_was_too_busy_for_is_made_before_its_jobs(
     bench: Bench, leader: Leader, resource: str
@@ -28,10 +19,24 @@ async def test_what_a_quota_was_too_busy_for_is_made_before_its_jobs(
     busy = {"status": 409, "method": "POST", "path": f"/{resource}"}
     bench.server.handler.faults.fail_next(2, **busy)  # type: ignore[attr-defined]
     async with leader.leading():
-        await bench.create(with_claim())
+        await bench.create(rig.with_claim())
         await bench.until_jobs(2)
         assert leader.api.calls[f"create {resource}"] == 2 + 1
         assert len((await bench.api.list(f"/api/v1/namespaces/default/{resource}")).items) == 1
+
+
+@pytest.mark.parametrize("labels", [{}, {naming.JOBSET_NAME: "train"}], ids=["met by a write", "known by its label"])
+async def test_a_claim_with_another_spec_is_used_and_told(bench: Bench, leader: Leader, labels: Json) -> None:
+    storage = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    await bench.api.create(claims, {"metadata": {"name": "data-train", "labels": labels}, "spec": storage})
+    async with leader.leading():
+        await bench.create(rig.with_claim())
+        await bench.until_jobs(2)
+        await bench.until_condition("kubemend.io/ClaimsAsAsked", reason="ClaimHasAnotherSpec", status="False")
+        await bench.until_event("ClaimHasAnotherSpec")
+        (there,) = (await bench.api.list(claims)).items
+        assert there["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 async def test_a_job_that_a_quota_was_too_busy_for_is_told_of_and_made(bench: Bench, leader: Leader) -> None:

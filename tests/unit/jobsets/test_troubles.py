@@ -114,13 +114,32 @@ async def test_a_job_of_somebody_else_that_has_the_name_is_told_and_left_alone(b
         await eventually.true(lambda: owned(bench, "train-w-1"))
 
 
-async def test_many_jobs_that_are_refused_for_one_reason_are_one_event(bench: Bench, leader: Leader) -> None:
-    bench.server.handler.faults.fail_next(8, status=403, method="POST", path="/batch/v1/")  # type: ignore[attr-defined]
+async def test_many_jobs_that_are_refused_for_one_reason_are_one_event_in_upstreams_words(
+    bench: Bench, leader: Leader
+) -> None:
+    said = "jobs.batch is forbidden: exceeded quota: few, requested: count/jobs.batch=1"
+    refused = {"status": 403, "method": "POST", "path": "/batch/v1/", "message": said}
+    bench.server.handler.faults.fail_next(8, **refused)  # type: ignore[attr-defined]
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated("w", 8)))
         await bench.until_jobs(8)
         (note,) = [note for reason, note in await bench.events() if reason == "JobCreationFailed"]
-        assert note.startswith('job "train-w-0" creation failed with error (and 7 more): ')
+        assert note == f'job "train-w-0" creation failed with error: {said} (and 7 more)'
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [("services", "HeadlessServiceCreationFailed"), ("persistentvolumeclaims", "PVCCreationFailed")],
+)
+async def test_what_jobs_need_and_is_refused_is_told_in_the_servers_words_alone(
+    bench: Bench, leader: Leader, resource: str, reason: str
+) -> None:
+    refused = {"status": 403, "method": "POST", "path": f"/{resource}", "message": "exceeded quota: few"}
+    bench.server.handler.faults.fail_next(1, **refused)  # type: ignore[attr-defined]
+    async with leader.leading():
+        await bench.create(rig.with_claim())
+        await bench.until_event(reason)
+        assert (reason, "exceeded quota: few") in await bench.events()
 
 
 async def test_rounds_need_not_wait_for_what_only_new_jobs_need(bench: Bench, leader: Leader) -> None:

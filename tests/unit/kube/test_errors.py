@@ -51,19 +51,53 @@ def test_a_conflict_says_that_something_is_there_only_in_so_many_words(
     assert type(_error(status, json.dumps({"reason": reason}))) is kind
 
 
-def test_forbidden_names_the_rule_that_is_missing() -> None:
-    text = str(_error(403, json.dumps({"message": "pods is forbidden", "reason": "Forbidden"})))
-    assert text == (
-        "cannot patch pods/status ml/a at https://api: pods is forbidden: "
+def _forbidden(said: str) -> errors.KubeError:
+    return _error(403, json.dumps({"message": said, "reason": "Forbidden"}))
+
+
+def test_what_rbac_forbids_names_the_rule_that_is_missing() -> None:
+    said = 'pods "a" is forbidden: User "system:serviceaccount:x:y" cannot patch resource "pods/status" in API group ""'
+    assert str(_forbidden(said)) == (
+        f"cannot patch pods/status ml/a at https://api: {said}: "
         'allow verb "patch" on resource "pods/status" in the role of this service account'
     )
 
 
-def test_a_policy_that_refuses_is_no_missing_rule() -> None:
-    said = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'kubemend-agent-status' denied request: not this node"
-    text = str(_error(403, json.dumps({"message": said, "reason": "Forbidden"})))
-    assert "allow verb" not in text
-    assert text.endswith(": the policy that it names refuses this; its binding says where it applies")
+@pytest.mark.parametrize(
+    ("said", "mend"),
+    [
+        (
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'kubemend-agent-status' denied request: not this node",
+            "the policy that it names refuses this; its binding says where it applies",
+        ),
+        (
+            'pods "a" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2',
+            "raise the namespace's ResourceQuota, or free some of what it counts",
+        ),
+        (
+            'pods "a" is forbidden: unable to create new content in namespace ml because it is being terminated',
+            "the namespace is being deleted; nothing new is taken there",
+        ),
+        (
+            'pods "a" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+            "an admission plugin or webhook refuses this, RBAC does not",
+        ),
+        ("", "an admission plugin or webhook refuses this, RBAC does not"),
+    ],
+)
+def test_what_admission_refuses_is_no_missing_rule(said: str, mend: str) -> None:
+    assert _forbidden(said).mend == mend
+
+
+def test_what_the_server_said_is_there_in_its_own_words() -> None:
+    assert _forbidden("not you").said == "not you"
+    assert errors.ApiUnavailableError("no answer").said == "no answer"
+
+
+def test_a_namespace_is_not_taken_for_an_object() -> None:
+    target = paths.describe("POST", "/apis/batch/v1/namespaces/ml/jobs")
+    error = errors.from_response(target, server="https://api", status=422, body="")
+    assert error.what.startswith("cannot create jobs.batch in namespace ml at https://api: ")
 
 
 @pytest.mark.parametrize("body", ["", "<html>\nbad gateway", "[]", "null", '{"message": null}', "\x00"])

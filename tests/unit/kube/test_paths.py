@@ -9,7 +9,7 @@ from common.kube import paths
         ("GET", "/api/v1/pods", "list pods"),
         ("GET", "/api/v1/namespaces/ml/pods/a", "get pods ml/a"),
         ("PATCH", "/api/v1/namespaces/ml/pods/a/status", "patch pods/status ml/a"),
-        ("POST", "/apis/batch/v1/namespaces/ml/jobs", "create jobs.batch ml"),
+        ("POST", "/apis/batch/v1/namespaces/ml/jobs", "create jobs.batch in namespace ml"),
         ("DELETE", "/api/v1/nodes/n1", "delete nodes n1"),
         ("GET", "/api/v1/namespaces", "list namespaces"),
         ("GET", "/api/v1/namespaces/ml", "get namespaces ml"),

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from common import aio
-from common.kube import client, paths, telling
+from common.kube import client, paths, telling, timestamps
 from common.parts import PartState, PartStatus
 from hack.devnode.api import standin
 from tests import eventually
@@ -25,19 +25,39 @@ class Bench:
         self.api = api
         self.now = 1000.0
         self.reports: list[PartStatus] = []
+        self.waiting = waiting
+        self.renew()
+
+    def renew(self) -> None:
+        """Another leader takes over."""
         self.teller = telling.Teller(
-            api=api,
+            api=self.api,
             report=self.reports.append,
             clock=lambda: self.now,
             backoff=aio.Backoff(first=0.01, limit=0.05),
             keep=60.0,
-            waiting=waiting,
+            waiting=self.waiting,
         )
 
-    def tell(self, name: str, *, path: str = EVENTS) -> None:
+    def tell(self, name: str, *, path: str = EVENTS, may_repeat: bool = False) -> None:
         about = {"kind": "Pod", "namespace": "default", "name": "a"}
-        body = {"metadata": {"name": name}, "reason": "Told", "message": name, "involvedObject": about}
-        self.teller.tell(path, body, at=self.now)
+        body = {"apiVersion": "v1", "metadata": {"name": name}, "reason": "Told", "message": name, "count": 1}
+        last = {"lastTimestamp": timestamps.rfc3339(self.now)}
+        self.teller.tell(path, {**body, **last, "involvedObject": about}, at=self.now, may_repeat=may_repeat)
+
+    async def has_told(self, name: str) -> bool:
+        return name in await self.told()
+
+    async def count(self, name: str) -> int:
+        """Return how often an Event says that it has happened."""
+        found = {each["message"]: each["count"] for each in (await self.api.list(EVENTS)).items}
+        return int(found.get(name, 0))
+
+    async def until_count(self, name: str, count: int) -> None:
+        async def counted() -> bool:
+            return await self.count(name) == count
+
+        await eventually.true(counted)
 
     async def told(self) -> list[str]:
         found = (await self.api.list(EVENTS)).items
@@ -102,3 +122,54 @@ async def test_the_oldest_make_room(tmp_path: Path) -> None:
             bench.tell(name)
         async with started(bench.teller):
             await bench.until_told("b", "c")
+
+
+async def test_what_happens_again_is_counted_in_one_event(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench, started(bench.teller):
+        bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 1)
+        bench.now += 61.0
+        bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 2)
+        assert await bench.told() == ["a"]
+
+
+async def test_what_happens_often_is_written_seldom_and_counted_in_full(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench, started(bench.teller):
+        for _ in range(3):  # before the first could be written
+            bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 3)
+        for _ in range(5):
+            bench.tell("a", may_repeat=True)
+        bench.tell("b")
+        await eventually.true(lambda: bench.has_told("b"))
+        assert await bench.count("a") == 3, "a minute has not gone by"
+        bench.now += 61.0
+        bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 3 + 5 + 1)
+
+
+async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        async with started(bench.teller):
+            bench.tell("a", may_repeat=True)
+            await bench.until_count("a", 1)
+        bench.renew()
+        async with started(bench.teller):
+            bench.tell("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
+            bench.tell("b")
+            await eventually.true(lambda: bench.has_told("b"))
+            assert await bench.count("a") == 1
+            bench.now += 61.0
+            bench.tell("a", may_repeat=True)
+            await bench.until_count("a", 2)
+
+
+async def test_an_event_whose_hour_is_over_is_told_anew(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench, started(bench.teller):
+        bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 1)
+        await bench.api.delete(f"{EVENTS}/a")
+        bench.now += 61.0
+        bench.tell("a", may_repeat=True)
+        await bench.until_count("a", 1)

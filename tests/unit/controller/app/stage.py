@@ -193,7 +193,16 @@ class Told:
 
     reasons: list[str] = field(default_factory=list)
 
-    def tell(self, about: ObjectRef, *, reason: str, message: str, warning: bool = False, subject: str = "") -> None:
+    def tell(
+        self,
+        about: ObjectRef,
+        *,
+        reason: str,
+        message: str,
+        warning: bool = False,
+        subject: str = "",
+        may_repeat: bool = False,
+    ) -> None:
         self.reasons.append(reason)
 
 
