@@ -151,11 +151,9 @@ class Writer:
 
     async def _converge(self, entry: _Unsaid) -> None:
         """Write until the API server knows all that was said about one object, or never will."""
-        try:
-            with contained.within(contained.Part.RESTART, entry.id):
-                await self._write_all(entry)
-        finally:
-            self._forget(entry)
+        with contained.within(contained.Part.RESTART, entry.id):
+            await self._write_all(entry)
+        self._forget(entry)  # not when it is cancelled: ``run`` hands on what is unsaid then
 
     async def _write_all(self, entry: _Unsaid) -> None:
         backoff = self._backoff()
