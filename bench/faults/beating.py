@@ -103,12 +103,11 @@ class Beating:
     async def begins(self) -> None:
         """Wait until it runs. Raises TimeoutError."""
 
-        async def look() -> bool | None:
-            return (self._volume / _STARTED).exists() or None
+        async def look() -> ContainerId | None:
+            running = await self.containers()  # which a program may be ahead of
+            return running[0].id if running and (self._volume / _STARTED).exists() else None
 
-        await looking.until(look, what=f"{self.name} that runs")
-        (running,) = await self.containers()
-        self.first = running.id
+        self.first = await looking.until(look, what=f"{self.name} that runs")
 
     async def ends(self) -> None:
         """Delete it, and wait until nothing of it runs. Raises TimeoutError."""
