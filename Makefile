@@ -32,7 +32,7 @@ demo: devnode  ## a GPU fault restarts the container that holds the GPU, and ano
 	python -m hack.demo
 
 test: lint devnode  ## everything that CI runs
-	python -m pytest -n 4 --dist loadscope
+	python -m pytest -n 3 --dist loadscope
 
 test-real: lint devnode kubernetes  ## the same beside real Kubernetes, wherever a test can have it
 	python -m pytest -n 3 --dist loadscope

@@ -43,6 +43,13 @@ def mark(group: int, root: Path) -> None:
         raise _error(str(root))
 
 
+def mark_file(group: int, file: Path) -> None:
+    """Ask for every execution of one file. Raises OSError."""
+    path = os.fsencode(file)
+    if _libc.fanotify_mark(group, _MARK_ADD, ctypes.c_uint64(_OPEN_EXEC_PERM), ctypes.c_int(_AT_FDCWD), path) < 0:
+        raise _error(str(file))
+
+
 def flush(group: int) -> None:
     """Take all marks of a group away. Waits some 10 ms for the kernel."""
     _libc.fanotify_mark(group, _MARK_FLUSH | _MARK_FILESYSTEM, ctypes.c_uint64(0), ctypes.c_int(_AT_FDCWD), None)

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import structlog
 
+from agent.actuator.oci_runtimes import Executions
 from agent.model.workloads import ContainerId
 from common import kernel_files
 
@@ -24,7 +25,8 @@ _ROOT = re.compile(rb"/[0-9a-f]{64}/rootfs [^\n]* - (?P<kind>\S+) ")  # as conta
 class Roots:
     """Looks at the mounts that the container runtime sees, in one thread for all containers that are awaited.
 
-    The thread is there only while one is: each change of the node's mounts is read once, however many wait.
+    The thread is there only while one is: each change of the node's mounts is read once, however many wait. So are the
+    kernel's questions before an OCI runtime is executed (``oci_runtimes``): it goes on when the mounts have been read.
     """
 
     def __init__(self, runtime: Path) -> None:
@@ -40,7 +42,8 @@ class Roots:
             self._awaited[container_id] = then
             if self._wake is None:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                threading.Thread(target=self._work, args=(self._wake,), name="container roots", daemon=True).start()
+                given = (self._wake, self._executions())
+                threading.Thread(target=self._work, args=given, name="container roots", daemon=True).start()
             else:
                 os.eventfd_write(self._wake, 1)
 
@@ -61,17 +64,38 @@ class Roots:
     def _mountinfo(self) -> bytes:
         return kernel_files.read_bytes(self.runtime / "mountinfo", limit=_LIMIT) or b""
 
-    def _work(self, wake: int) -> None:
+    def _executions(self) -> Executions | None:
+        try:
+            return Executions(self.runtime)
+        except OSError as error:
+            log.warning("hold.not_asked", runtime=str(self.runtime), error=str(error))
+            return None
+
+    def _work(self, wake: int, executions: Executions | None) -> None:
         try:
             with (self.runtime / "mountinfo").open("rb", buffering=0) as mounts:
                 poll = select.poll()
                 poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
                 poll.register(wake, select.POLLIN)
-                while self._look(mounts, wake):
+                if executions is not None:
+                    poll.register(executions.group, select.POLLIN)
+                while self._look_first(mounts, wake, executions):
                     poll.poll(_LOOK_AGAIN_MS)
         except OSError as error:
             log.warning("hold.no_mounts", runtime=str(self.runtime), error=str(error))
             self._end(wake)
+        finally:
+            if executions is not None:
+                executions.close()
+
+    def _look_first(self, mounts: BinaryIO, wake: int, executions: Executions | None) -> bool:
+        """Look, and then let go on what asked before that; see ``_look``."""
+        asked = executions.asked() if executions is not None else []
+        try:
+            return self._look(mounts, wake)
+        finally:
+            if executions is not None:
+                executions.allow(asked)
 
     def _look(self, mounts: BinaryIO, wake: int) -> bool:
         """Call those whose root is there; False when nobody waits any more, and this thread has ended."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -120,6 +122,28 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     assert await standby.hold.engaged()
     assert await bench.state(successor) is ContainerState.RUNNING
     assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == "runc:[2:INIT]\n"
+    assert bench.runs() == ["old"]
+    await bench.runtime.stop_container(bench.old, grace=0)
+    standby.let_run(old_is_dead=True)
+    await bench.has_run("old", "new")
+
+
+async def test_a_thread_that_looks_at_the_mounts_late_holds_a_container_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The OCI runtime is not executed before it has looked."""
+    look = Roots._look
+
+    def late(roots: Roots, mounts: BinaryIO, wake: int) -> bool:
+        time.sleep(0.3)  # far more than a container needs from its root's mount to its first instruction
+        return look(roots, mounts, wake)
+
+    monkeypatch.setattr(Roots, "_look", late)
+    await bench.has_run("old")
+    successor = await bench.create_next("new")
+    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
+    await bench.runtime.start_container(successor)
+    assert await standby.hold.engaged()
     assert bench.runs() == ["old"]
     await bench.runtime.stop_container(bench.old, grace=0)
     standby.let_run(old_is_dead=True)

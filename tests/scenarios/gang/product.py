@@ -43,14 +43,15 @@ class Product:
         """Start a controller."""
         self.controllers[number] = await self._stack.enter_async_context(self.hub.run(*extra, number=number))
 
-    async def start_agent(self, index: int) -> None:
-        """Start a node's agent, or start it again, and wait until every part of it works, the hub's too."""
+    async def start_agent(self, index: int, *, with_hub: bool = True) -> None:
+        """Start a node's agent, or start it again, and wait until every part of it works, by default the hub's too."""
         node = self._cluster.nodes[index]
         state = self._state / node.name
         agent = await self._stack.enter_async_context(self.hub.agent(node, f"--state-dir={state}"))
         self.agents[index] = agent
         await training.until_ready(agent)
-        await training.part_is(agent, "the hub", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+        if with_hub:
+            await training.part_is(agent, "the hub", lambda ready: ready["parts"]["hub"]["state"] == "ready")
 
     async def kill_agent(self, index: int) -> None:
         """SIGKILL a node's agent."""

@@ -106,7 +106,7 @@ async def running(
             metrics=Metrics(CollectorRegistry()),
             now=time.time,
             can_hold=standbys is not None,
-            limits=Limits(parallel_pods=side_by_side),
+            limits=Limits(parallel_pods=2 * side_by_side),  # one namespace never has all of them
             storm=_NO_STORM,
         )
         yield Engine(restarts=restarts, events=events, pods=pods, can_hold=standbys is not None)
