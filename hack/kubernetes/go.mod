@@ -1,4 +1,4 @@
-// The programs of the dev cluster: Kubernetes and etcd, taken as Go modules. `python -m hack.devnode setup` builds them.
+// The programs of the dev cluster: Kubernetes and etcd, taken as Go modules. `make kubernetes` builds them.
 module kubemend.io/hack/kubernetes
 
 go 1.26.0
