@@ -75,7 +75,12 @@ def fail_awkwardly() -> None:
     raise AwkwardError("so", "what")
 
 
-async def test_an_error_that_cannot_be_made_anew_is_told_in_words(calls: OwnProcess) -> None:
+async def test_an_error_that_cannot_be_made_anew_is_told_in_words(
+    calls: OwnProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "PYTHONPATH", str(Path(__file__).parents[3])
+    )  # for this module: the process knows what is installed
     with pytest.raises(RuntimeError, match="so what"):
         await calls.call(fail_awkwardly, who="me", timeout=PATIENCE)
 
