@@ -58,7 +58,7 @@ async def test_what_a_killed_agent_holds_runs_some_time_later_though_none_comes_
     async with node.mortal_agent(pod, switch=0.5) as process:
         await has_stopped(process)
         (held,) = await node.running_in(pod)
-        assert node.stands_still(held.id)
+        await node.comes_to_stand(held.id)
         await kill(process)
     await node.has_run(pod, times=2)
     assert [view.id for view in await node.running_in(pod)] == [held.id]
@@ -72,7 +72,7 @@ async def test_nothing_is_let_go_while_another_agent_is_in_charge(node: RoundNod
     with charge.taken(node.directory) as mine:
         assert mine
         await resort(node).run()
-        assert node.stands_still(held.id)
+        await node.comes_to_stand(held.id)
     await resort(node).run()
     await node.has_run(pod, times=2)
 
@@ -122,7 +122,7 @@ async def test_an_agent_that_cannot_open_its_memory_lets_go_what_stands_still_be
             owner=last_resort.owner("left-alone", socket_path=socket),
         )
         await freezer.freeze(running.id, mark=pod.ref.uid)
-    assert node.stands_still(running.id)
+    await node.comes_to_stand(running.id)
     with pytest.raises(HistoryError):
         await agent_app.run(settings)
     assert node.can_run(running.id)
