@@ -1,4 +1,5 @@
 # The image of the node agent and of the controller (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
+# Without Docker and without a registry: make image, which passes a base made of Debian's packages as PYTHON.
 # For an image that can be made again, name the base by its digest:
 #   docker build --build-arg PYTHON=python:3.11-slim-bookworm@sha256:… --build-arg REVISION=$(git rev-parse HEAD) …
 ARG PYTHON=python:3.11-slim-bookworm
@@ -10,6 +11,7 @@ COPY agent agent
 COPY cli cli
 COPY common common
 COPY controller controller
+COPY kubemend kubemend
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # Everything that it needs, in the versions and with the hashes of requirements.lock (`make lock`), and nothing else.
 RUN python -m venv --without-pip /opt/kubemend \

@@ -9,7 +9,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes demo test test-real lint unit test-gpu format bench bench-crash bench-faults generate lock clean
+.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-faults generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -28,14 +28,20 @@ devnode: venv  ## fetch what the dev node needs: containerd, runc, CNI, busybox,
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
 	python -m hack.devnode kubernetes
 
-demo: devnode  ## a GPU fault restarts the container that holds the GPU, and another one a gang of four, in place, on a real runtime
+image: venv  ## build the image with buildah on a base of Debian's packages, and print its archive (Debian, root)
+	python -m hack.image
+
+demo: devnode kubernetes  ## GPU faults restart a container and a gang of four in place, on real Kubernetes
 	python -m hack.demo
 
-test: lint devnode  ## everything that CI runs
+test: lint devnode kubernetes  ## everything that CI runs
 	python -m pytest -n 3 --dist loadscope
 
-test-real: lint devnode kubernetes  ## the same beside real Kubernetes, wherever a test can have it
-	python -m pytest -n 3 --dist loadscope
+test-long: devnode kubernetes image  ## what takes longer: the whole matrix, kill runs, fault suite, an installation (hours)
+	python -m pytest tests/scenarios/matrix --matrix=full
+	python -m bench.crash --runs 500
+	python -m bench.faults
+	python -m pytest -m installation tests/installation
 
 lint: venv  ## style, types, import contracts, generated files
 	ruff check .
@@ -44,8 +50,8 @@ lint: venv  ## style, types, import contracts, generated files
 	lint-imports
 	for generator in $(GENERATORS); do python -m hack.$$generator --check || exit 1; done
 
-unit: venv  ## the tests that need neither root nor a runtime
-	python -m pytest -n 2 tests/unit
+unit: venv  ## the tests that need neither root nor a runtime nor an API server
+	python -m pytest -n 2 -m "not kubernetes" tests/unit
 
 test-gpu: venv  ## the NVML tests on this machine's real GPU and driver
 	python -m pytest -m gpu tests/gpu tests/contract/nvml
@@ -54,15 +60,16 @@ format: venv  ## put the code into its form
 	ruff format .
 	ruff check --fix .
 
-bench: devnode  ## every strategy against the bare calls, device trouble to pod condition, gangs and the hub, as JSON
+bench: devnode kubernetes  ## every strategy against the bare calls, device trouble to pod condition, gangs, the hub, others beside us, as JSON
 	python -m bench.restart
 	python -m bench.reruns
 	python -m bench.health
 	python -m bench.gang
 	python -m bench.hub
 	python -m bench.jobset
+	python -m bench.peers
 
-bench-crash: devnode  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
+bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
 
 generate: venv  ## write what is made of something else: stubs, pages, alerts, dashboard, the picture
@@ -73,7 +80,7 @@ lock: venv  ## choose anew what the image is made of: requirements.lock
 	uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
 	    --python-version 3.11 --extra traces --output-file requirements.lock pyproject.toml
 
-bench-faults: devnode  ## break what surrounds the product, one thing after another, as JSON (a quarter of an hour)
+bench-faults: devnode kubernetes  ## break what surrounds the product, one thing after another, as JSON (a quarter of an hour)
 	python -m bench.faults
 
 clean:  ## remove everything that the other targets made

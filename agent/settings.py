@@ -1,4 +1,4 @@
-"""The agent's settings: one frozen value, from flags, environment, a file and defaults, in this order."""
+"""The agent's settings: one frozen value from flags, environment, a file and defaults, in this order."""
 
 import os
 from dataclasses import dataclass
@@ -6,27 +6,28 @@ from pathlib import Path
 
 import click
 
-from common import settings as common_settings
-from common.settings import setting
+from kubemend.common import durations
+from kubemend.common import settings as common_settings
+from kubemend.common.settings import duration, setting
 
-LONGEST_DEVICE_WAIT = 30.0
-"""Seconds: one restart is carried out in 60 at most, whatever it waits for."""
-LONGEST_HUB_PATIENCE = 30.0
-"""Seconds: a member that is not restarted for so long costs its gang more than a round would."""
+LONGEST_DEVICE_RELEASE_TIMEOUT = 30.0
+"""Seconds. A restart takes 60 s at most, including all waits."""
+LONGEST_HUB_ANSWER_TIMEOUT = 30.0
+"""Seconds. A member that waits longer for its restart costs its gang more than a round would."""
 LONGEST_WINDOW = 24 * 3600.0
-"""Seconds over which restarts can be counted: the journal keeps them no longer."""
+"""Seconds. The journal keeps restarts no longer, so older ones cannot be counted."""
 
 _PORTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How this agent runs. Paths are the host's, as the container sees them; times are in seconds."""
+    """Settings of this agent. Paths are the host's, as mounted into the container; times are in seconds."""
 
     node_name: str = setting("Name of this node in Kubernetes.", default=os.uname().nodename, env="NODE_NAME")
     kubeconfig: Path | None = setting("Kubeconfig; without it the pod's service account is used.", default=None)
     cri_endpoint: str | None = setting(
-        "Socket of the container runtime; without it the usual places are tried.",
+        "Socket of the container runtime; without it the usual paths are tried.",
         default=None,
         env="CONTAINER_RUNTIME_ENDPOINT",
     )
@@ -34,7 +35,7 @@ class Settings:
         "Kubelet's pod-resources socket.", default="/var/lib/kubelet/pod-resources/kubelet.sock"
     )
     kernel_log: Path = setting("Kernel log, or a file in its record format.", default=Path("/dev/kmsg"))
-    state_dir: Path = setting("Where journal and verdicts are kept.", default=Path("/var/lib/kubemend"))
+    state_dir: Path = setting("Directory for the journal and verdicts.", default=Path("/var/lib/kubemend"))
     pod_log_symlinks: Path | None = setting(
         "Directory in which log shippers find container logs; empty to create no links.",
         default=Path("/var/log/containers"),
@@ -42,22 +43,22 @@ class Settings:
     proc: Path = setting("The host's procfs.", default=Path("/proc"))
     sysfs: Path = setting("The host's sysfs.", default=Path("/sys"))
     catalog: Path | None = setting("File with changes to the catalog of fault codes.", default=None)
-    namespaces: tuple[str, ...] = setting(
+    opt_in_namespaces: tuple[str, ...] = setting(
         "Namespace whose pods are restarted without the annotation; may be repeated.", default=()
     )
     dry_run: bool = setting("Decide and report, but restart nothing.", default=False)
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9464")
     probes_address: str = setting(
-        "HOST:PORT of /healthz and /readyz alone, kept busy by nobody who scrapes /metrics; without it they are at "
+        "HOST:PORT for /healthz and /readyz only, independent of /metrics scrapes; without it they are served at "
         "--metrics-address only.",
         default="",
     )
-    nvml_poll_period: float = setting("Seconds between two polls of all GPUs.", default=5.0)
-    ignored_nics: tuple[str, ...] = setting(
-        "NIC that does not matter: PCI address, netdev or RDMA device; may be repeated.", default=()
+    nvml_poll_interval: float = duration("Time between two polls of all GPUs.", default=5.0)
+    ignore_nics: tuple[str, ...] = setting(
+        "NIC to ignore: PCI address, netdev or RDMA device; may be repeated.", default=()
     )
-    unasked_nics: tuple[str, ...] = setting(
-        "NIC that is not asked for RDMA ports, speed and counters (some firmware floods the kernel log then); may be "
+    nic_no_probes: tuple[str, ...] = setting(
+        "NIC not to query for RDMA ports, speed and counters (some firmware then floods the kernel log); may be "
         "repeated.",
         default=(),
     )
@@ -68,32 +69,28 @@ class Settings:
         "Keep new DRA claims off unhealthy devices by DeviceTaintRules (needs the control plane's feature gate).",
         default=False,
     )
-    device_wait: float = setting(
-        "Seconds that a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
+    device_release_timeout: float = duration(
+        "How long a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
     )
     storm_restarts: int = setting(
-        "Restarts on this node within --storm-window after which no more are begun, but for those asked for by name.",
+        "Maximum automatic restarts on this node per --storm-window. Manual restarts are exempt.",
         default=60,
     )
-    storm_window: float = setting("Seconds over which --storm-restarts counts.", default=300.0)
+    storm_window: float = duration("The window of --storm-restarts.", default=300.0)
     hub: tuple[str, ...] = setting(
-        "HOST:PORT of the controller's hub, which restarts gangs together; may be repeated, and a name may stand for "
+        "HOST:PORT of the controller's hub, which restarts gangs together; may be repeated, and a name may resolve to "
         "several addresses. Without it the agent works alone.",
         default=(),
     )
-    hub_name: str = setting(
-        "Name for which the hub's certificate must be made out.", default="kubemend-hub.kubemend.svc"
-    )
-    hub_ca: Path = setting(
-        "File with the certificates that vouch for the hub.", default=Path("/var/run/kubemend/hub-ca/ca.crt")
-    )
+    hub_name: str = setting("DNS name that the hub's certificate must contain.", default="kubemend-hub.kubemend.svc")
+    hub_ca: Path = setting("File with the CA certificates of the hub.", default=Path("/var/run/kubemend/hub-ca/ca.crt"))
     hub_token: Path = setting(
         "File with the agent's token for the hub.", default=Path("/var/run/secrets/kubemend/hub/token")
     )
-    hub_patience: float = setting(
-        "Seconds that a gang member's fault waits for the hub's answer; then the agent acts alone.", default=2.0
+    hub_answer_timeout: float = duration(
+        "How long a gang member's fault waits for the hub's answer; then the agent acts alone.", default=2.0
     )
-    stop_grace: float = setting("Seconds that restarts under way get when the agent is stopped.", default=20.0)
+    shutdown_timeout: float = duration("How long restarts under way may take when the agent is stopped.", default=20.0)
     pod_uid: str | None = setting("UID of the agent's own pod, which it never restarts.", default=None, env="POD_UID")
     log_level: str = setting("debug, info, warning or error.", default="info")
     log_format: str = setting("json, or console for people.", default="json")
@@ -103,14 +100,14 @@ class Settings:
         return common_settings.host_and_port(self.metrics_address)
 
     def probes(self) -> tuple[str, int] | None:
-        """Return host and port for probes, where they have their own."""
+        """Return host and port of the separate probes address, or None without one."""
         return common_settings.host_and_port(self.probes_address) if self.probes_address else None
 
     def hub_addresses(self) -> tuple[tuple[str, int], ...]:
         """Return hosts and ports of the hub. Raises ValueError."""
         found = tuple(common_settings.host_and_port(item) for item in self.hub)
         if not all(host and 0 < port < _PORTS for host, port in found):
-            raise ValueError("no host, or no port")
+            raise ValueError("host or port is missing")
         return found
 
 
@@ -129,20 +126,27 @@ def _check(settings: Settings) -> None:
         settings.hub_addresses()
     except ValueError:
         raise click.BadParameter(f"--hub {' '.join(settings.hub)!r}; write HOST:PORT") from None
-    if not 0 < settings.hub_patience <= LONGEST_HUB_PATIENCE:
+    if not 0 < settings.hub_answer_timeout <= LONGEST_HUB_ANSWER_TIMEOUT:
         raise click.BadParameter(
-            f"--hub-patience {settings.hub_patience:g}; must be more than 0 and at most {LONGEST_HUB_PATIENCE:g}"
+            f"--hub-answer-timeout {durations.text(settings.hub_answer_timeout)}; must be more than 0 and at most "
+            f"{durations.text(LONGEST_HUB_ANSWER_TIMEOUT)}"
         )
-    if not 0 <= settings.device_wait <= LONGEST_DEVICE_WAIT:
-        raise click.BadParameter(f"--device-wait {settings.device_wait:g}; must be from 0 to {LONGEST_DEVICE_WAIT:g}")
+    if not 0 <= settings.device_release_timeout <= LONGEST_DEVICE_RELEASE_TIMEOUT:
+        raise click.BadParameter(
+            f"--device-release-timeout {durations.text(settings.device_release_timeout)}; must be from 0s to "
+            f"{durations.text(LONGEST_DEVICE_RELEASE_TIMEOUT)}"
+        )
     if settings.storm_restarts < 1:
         raise click.BadParameter(f"--storm-restarts {settings.storm_restarts}; must be at least 1")
     if not 0 < settings.storm_window <= LONGEST_WINDOW:
         raise click.BadParameter(
-            f"--storm-window {settings.storm_window:g}; must be more than 0 and at most {LONGEST_WINDOW:g}"
+            f"--storm-window {durations.text(settings.storm_window)}; must be more than 0 and at most "
+            f"{durations.text(LONGEST_WINDOW)}"
         )
-    if settings.nvml_poll_period <= 0:
-        raise click.BadParameter(f"--nvml-poll-period {settings.nvml_poll_period:g}; must be more than 0")
+    if settings.nvml_poll_interval <= 0:
+        raise click.BadParameter(
+            f"--nvml-poll-interval {durations.text(settings.nvml_poll_interval)}; must be more than 0"
+        )
 
 
 _OPTIONS = common_settings.Options(Settings, owner="the agent", check=_check)

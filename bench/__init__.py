@@ -1,1 +1,1 @@
-"""Benchmarks: each prints one JSON object; ratios are taken side by side in one run on one machine."""
+"""Benchmarks: each prints one JSON object; both sides of a ratio are measured in one run on one machine."""

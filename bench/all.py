@@ -1,10 +1,12 @@
-"""Does kubemend reach its numbers? Runs every benchmark, one after another, and prints one JSON.
+"""Check whether kubemend reaches its numbers: run every benchmark, one after another, and print one JSON.
 
-``numbers`` has each number with what is to be reached, what was measured and whether it is reached; ``programs`` has
-all that the benchmarks printed, ``machine`` on what. Exit code 0: all are reached; 1: one is not, or was not measured.
+``numbers`` has each number with its goal, the measured value and whether the goal is reached; ``programs`` has the
+output of the benchmarks, ``machine`` describes the machine. Exit code 0: all are reached; 1: one is not, or was not
+measured.
 
-With the default of 500 kills it takes about an hour. ``--write docs/performance.json`` keeps it, and ``python -m
-hack.performance_doc`` makes docs/performance.md of that.
+It takes about twelve minutes on two quiet cores; ``--long`` measures as often as each benchmark does by itself, which
+takes about two hours. ``--write docs/performance.json`` saves it, and ``python -m hack.performance_doc`` generates the
+pages and the picture from that.
 """
 
 import json
@@ -13,7 +15,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +23,25 @@ import click
 
 from bench import goals
 
-_PROGRAMS: Final = tuple(dict.fromkeys(goal.program for goal in goals.GOALS))
+_PROGRAMS: Final = (*dict.fromkeys(goal.program for goal in goals.GOALS), goals.PEERS)
+_SHORT: Final[Mapping[str, Sequence[str]]] = {
+    "restart": ("--restarts=30", "--reruns=6", "--resets=3", "--row=5", "--lines=30"),
+    "reruns": ("--rounds=30",),
+    "gang": ("--rounds=6",),
+    "hub": ("--rounds=10",),
+    "health": ("--lines=30", "--events=30", "--rest=20"),
+    "jobset": ("--looks=10", "--failures=3"),
+    "crash": ("--runs=10",),
+    "peers": ("--failures=3", "--exits=3", "--lines=10"),
+}
+"""Options with which all of them together take some twelve minutes."""
+
 _LIMIT_SECONDS: Final = 2 * 3600.0
 _CORES: Final = os.cpu_count()
 
 
 def run(program: str, arguments: Sequence[str]) -> dict[str, Any] | str:
-    """Run one benchmark; return what it printed, or in a line why it did not come to its end."""
+    """Run one benchmark; return its output, or in a line why it did not finish."""
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -39,14 +53,14 @@ def run(program: str, arguments: Sequence[str]) -> dict[str, Any] | str:
         )
         told: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        return f"not at its end after {_LIMIT_SECONDS:.0f} s"
+        return f"not finished after {_LIMIT_SECONDS:.0f} s"
     except json.JSONDecodeError:
-        return f"ended with {done.returncode} and no figures; its last words are on stderr"
+        return f"ended with {done.returncode} and no figures; its last output is on stderr"
     return {**told, "seconds": round(time.monotonic() - began)}
 
 
 def machine() -> dict[str, Any]:
-    """Return on what it is measured."""
+    """Return a description of the machine."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": _CORES,
@@ -59,16 +73,16 @@ def machine() -> dict[str, Any]:
 
 @click.command(help=__doc__)
 @click.option("--only", multiple=True, type=click.Choice(_PROGRAMS), help="Only this benchmark; may be repeated.")
-@click.option("--kills", default=500, show_default=True, help="Kills of bench.crash.")
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there, too.")
-def main(only: tuple[str, ...], kills: int, write: Path | None) -> None:
+@click.option("--long", is_flag=True, help="Measure as often as each benchmark does by itself: about two hours.")
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
+def main(only: tuple[str, ...], write: Path | None, *, long: bool) -> None:
     """Measure and print."""
-    arguments = {"crash": ["--runs", str(kills)]}
+    arguments = {} if long else _SHORT
     made_on = machine()
     told: dict[str, dict[str, Any] | str] = {}
     for program in only or _PROGRAMS:
         click.echo(f"bench.{program} …", err=True)
-        told[program] = run(program, arguments.get(program, []))
+        told[program] = run(program, arguments.get(program, ()))
     numbers = [each for each in goals.standings(told) if not only or each.goal.program in only]
     report = {
         "machine": made_on,

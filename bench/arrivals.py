@@ -1,4 +1,4 @@
-"""When the DevicesHealthy condition of a pod that holds a GPU arrives at somebody who watches the API."""
+"""Measure when the DevicesHealthy condition of a pod that holds a GPU arrives at a watch of the API."""
 
 import asyncio
 import contextlib
@@ -8,36 +8,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.rig import SECONDS
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One pod's condition as it is watched: its status, and when it came (``time.perf_counter``). It holds ``gpu``."""
+    """Watch one pod's condition: its status, and its arrival time (``time.perf_counter``). The pod holds ``gpu``."""
 
     gpu: int
     seen: "asyncio.Queue[tuple[str, float]]"
 
     async def until(self, status: str) -> float:
-        """Return when the condition came to have that status. Raises TimeoutError."""
+        """Return when the condition changed to that status. Raises TimeoutError."""
         async with asyncio.timeout(SECONDS):
             while True:
                 found, at = await self.seen.get()
                 if found == status:
                     return at
 
-    async def toggled(self, *, times: int, toggle: Callable[[bool], object], mended: str = "True") -> list[float]:
-        """Break and mend in turns; return the seconds from each to its arrival. ``mended`` is the status then."""
+    async def toggled(self, *, times: int, toggle: Callable[[bool], object], fixed: str = "True") -> list[float]:
+        """Break and fix the GPU alternately; return the seconds from each to the condition's arrival.
+
+        ``fixed`` is the status after a fix.
+        """
         took = []
         for number in range(times):
             broken = number % 2 == 0
             began = time.perf_counter()
             toggle(broken)
-            took.append(await self.until("False" if broken else mended) - began)
+            took.append(await self.until("False" if broken else fixed) - began)
         return took
 
 
@@ -64,7 +67,7 @@ async def of_a_pod(dev: node.DevNode) -> AsyncIterator[Arrivals]:
 
 
 def by_line(dev: node.DevNode, *, gpu: int) -> Callable[[bool], object]:
-    """Return what breaks and mends a GPU by the driver's word in the kernel log (Xid 154)."""
+    """Return a function that breaks and fixes a GPU by the driver's verdict in the kernel log (Xid 154)."""
     pci = nvml_control.kernel_address(gpu)
     return lambda broken: dev.kernel_log.write_recovery_action(int(broken), old=int(not broken), pci=pci)
 

@@ -18,3 +18,14 @@ def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
         "p99": round(percentile(seconds, 99) * 1000, 2),
         "max": round(max(seconds) * 1000, 2),
     }
+
+
+def shown(milliseconds: Sequence[float]) -> str:
+    """Format durations for people, in their order: ``85 ms, 1.2 s, 26 s``."""
+    return ", ".join(map(_shown, milliseconds))
+
+
+def _shown(milliseconds: float) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.1f} s" if milliseconds < 10_000 else f"{milliseconds / 1000:.0f} s"

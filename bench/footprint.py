@@ -1,4 +1,4 @@
-"""What a process and its children cost: CPU time and memory, as the kernel counts them (proc(5))."""
+"""Measure the cost of a process and its children: CPU time and memory, as the kernel counts them (proc(5))."""
 
 import os
 import time
@@ -8,15 +8,15 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
-_UTIME, _STIME = 11, 12  # after the name, which may hold blanks; proc(5) counts them 14 and 15
+_UTIME, _STIME = 11, 12  # after the name, which may contain blanks; proc(5) counts them 14 and 15
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """CPU seconds and bytes of memory of a tree of processes at one moment (``time.monotonic``).
+    """Hold CPU seconds and bytes of memory of a tree of processes at one moment (``time.monotonic``).
 
-    ``resident`` counts what processes share once for each of them; ``shared_out`` is all of them together, each page
-    counted by its part (PSS).
+    ``resident`` counts shared pages once for each process; ``shared_out`` is all of them together, each page counted by
+    its part (PSS).
     """
 
     at: float
@@ -25,7 +25,7 @@ class Footprint:
     shared_out: int
 
     def since(self, earlier: "Footprint") -> dict[str, object]:
-        """Return the cost from then to now: per cent of one core, and MiB by process now."""
+        """Return the cost since then: per cent of one core, and MiB by process now."""
         busy = self.cpu_seconds - earlier.cpu_seconds
         return {
             "seconds": round(self.at - earlier.at, 1),
@@ -36,7 +36,7 @@ class Footprint:
 
 
 def of(pid: int) -> Footprint:
-    """Measure a process with all that it has started."""
+    """Measure a process with all its descendants."""
     tree = [pid, *_descendants(pid)]
     cpu = sum(_cpu_ticks(each) for each in tree) / _TICKS
     resident = {_name(each): _resident(each) for each in tree}

@@ -1,17 +1,17 @@
-"""How fast is a gang back when one of its members has failed, and does anything new meet anything old?
+"""Measure how fast a gang is back after a failure of one member, and whether new containers overlap old ones.
 
 Twenty workers on one node are one gang. In every round one of them exits, each time another one, and the controller and
-the agent, as processes, restart the whole gang; in turns with that, as many workers on a containerd of their own are
-restarted by bare stop, create and start calls, four and eight at a time. All times are the workers' own: each says by a
-clock that they share when it began, and when it was last alive. The controller is started anew now and then, with its
-past rounds moved back in time: its budget would slow down a gang that dies young again and again, as it should.
+the agent, as processes, restart the whole gang. In turns with that, as many workers under the same kubelet that have
+not opted in are restarted by bare stop, create and start calls, four and eight at a time. All times are the workers'
+own: each records, by a clock that they share, when it began and when it was last alive. The controller is restarted now
+and then, with its past rounds moved back in time: its budget would slow down a gang with short lifetimes, as it should.
 
 Prints JSON. ``round_ms`` is from the fault to the last new worker running; ``ratio`` is its median to that of the bare
-calls, the faster of the two. ``apart_ms`` is from the last sign of life of anything old to the first of anything new,
-``slipped_ms`` for how long at most something new ran before everything old was dead (kubelet starts successors of its
-own; ``max_of_ours`` is without those). ``stop_ms`` and ``release_ms`` are the controller's own words, ``phases_ms`` the
-agent's. ``agent_cpu_ms`` is what a member costs the agent in a round, from the fault until the API shows all running:
-other load on the machine changes it less than the times.
+calls, the faster of the two. ``apart_ms`` is from the last sign of life of the old gang to the first of the new one,
+``slipped_ms`` the longest time that a new worker ran before all old ones were dead (kubelet starts successors of its
+own; ``max_of_ours`` is without those). ``stop_ms`` and ``release_ms`` are the controller's own figures, ``phases_ms``
+the agent's. ``agent_cpu_ms`` is the cost of a member to the agent in a round, from the fault until the API shows all
+running: other load on the machine changes it less than the times.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ import click
 from bench import figures, footprint
 from bench.bare import BareGang
 from bench.rig import SECONDS, is_ready
-from common import logs
-from common.kube import client as kube
 from hack.devnode import controllers, node
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
 from hack.devnode.pulse import Barrier
 from hack.devnode.rounds import Rounds
+from kubemend.common import logs
+from kubemend.common.kube import client as kube
 
 _AT_ONCE = (4, 8)
 _ROUNDS_PER_LIFE = 3
-"""Rounds that a controller begins without a wait, however soon they follow each other (``common.budgets.Backoff``)."""
+"""Rounds that a controller starts without backoff, at any interval (``common.budgets.Backoff``)."""
 
 _LONG_AGO = dt.timedelta(hours=3)
 _LOOK_AGAIN = 0.05
@@ -47,7 +47,7 @@ _LOOK_AGAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round. ``told`` is its Restart object's status, ``kept``: every pod has its UID, IP and node still.
+    """Hold one round. ``told`` is its Restart object's status, ``kept``: every pod still has its UID, IP and node.
 
     ``agent_seconds`` is the CPU time that it has cost the agent.
     """
@@ -64,14 +64,15 @@ async def measure(*, members: int, rounds: int) -> dict[str, Any]:
     """Run everything and return the figures."""
     samples: list[Sample] = []
     bare: dict[int, list[float]] = {at_once: [] for at_once in _AT_ONCE}
-    async with node.DevNode.named("bench-gang") as dev, BareGang.on("bench-bare", members=members) as floor:
+    async with node.DevNode.named("bench-gang") as dev:
         async with contextlib.AsyncExitStack() as stack:
             api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
             hub = await stack.enter_async_context(controllers.Controllers.on([dev], replicas=1))
             gang = await stack.enter_async_context(Gang.on([dev], "bench", shape=Shape(members=members, gpus=0)))
+            floor = await stack.enter_async_context(BareGang.on([dev], "bare", shape=Shape(members=members, gpus=0)))
             restarts = Rounds(api, gang.template.key)
             while len(samples) < rounds:
-                async with _whole_product(hub, dev) as agent:
+                async with whole_product(hub, dev) as agent:
                     for _ in range(min(_ROUNDS_PER_LIFE, rounds - len(samples))):
                         samples.append(await _round(gang, restarts, agent, number=len(samples)))
                         for at_once in _AT_ONCE:
@@ -82,10 +83,10 @@ async def measure(*, members: int, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def _whole_product(hub: controllers.Controllers, dev: node.DevNode) -> AsyncIterator[node.Agent]:
-    """Run controller and agent; yields the agent when it has found everything, the hub too."""
+async def whole_product(hub: controllers.Controllers, dev: node.DevNode) -> AsyncIterator[node.Agent]:
+    """Run controller and agent; yields the agent when all its components are ready, the hub too."""
     async with hub.run(), hub.agent(dev) as agent, asyncio.timeout(SECONDS) as ready_by:
-        while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is asked
+        while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
             await asyncio.sleep(_LOOK_AGAIN)
         ready_by.reschedule(None)
         yield agent

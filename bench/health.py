@@ -1,12 +1,12 @@
-"""How soon is a device's trouble in the API, and what does watching for it cost?
+"""Measure how soon a device fault is in the API, and the cost of watching for it.
 
 A whole agent runs on a node with 8 GPUs. The driver's verdict is toggled by kernel log lines (Xid 154), then by NVML
 events (recovery action), then by lines again while every call into the driver hangs; the time from each to the pod
-condition in the API is taken by a watch. Then the kernel log is flooded, then nothing happens for a while: what the
-agent and its NVML worker use at rest. Last, how long one poll of all GPUs takes, in a process of its own on the same
+condition in the API is taken by a watch. Then the kernel log is flooded, then nothing happens for a while: the usage of
+the agent and its NVML worker at rest. Last, the duration of one poll of all GPUs, in a process of its own on the same
 library.
 
-Prints JSON. Reach: each p99 below 250 ms, nothing lost, at rest at most 0.5 % of a core and 90 MB.
+Prints JSON. Goals: each p99 below 250 ms, nothing lost, at rest at most 0.5 % of a core and 90 MB.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ import click
 
 from bench import arrivals, figures, footprint
 from bench.rig import SECONDS
-from common import logs
 from hack.devnode import node
+from kubemend.common import logs
 
 _POLLS = 100
 _SETTLING = 5.0  # seconds after the last event, before rest begins
@@ -33,7 +33,7 @@ _FLOOD_LINE = "usb 1-1: new high-speed USB device number 4 using xhci_hcd"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often each thing is measured; ``rest`` is in seconds."""
+    """Set how often each thing is measured; ``rest`` is in seconds."""
 
     lines: int
     events: int
@@ -66,7 +66,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds from a fault, or its end, to the condition in the API."""
+    """Hold the seconds from a fault, or its end, to the condition in the API."""
 
     by_line: list[float]
     by_event: list[float]
@@ -84,15 +84,15 @@ async def _toggles(dev: node.DevNode, counts: Counts) -> Times:
         )
         dev.nvml.hang()
         try:
-            await conditions.until("Unknown")  # what cannot be asked is not healthy
-            hung = await conditions.toggled(times=counts.lines, toggle=by_line, mended="Unknown")
+            await conditions.until("Unknown")  # a driver that does not answer is not healthy
+            hung = await conditions.toggled(times=counts.lines, toggle=by_line, fixed="Unknown")
         finally:
             dev.nvml.resume()
     return Times(by_line=lines, by_event=events, while_hung=hung)
 
 
 async def _flood(dev: node.DevNode, agent: node.Agent, *, records: int) -> dict[str, Any]:
-    """Append records as fast as the file takes them; return how fast they were read, and what was lost."""
+    """Append records as fast as the file accepts them; return the rate of reading, and the losses."""
     before = await _counters(agent)
     began = time.perf_counter()
     await asyncio.to_thread(dev.kernel_log.flood, _FLOOD_LINE, count=records)
@@ -117,7 +117,7 @@ async def _counters(agent: node.Agent) -> dict[str, float]:
 
 
 def _poll_cost(dev: node.DevNode) -> dict[str, float]:
-    """Return what one poll takes, in the environment in which the agent's worker runs."""
+    """Return the duration of one poll, in the environment of the agent's worker."""
     line = [sys.executable, "-m", "bench.poll_cost", str(_POLLS)]
     done = subprocess.run(line, env=dev.agent_environment(), capture_output=True, text=True, check=True)
     return {name: round(value, 3) for name, value in json.loads(done.stdout).items()}

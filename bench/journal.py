@@ -1,4 +1,4 @@
-"""The agent's journal, looked at from outside: while the agent runs, and after it died."""
+"""Read the agent's journal from outside: while the agent runs, and after it died."""
 
 import contextlib
 import sqlite3
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.history import codec
-from agent.restart import intents
+from kubemend.agent.clients.journal import codec
+from kubemend.agent.restart import intents
 
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One intent. ``outcome`` is None while it is open."""
+    """Describe one intent. ``outcome`` is None while it is open."""
 
     intent: intents.AnyIntent
     outcome: str | None
@@ -22,7 +22,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The state file of an agent. It may not be there yet: then nothing is in it."""
+    """Read the state file of an agent. A missing file counts as empty."""
 
     path: Path
 
@@ -32,12 +32,12 @@ class Journal:
         return cls(state_dir / "state.db")
 
     def entries(self, *, since: float = 0.0) -> tuple[Entry, ...]:
-        """Return the intents that were begun since then (Unix time), oldest first."""
+        """Return the intents that were opened since then (Unix time), oldest first."""
         if not self.path.exists():
             return ()
         with self._opened(mode="ro") as connection:
             if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'intents'").fetchone() is None:
-                return ()  # the first agent is about to make it
+                return ()  # the first agent is about to create it
             rows = connection.execute(
                 "SELECT body, outcome FROM intents WHERE opened_at >= ? ORDER BY opened_at", (since,)
             ).fetchall()
@@ -50,7 +50,7 @@ class Journal:
     def age_restarts(self) -> None:
         """Move all past restarts an hour back in time: benchmarks restart more often than any budget should allow.
 
-        An agent reads them when it starts: do it while none runs.
+        An agent reads them when it starts: call it while none runs.
         """
         if self.path.exists():
             with self._opened(mode="rw") as connection:
@@ -58,7 +58,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _opened(self, *, mode: str) -> Iterator[sqlite3.Connection]:
-        """Open it; what is done in the block is one transaction. Closing does not tidy up what a crash has left."""
+        """Open it; the block is one transaction. Closing does not clean up after a crash."""
         uri = f"file:{self.path}?mode={mode}"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as connection, connection:
             yield connection

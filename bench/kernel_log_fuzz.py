@@ -1,7 +1,7 @@
-"""Mutate kernel log records and see that their readers neither break nor make things up.
+"""Mutate kernel log records and check that their readers neither fail nor invent facts.
 
-``python -m bench.kernel_log_fuzz`` reads a million and prints JSON; ``make test`` reads fewer. Whatever a finding says
-must be in the record that it came from: a cut address is no address.
+``python -m bench.kernel_log_fuzz`` reads a million and prints JSON; ``make test`` reads fewer. Every fact of a finding
+must be in its record: a cut address is not an address.
 """
 
 import argparse
@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from agent.health import catalog_file, evidence, kernel_lines, kmsg_record
-from agent.health.line_findings import Seen
-from agent.model.devices import PciAddress
-from agent.model.findings import Finding, FindingKind
 from bench.kernel_samples import SAMPLES
 from hack import kmsg
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.kmsg import kmsg_record, line_reader
+from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
 
 _NOISE = b" ,:()=.'<>[]{}/#!0129afXZn\n\\\x00\xff;-_"
 _ADDRESS = re.compile(r"(?=([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?))", re.IGNORECASE)
@@ -29,7 +31,7 @@ _HEX = re.compile(r"0x([0-9a-f]{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 _DERIVED = frozenset({evidence.SEVERITY, evidence.SUBCODE, evidence.SUBCODE_NAME, evidence.OOM_SCOPE})
-"""Evidence in words of ours."""
+"""Evidence in our own wording."""
 
 _REMEMBERED = frozenset({evidence.GPU_UUID})
 """Evidence from an earlier record."""
@@ -37,7 +39,7 @@ _REMEMBERED = frozenset({evidence.GPU_UUID})
 
 @dataclass
 class Tally:
-    """What became of the records. ``inventions`` are complaints about findings, with the record."""
+    """Count the records. ``inventions`` are complaints about findings, with the record."""
 
     records: int = 0
     malformed: int = 0
@@ -46,9 +48,9 @@ class Tally:
 
 
 def run(count: int, *, seed: int) -> Tally:
-    """Read ``count`` mutated records with one reader, as the agent does. What breaks is raised."""
+    """Read ``count`` mutated records with one reader, as the agent does. Failures are raised."""
     dice = random.Random(seed)
-    reader = kernel_lines.LineReader(catalog_file.builtin())
+    reader = line_reader.LineReader(catalog_file.builtin())
     tally = Tally()
     for raw in itertools.islice(records(dice), count):
         tally.records += 1
@@ -56,7 +58,7 @@ def run(count: int, *, seed: int) -> Tally:
         if isinstance(record, kmsg_record.Malformed):
             tally.malformed += 1
             continue
-        if not kernel_lines.may_matter(raw):
+        if not line_reader.may_matter(raw):
             continue
         for finding in reader.read(record.text, seen=Seen(observed_at=0.0, boot_seconds=record.usec / 1e6)):
             tally.findings[finding.kind.value] += 1
@@ -65,7 +67,7 @@ def run(count: int, *, seed: int) -> Tally:
 
 
 def records(dice: random.Random) -> Iterator[bytes]:
-    """Yield mutated records for ever: cut, stuffed, doubled, put together from two."""
+    """Yield mutated records indefinitely: cut, stuffed, doubled, put together from two."""
     raws = [kmsg.record(text, seq=seq, usec=seq * 1000).rstrip(b"\n") for seq, text in enumerate(SAMPLES)]
     while True:
         raw = bytearray(dice.choice(raws))
@@ -93,7 +95,7 @@ def _mutate(raw: bytearray, *, dice: random.Random, raws: list[bytes]) -> None:
 
 
 def inventions(finding: Finding, *, text: str) -> Iterator[str]:
-    """Yield what a finding says that is not in the text."""
+    """Yield facts of a finding that are not in the text."""
     text = f"{text} {finding.text}"  # a message of several records is joined in the finding
     numbers = {int(number) for number in _NUMBER.findall(text) if len(number) < 20}
     addresses = _addresses(text)
@@ -108,14 +110,14 @@ def inventions(finding: Finding, *, text: str) -> Iterator[str]:
     if finding.process_name is not None and finding.process_name not in _normal(text):
         yield f"name {finding.process_name!r}"
     for name, value in finding.evidence.items():
-        if name not in _DERIVED | _REMEMBERED and not _says(text, value, numbers=numbers, addresses=addresses):
+        if name not in _DERIVED | _REMEMBERED and not _contains(text, value, numbers=numbers, addresses=addresses):
             yield f"{name} {value!r}"
     subcode = finding.evidence.get(evidence.SUBCODE)
     if subcode is not None and int(subcode) not in {int(word, 16) >> 20 & 0x3F for word in _HEX.findall(text)}:
         yield f"sub-code {subcode}"
 
 
-def _says(text: str, value: str, *, numbers: set[int], addresses: set[PciAddress]) -> bool:
+def _contains(text: str, value: str, *, numbers: set[int], addresses: set[PciAddress]) -> bool:
     if value in text or value.replace("-", "_") in text:
         return True
     if value.isdecimal():
@@ -138,7 +140,7 @@ def _normal(text: str) -> str:
 
 
 def main() -> int:
-    """Fuzz and print the tally. Returns 1 where a finding was made up."""
+    """Fuzz and print the tally. Returns 1 where a fact was invented."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=79)

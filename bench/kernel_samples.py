@@ -1,4 +1,4 @@
-"""Lines as kernels and drivers of many versions have printed them, for the fuzzing of their readers.
+"""Collect lines as kernels and drivers of many versions have printed them, for fuzzing their readers.
 
 Facts: the kernel's drivers/pci/pcie, drivers/net/ethernet/mellanox, mm/oom_kill.c, kernel/watchdog.c and hung_task.c,
 and logs in public issues. Ids, addresses and names are made up.

@@ -1,4 +1,4 @@
-"""Restarts that kubelet does for us, resets and the pod's own rules: how long until everything runs again?
+"""Measure restarts that kubelet carries out, resets and the pod's own rules: the time until everything runs again.
 
 They are made in a row on one pod, without a backoff of ours: kubelet's own would double with each.
 """
@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.actuator.outcomes import Outcome
-from agent.cri.events import EventKind
-from agent.engine import targets
-from agent.model.workloads import ContainerRef, ContainerRole, PodUid, PodView, SandboxId
-from agent.restart import intents, rules
-from agent.restart.intents import Strategy
 from bench import figures
 from bench.rig import SECONDS, Rig
 from hack.devnode import node, trainer
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.workloads import ContainerRef, ContainerRole, PodUid, PodView, SandboxId
+from kubemend.agent.restart import intents, rules
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import runtime_state
 
 
 @dataclass
 class Samples:
-    """Durations in seconds: ``acted`` until our own part was done, ``running`` until everything ran again."""
+    """Hold durations in seconds: ``acted`` until our own part was done, ``running`` until everything ran again."""
 
     acted: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
 
     def figures(self, *, bare: float) -> dict[str, Any]:
-        """Return what is printed. ``bare`` is what the calls alone take, in milliseconds."""
+        """Return the printed figures. ``bare`` is the duration of the calls alone, in milliseconds."""
         running = figures.milliseconds(self.running)
         return {
             "restarts": len(self.running),
@@ -41,7 +41,7 @@ class Samples:
 
 
 async def measure(dev: node.DevNode, rig: Rig, *, strategy: Strategy, count: int) -> Samples | None:
-    """Restart a pod (init container, sidecar, main) so many times; None when kubelet does not know the strategy."""
+    """Restart a pod (init container, sidecar, main) ``count`` times; None when kubelet does not know the strategy."""
     samples = Samples()
     name = strategy.value
     await rig.observer.create(_manifest(name, node=dev.name, strategy=strategy))
@@ -75,7 +75,7 @@ async def _one(rig: Rig, pod: PodView, *, strategy: Strategy, samples: Samples) 
         target=ContainerRef(pod=pod.ref, name="trainer"),
         sandbox_id=SandboxId(before.sandbox),
         strategy=strategy,
-        plan=await targets.plan(rig.cri, pod),
+        plan=await runtime_state.plan(rig.cri, pod),
         reason="Bench",
         created_at=time.time(),
         trigger=before.running["trainer"][0] if strategy is Strategy.RULES else None,
@@ -110,4 +110,4 @@ async def _one(rig: Rig, pod: PodView, *, strategy: Strategy, samples: Samples) 
 async def _carry_out(rig: Rig, intent: intents.PodIntent) -> Outcome:
     if intent.strategy is Strategy.RULES:
         return await rig.rules.carry_out(intent)
-    return await rig.reset.carry_out(intent, last_wishes={})
+    return await rig.reset.carry_out(intent, pre_stop_hooks={})

@@ -1,4 +1,4 @@
-"""How long one poll of all GPUs takes, in milliseconds: ``python -m bench.poll_cost 100``. For ``bench.health``."""
+"""Measure the milliseconds of one poll of all GPUs: ``python -m bench.poll_cost 100``. For ``bench.health``."""
 
 import json
 import sys
@@ -6,14 +6,14 @@ import time
 
 import pynvml
 
-from agent.sources.nvml import reader
-from agent.sources.nvml.calls import Calls
-from agent.sources.nvml.outcomes import Value
 from bench import figures
+from kubemend.agent.sources.nvml import reader
+from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.outcomes import Value
 
 
 def main() -> None:
-    """Poll as often as the argument says, and print the figures as JSON."""
+    """Poll as often as the argument requests, and print the figures as JSON."""
     calls = Calls(deadline=60.0, announce=lambda _: None, came_back=lambda: None)
     nvml = reader.Reader(pynvml=pynvml, calls=calls)
     assert isinstance(nvml.init(), Value), "NVML does not start"

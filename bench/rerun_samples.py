@@ -1,21 +1,21 @@
-"""What the rerun benchmark has counted and timed, and the figures that are printed."""
+"""Hold the counts and times of the rerun benchmark, and compute its printed figures."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model.workloads import ContainerId
 from bench import figures
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import ContainerId
 
 
 @dataclass
 class Samples:
-    """Durations in seconds, and numbers of rounds.
+    """Hold durations in seconds, and numbers of rounds.
 
-    ``side_by_side`` counts, by container, where two ran at the same time, ``told`` where the product said itself that
-    an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being faster.
+    ``side_by_side`` counts, by container, where two ran at the same time, ``told`` where the product itself reported
+    that an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being faster.
     """
 
     prepare: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Samples:
     in_place: int = 0
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         rerun, bare = figures.milliseconds(self.rerun), figures.milliseconds(self.bare)
         return {
             "rounds": len(self.rerun),

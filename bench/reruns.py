@@ -1,12 +1,12 @@
-"""Reruns of whole pods under kubelet's eyes: how often has each container run, in which order, and how fast was it?
+"""Rerun whole pods under kubelet, and measure how often, in which order and how fast each container ran.
 
-Pods of an init container, a sidecar and a main container are rerun by the product, each at a random moment against
-kubelet's look at the runtime once a second. In turns, as many others are restarted by the bare calls that a rerun is
-made of. What has run is counted by the runtime's events and by the init container itself, not by what we believe.
+Pods of an init container, a sidecar and a main container are rerun by the product, each at a random moment relative to
+kubelet's listing of the runtime once a second. In turns, as many others are restarted by the bare calls of a rerun.
+Runs are counted by the runtime's events and by the init container itself, not by our own reports.
 
 Prints JSON. A round is the rerun of one pod; all that is not milliseconds is a number of rounds. ``rerun_ms`` is from
-the first call to the confirmed new processes, ``reserve_ms`` its part before the kill, ``prepare_ms`` what goes before
-it. ``adopted`` counts, by container, where kubelet was faster than we.
+the first call to the confirmed new processes, ``reserve_ms`` its part before the kill, ``prepare_ms`` the time before
+it. ``adopted`` counts, by container, where kubelet was faster than kubemend.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from typing import Any
 
 import click
 
-from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.tools import Material
-from agent.cri import errors
-from agent.cri.events import ContainerEvent, EventKind
-from agent.engine import targets
-from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, PodUid, SandboxId
-from agent.restart import intents, reservations
-from agent.sources.processes import ProcFs
 from bench import rerun_samples, rig
 from bench.rerun_samples import Samples
 from bench.rig import SECONDS, Rig
-from common import logs
 from hack.devnode import node, trainer
 from hack.devnode.observer import Seen
+from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, PodUid, SandboxId
+from kubemend.agent.restart import intents, reservations
+from kubemend.agent.restarts import runtime_state
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import logs
 
 _COPY_SECONDS = 3.0
 _INIT = "prepare"
@@ -44,17 +44,17 @@ _LASTING = ("shipper", "trainer")
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One restart of one pod, by the product or by bare calls. ``before`` is the pod as it was."""
+    """Hold one restart of one pod, by the product or by bare calls. ``before`` is the pod before it."""
 
     name: str
     intent: intents.PodIntent
-    materials: Mapping[str, Material]
+    materials: Mapping[str, SuccessorSpec]
     before: Seen
     outcome: Outcome | None = None
 
 
 async def measure(dev: node.DevNode, made: Rig, *, count: int, pods: int = 1, seed: int = 5532) -> Samples:
-    """Rerun so many pods by the product and as many by bare calls, each so often."""
+    """Rerun ``pods`` pods by the product and as many by bare calls, ``count`` times each."""
     samples, chance = Samples(), random.Random(seed)
     ours = [f"rerun-{number}" for number in range(pods)]
     bare = [f"bare-{number}" for number in range(pods)]
@@ -84,11 +84,11 @@ async def _prepared(made: Rig, name: str) -> _Round:
         target=ContainerRef(pod=pod.ref, name="trainer"),
         sandbox_id=SandboxId(seen.sandbox),
         strategy=intents.Strategy.RERUN,
-        plan=await targets.plan(made.cri, pod),
+        plan=await runtime_state.plan(made.cri, pod),
         reason="Bench",
         created_at=time.time(),
     )
-    materials = await targets.materials(made.cri, intent, pod=pod, processes=ProcFs())
+    materials = await runtime_state.materials(made.cri, intent, pod=pod, processes=ProcFs())
     return _Round(name=name, intent=intent, materials=materials, before=seen)
 
 
@@ -110,7 +110,7 @@ async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Ro
 
 
 async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
-    """Wait until kubelet shows one of each. The product looks again, as ever; after bare calls that is tidying up."""
+    """Wait until kubelet shows one of each. The product checks again, as always; after bare calls that is a cleanup."""
     if done.outcome is not None:
         again = await made.rerun.carry_out(done.intent, materials=done.materials)
         await _whole(made, done.name, restart=restart)
@@ -126,7 +126,7 @@ async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
 
 
 async def _whole(made: Rig, name: str, *, restart: int, timeout: float = SECONDS) -> None:
-    """Wait until of each container that lasts one runs, and kubelet shows that."""
+    """Wait until one of each lasting container runs, and kubelet shows that."""
     await made.observer.until(
         name,
         lambda s: (
@@ -139,7 +139,7 @@ async def _whole(made: Rig, name: str, *, restart: int, timeout: float = SECONDS
 
 
 async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], samples: Samples) -> None:
-    """Count what has become of the pod."""
+    """Count the results of the pod."""
     seen = await made.observer.see(done.name)
     started = Counter(event.container.ref.name for event in happened if event.kind is EventKind.STARTED)
     samples.init_runs[max(started[_INIT], seen.init_runs - done.before.init_runs)] += 1
@@ -162,7 +162,9 @@ async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], sample
 
 
 async def _bare_calls(made: Rig, name: str, samples: Samples) -> _Round:
-    """The calls alone, as early as each can be: what has exited goes first, init is awaited by its exit event."""
+    """Make the calls alone, as early as possible: exited containers are removed first, init is awaited by its exit
+    event.
+    """
     begun = await _prepared(made, name)
     views = await made.cri.list_containers(pod_uid=begun.intent.target.pod.uid)
     exited = [view.id for view in views if view.state is ContainerState.EXITED]
@@ -208,7 +210,7 @@ async def _run(*, rounds: int, pods: int, seed: int) -> dict[str, Any]:
 @click.command(help=__doc__)
 @click.option("--rounds", default=200, show_default=True, help="Reruns of each pod.")
 @click.option("--pods", default=1, show_default=True, help="Pods that are rerun side by side.")
-@click.option("--seed", default=5532, show_default=True, help="Of the moments at which reruns begin.")
+@click.option("--seed", default=5532, show_default=True, help="Seed of the moments at which reruns begin.")
 def main(rounds: int, pods: int, seed: int) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")

@@ -1,14 +1,14 @@
-"""How fast is a restart in place, and how soon is a fault in the API?
+"""Measure how fast a restart in place is, and how soon a fault is in the API.
 
-Pairs of pods run on one node under kubelet's eyes. In turns, one is restarted by the product's swap (listing, decision
-material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare stop,
-create and start calls with the same config. The same then with reruns of whole pods, and with what kubelet does for us:
-resets and the pod's own rules. Then one container that is swapped and one that is rerun fail many times in a row under
-a whole agent. Last an agent reads kernel log lines, and the time from each line to the pod condition in the API is
-taken by a watch.
+Pairs of pods run on one node under kubelet. In turns, one is restarted by the product's swap (listing, decision
+material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare create,
+start and stop calls with the same config: in this order kubelet sees no gap, into which it would create a container.
+The same then with reruns of whole pods, and with restarts that kubelet carries out: resets and the pod's own rules.
+Then one container that is swapped and one that is rerun fail many times in a row under a whole agent. Last an agent
+reads kernel log lines, and the time from each line to the pod condition in the API is taken by a watch.
 
-Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the kill to the confirmed new process, ``running_ms`` is until
-everything runs again, ``prepare_ms`` is what goes before the kill. Each ratio is to the bare calls of the same run.
+Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the first call to the confirmed new process, ``running_ms`` is until
+everything runs again, ``prepare_ms`` is the time before that. Each ratio is to the bare calls of the same run.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from typing import Any
 
 import click
 
-from agent.actuator.outcomes import Result
-from agent.engine import targets
-from agent.model.workloads import ContainerRef, PodRef, PodUid
-from agent.restart.intents import Strategy
 from bench import arrivals, bare, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
-from common import logs
 from hack.devnode import node, trainer
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import runtime_state
+from kubemend.common import logs
 
 _PAIRS = 3
 _BY_KUBELET = (Strategy.RESET, Strategy.RULES)
@@ -35,7 +35,7 @@ _BY_KUBELET = (Strategy.RESET, Strategy.RULES)
 
 @dataclass
 class Samples:
-    """Durations in seconds."""
+    """Hold durations in seconds."""
 
     prepare: list[float] = field(default_factory=list)
     swap: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often each thing is measured; ``row`` is the length of a row of failures."""
+    """Set how often each thing is measured; ``row`` is the length of a row of failures."""
 
     restarts: int
     reruns: int
@@ -98,7 +98,10 @@ def _figures(samples: Samples, *, kinds: dict[str, str]) -> dict[str, Any]:
 
 
 async def _swaps(dev: node.DevNode, made: rig.Rig, samples: Samples, *, count: int) -> None:
-    """Swap, and restart by bare calls, so often. Each pair of pods has its turn while kubelet takes in the others."""
+    """Swap, and restart by bare calls, ``count`` times.
+
+    Each pair of pods has its turn while kubelet processes the others.
+    """
     for name in (f"{kind}-{pair}" for kind in ("swapped", "called") for pair in range(_PAIRS)):
         await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
     for number in range(count):
@@ -109,10 +112,10 @@ async def _swaps(dev: node.DevNode, made: rig.Rig, samples: Samples, *, count: i
         await _bare_calls(made, f"called-{pair}", samples)
 
 
-async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, targets.Target]:
+async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, runtime_state.RuntimeState]:
     seen = await made.observer.see(name)
     ref = ContainerRef(pod=PodRef("default", name, PodUid(seen.uid)), name="trainer")
-    target = await targets.find(made.cri, ref)
+    target = await runtime_state.find(made.cri, ref)
     assert target is not None
     return ref, target
 
@@ -120,7 +123,7 @@ async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, targets.Targe
 async def _swap(made: rig.Rig, name: str, samples: Samples) -> None:
     ref, _ = await _target(made, name)
     began = time.perf_counter()
-    target = await targets.find(made.cri, ref)
+    target = await runtime_state.find(made.cri, ref)
     assert target is not None
     restart = await bare.prepared(made.cri, ref, target)
     await made.store.begin(restart.intent)

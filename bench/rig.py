@@ -1,4 +1,4 @@
-"""The product's own parts on a dev node, as the benchmarks use them."""
+"""Provide the product's own parts on a dev node, for the benchmarks."""
 
 import asyncio
 import contextlib
@@ -8,29 +8,32 @@ from pathlib import Path
 
 import aiohttp
 
-from agent.actuator.host_files import HostFiles
-from agent.actuator.rerun import RerunActuator
-from agent.actuator.reset import ResetActuator
-from agent.actuator.rules import RulesActuator
-from agent.actuator.swap import SwapActuator
-from agent.actuator.tools import Tools
-from agent.cri import client as cri_client
-from agent.history.store import Store
-from agent.sources.containers import ContainerWatch
-from agent.sources.pods import PodWatch
-from common.kube import client as kube
 from hack.devnode import node
 from hack.devnode.observer import Observer
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.rerun import RerunActuator
+from kubemend.agent.actuator.reset import ResetActuator
+from kubemend.agent.actuator.rules import RulesActuator
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.clients.cri import client as cri_client
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.pods import PodWatch
+from kubemend.common.kube import client as kube
 
 SECONDS = 60.0
-"""The deadline of everything that a benchmark waits for."""
+"""The timeout of all waits of a benchmark."""
 
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _PROBE = aiohttp.ClientTimeout(total=5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The parts, on the node's runtime and API."""
+    """Hold the parts, on the node's runtime and API."""
 
     cri: cri_client.CriClient
     swap: SwapActuator
@@ -43,7 +46,7 @@ class Rig:
     observer: Observer
 
     async def running(self, name: str, *, restart: int, timeout: float = SECONDS) -> None:
-        """Wait until kubelet shows the restart: the next one must not meet a pod half-way through the last."""
+        """Wait until kubelet shows the restart: the next one must not meet a pod in the middle of the last."""
         await self.observer.until(
             name,
             lambda s: (
@@ -56,13 +59,21 @@ class Rig:
 
 
 async def is_ready(agent: node.Agent) -> bool:
-    """Whether every part of an agent works; one that does not listen (yet) is not ready."""
+    """Return whether every component of an agent is ready; False if it does not listen (yet)."""
     url = f"http://{agent.metrics_address}/readyz"
     try:
         async with aiohttp.ClientSession(trust_env=False, timeout=_PROBE) as session, session.get(url) as answer:
             return answer.ok
     except (aiohttp.ClientConnectionError, TimeoutError):
         return False
+
+
+async def _standbys(socket_path: str) -> Standbys:
+    """Return the hold mechanism for successors, as the agent has it. Raises HoldError where this machine cannot."""
+    holds = ExecHolds(socket_path=socket_path, proc=_PROC)
+    made = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
+    await made.check()
+    return made
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +88,10 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
     ):
         events = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
-        tools = Tools(runtime=cri, events=events, files=HostFiles(symlink_dir=where.container_log_links))
+        files = HostFiles(symlink_dir=where.container_log_links)
+        tools = ActuatorContext(
+            runtime=cri, events=events, files=files, standbys=await _standbys(str(where.containerd_socket))
+        )
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Rig(

@@ -1,17 +1,15 @@
-"""Failures in a row on one container, through the whole agent: does any restart take longer than the first?
+"""Measure failures in a row on one container, through the whole agent: no restart may take longer than the first.
 
 Kubelet's own backoff would double with each. Each failure is an Xid in the kernel log; a restart is over when the new
-process runs, by the runtime's clock. The agent is started anew in between, with its past restarts moved back in time:
-its budget would slow down a container that dies young again and again, as it should. How long kubelet takes for what it
-does itself hangs on when it looks next: rows of that are in ``bench.kubelets``.
+process runs, by the runtime's clock. The agent is restarted in between, with its past restarts moved back in time: its
+budget would slow down a container with repeated short lifetimes, as it should. The duration of kubelet's own part
+depends on its next listing: rows of that are in ``bench.kubelets``.
 """
 
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.model.workloads import ContainerView
-from agent.restart.intents import Strategy
 from bench.crash.blows import Blows
 from bench.crash.plans import Fault
 from bench.crash.scene import Scene
@@ -19,6 +17,8 @@ from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
 from bench.rig import SECONDS
 from hack.devnode import node
+from kubemend.agent.model.workloads import ContainerSummary
+from kubemend.agent.restart.intents import Strategy
 
 _SUBJECTS = (
     Subject("row-swap"),
@@ -29,12 +29,12 @@ _LOOK_AGAIN = 0.02
 
 @dataclass
 class Row:
-    """Durations in seconds, from the fault to the new process running, in order."""
+    """Hold durations in seconds, from the fault to the new process running, in order."""
 
     seconds: list[float] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         milliseconds = [round(each * 1000, 1) for each in self.seconds]
         return {
             "ms": milliseconds,
@@ -45,9 +45,9 @@ class Row:
 
 
 async def measure(dev: node.DevNode, *, count: int) -> dict[str, Row]:
-    """Let one container per strategy fail so many times in a row; return the rows by the strategies' names.
+    """Let one container per strategy fail ``count`` times in a row; return the rows by the strategies' names.
 
-    Raises TimeoutError or AssertionError when a restart does not come to its end.
+    Raises TimeoutError or AssertionError when a restart does not finish.
     """
     rows = {subject.strategy.value: Row() for subject in _SUBJECTS}
     async with Scene.on(dev, subjects=_SUBJECTS, state_dir=dev.layout.agent_state) as scene:
@@ -72,6 +72,6 @@ async def _answered(scene: Scene, fault: Injected) -> float:
     return started - fault.at
 
 
-def _newer(scene: Scene, fault: Injected) -> ContainerView | None:
+def _newer(scene: Scene, fault: Injected) -> ContainerSummary | None:
     running = scene.witness.now(fault.subject).running.get(fault.container, ())
     return next((view for view in running if fault.is_older_than(view)), None)

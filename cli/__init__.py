@@ -1,7 +1,7 @@
-"""The ``kubemend`` command (also ``kubectl mend``): the agent's commands and the controller's under one name."""
+"""Provide the ``kubemend`` command (also ``kubectl mend``): the commands of agent and controller under one name."""
 
-from agent.cli import main
+from kubemend.agent.cli import main
 
 __all__ = ["main"]
 
-main.add_modules({name: f"cli.{name}" for name in ("completion", "controller", "status", "timeline")})
+main.add_modules({name: f"kubemend.cli.{name}" for name in ("completion", "controller", "status", "timeline")})

@@ -1,5 +1,5 @@
 """Run the command as ``python -m cli``."""
 
-from cli import main
+from kubemend.cli import main
 
 main(prog_name="kubemend")

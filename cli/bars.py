@@ -1,26 +1,32 @@
-"""From a round's Restart object to the bars of its chart. Pure. Times are milliseconds since the fault or request."""
+"""Compute the bars of a round's chart from its Restart object.
+
+Pure. Times are milliseconds since the fault or request.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cli import plain
-from controller.restarts.objects import Restart
-from controller.rounds import laid_out
-from controller.rounds.laid_out import Segment
-from controller.rounds.status import HELD_TOGETHER
+from kubemend.cli import plain
+from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.rounds import timeline
+from kubemend.controller.rounds.status import HELD_TOGETHER
+from kubemend.controller.rounds.timeline import Segment
 
 MOST_BARS: Final = 40
-"""More of them nobody can read: the slowest are taken."""
+"""More bars are unreadable: the slowest are kept."""
 
 
 class NothingToDrawError(Exception):
-    """The object does not tell of any member's times; the text says why."""
+    """The object has no times of any member; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One member. ``hit``: the fault was its. ``ran_at`` is None where it does not run, ``failure`` says why."""
+    """Describe one member. ``hit``: it had the fault.
+
+    ``ran_at`` is None if it does not run, with the reason in ``failure``.
+    """
 
     member: str
     node: str
@@ -31,17 +37,17 @@ class Bar:
 
     @property
     def end(self) -> float:
-        """When the last that is known of it happened."""
+        """Return the time of the member's last known event."""
         return max((segment.end for segment in self.segments), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One round. ``members`` is how many it has, ``bars`` are the slowest of them, those that failed first.
+    """Describe one round. ``members`` is their number, ``bars`` are the slowest ones, failed ones first.
 
-    ``decided``, ``all_dead`` (nothing old runs any more) and ``total`` (the last one runs again) are None where they
-    are not known; without ``decided`` all times are since the decision. ``held`` says whether anything new ran before
-    everything old was dead.
+    ``decided``, ``all_dead`` (no old container runs any more) and ``total`` (the last successor runs) are None if
+    unknown; without ``decided`` all times are since the decision. ``held`` states whether a successor ran before all
+    old containers were dead.
     """
 
     name: str
@@ -62,19 +68,19 @@ class Chart:
 
     @property
     def span(self) -> float:
-        """How much time the chart shows; more than 0."""
+        """Return the length of the chart's time axis; more than 0."""
         return max(self.total or 0.0, self.all_dead or 0.0, *(bar.end for bar in self.bars), 1.0)
 
     @property
     def left_out(self) -> int:
-        """How many members have no bar."""
+        """Return the number of members without a bar."""
         return max(0, self.members - len(self.bars))
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that it has, in the order in which they are gone through."""
+        """Return the steps of the round, in order."""
         there = {segment.step for bar in self.bars for segment in bar.segments}
-        return tuple(sorted(there, key=laid_out.place))
+        return tuple(sorted(there, key=timeline.place))
 
 
 def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
@@ -106,7 +112,7 @@ def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What the round's times are. ``decided`` and ``total`` count from the fault, ``all_dead`` from the decision."""
+    """Hold the times of the round. ``decided`` and ``total`` count from the fault, ``all_dead`` from the decision."""
 
     decided: float | None
     all_dead: float | None
@@ -114,40 +120,42 @@ class _Marks:
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "_Marks":
-        """``totalMilliseconds`` counts from the fault, all others from the decision: the last tells when it was."""
+        """Read the status: ``totalMilliseconds`` counts from the fault, all other times from the decision; ``total``
+        reveals the decision's time.
+        """
         timings = status.get("timings") or {}
         total = timings.get("totalMilliseconds")
         last = max((each.get("runningMilliseconds", 0) for each in status.get("slowest") or ()), default=0)
         decided = max(0.0, float(total - last)) if total is not None and last else None
-        return cls(decided, laid_out.all_dead(timings), float(total) if total is not None else None)
+        return cls(decided, timeline.all_dead(timings), float(total) if total is not None else None)
 
     def since_fault(self, milliseconds: float | None) -> float | None:
-        """Return a time since the decision as one since the fault."""
+        """Convert a time since the decision to one since the fault."""
         return (self.decided or 0.0) + milliseconds if milliseconds is not None else None
 
-    def segments(self, told: Mapping[str, Any]) -> Iterator[Segment]:
-        """Yield what a member did, since the fault."""
+    def segments(self, timing: Mapping[str, Any]) -> Iterator[Segment]:
+        """Yield the steps of a member, in times since the fault."""
         decided = self.decided or 0.0
-        for segment in laid_out.member(told, all_dead=self.all_dead):
+        for segment in timeline.member(timing, all_dead=self.all_dead):
             yield replace(segment, begin=decided + segment.begin, end=decided + segment.end)
 
 
 def _bars(status: Mapping[str, Any], *, marks: _Marks, hit: str) -> list[Bar]:
     failures = {each["member"]: each for each in status.get("failures") or ()}
-    told = {each["member"]: each for each in status.get("slowest") or ()}
+    timing = {each["member"]: each for each in status.get("slowest") or ()}
     return [
-        _bar(name, told.get(name, {}), failure=failures.get(name), marks=marks, hit=hit)
-        for name in dict.fromkeys((*told, *failures))
+        _bar(name, timing.get(name, {}), failure=failures.get(name), marks=marks, hit=hit)
+        for name in dict.fromkeys((*timing, *failures))
     ]
 
 
-def _bar(member: str, told: Mapping[str, Any], *, failure: Mapping[str, Any] | None, marks: _Marks, hit: str) -> Bar:
+def _bar(member: str, timing: Mapping[str, Any], *, failure: Mapping[str, Any] | None, marks: _Marks, hit: str) -> Bar:
     why = ": ".join(filter(None, (failure.get("reason"), failure.get("message")))) if failure is not None else ""
     return Bar(
         member=member,
-        node=told.get("node") or (failure or {}).get("node") or "",
-        segments=tuple(marks.segments(told)),
-        ran_at=marks.since_fault(told.get("runningMilliseconds")),
+        node=timing.get("node") or (failure or {}).get("node") or "",
+        segments=tuple(marks.segments(timing)),
+        ran_at=marks.since_fault(timing.get("runningMilliseconds")),
         hit=member == hit,
         failure=why or ("failed" if failure is not None else ""),
     )
@@ -169,5 +177,5 @@ def _slowest_first(bar: Bar) -> tuple[bool, float, str]:
 def _why_nothing(restart: Restart) -> str:
     phase = plain.text(restart.phase)
     if restart.is_finished:
-        return f"Restart {restart.id} is {phase}, and does not tell of any member's times"
-    return f"Restart {restart.id} has not ended yet ({phase or 'requested'}): its times are told at its end"
+        return f"Restart {restart.id} is {phase} and has no times of any member"
+    return f"Restart {restart.id} has not ended yet ({phase or 'requested'}): its times are recorded at its end"

@@ -1,6 +1,6 @@
-"""A round's chart as a picture: a Gantt chart as SVG, the same bytes for the same round. Needs matplotlib.
+"""Draw a round's chart as a Gantt chart in SVG, byte for byte reproducible. Needs matplotlib.
 
-Text stays text: it can be searched for and copied, and is drawn in the reader's own font.
+Text stays text: it can be searched and copied, and is drawn in the reader's own font.
 """
 
 import io
@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from cli import bars_text, palette, spans
-from cli.bars import Bar, Chart
+from kubemend.cli import bars_text, palette, spans
+from kubemend.cli.bars import Bar, Chart
 
 _STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "kubemend",  # ids of elements are random otherwise
     "svg.fonttype": "none",
-    "text.parse_math": False,  # messages may have dollar signs
+    "text.parse_math": False,  # messages may contain dollar signs
     "font.family": "sans-serif",
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -29,15 +29,15 @@ _METADATA: Final = {"Date": None, "Creator": "kubemend timeline"}
 _WIDTH: Final = 11.0  # inches
 _AROUND: Final = 2.6
 _PER_BAR: Final = 0.28
-_THICK: Final = 0.72  # of a bar's place
+_THICK: Final = 0.72  # fraction of a bar's slot
 _LONGEST_NAME: Final = 48
-_FAILURES: Final = 3  # in words above the bars; all have their mark
-_IN_A_ROW: Final = 5  # of the legend
+_FAILURES: Final = 3  # spelled out above the bars; all have their mark
+_IN_A_ROW: Final = 5  # columns of the legend
 _LONGEST_LINE: Final = 150
 
 
 def draw(chart: Chart) -> str:
-    """Return the picture."""
+    """Return the SVG."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, _AROUND + _PER_BAR * len(chart.bars)), layout="constrained")
         axes = figure.add_subplot()
@@ -45,7 +45,7 @@ def draw(chart: Chart) -> str:
             _bar(axes, bar, place=place)
         _marks(axes, chart)
         _frame(axes, chart)
-        _words(figure, axes, chart)
+        _texts(figure, axes, chart)
         picture = io.StringIO()
         figure.savefig(picture, format="svg", metadata=_METADATA)
     return picture.getvalue()
@@ -89,7 +89,7 @@ def _marks(axes: Axes, chart: Chart) -> None:
 
 
 def _frame(axes: Axes, chart: Chart) -> None:
-    axes.set_xlim(-0.015 * chart.span, 1.1 * chart.span)  # room for the fault's mark, and for times
+    axes.set_xlim(-0.015 * chart.span, 1.1 * chart.span)  # space for the fault's mark, and for times
     axes.set_ylim(len(chart.bars) - 0.4, -1.2)
     axes.set_yticks(range(len(chart.bars)), [_label(bar) for bar in chart.bars])
     axes.tick_params(axis="y", length=0)
@@ -99,7 +99,7 @@ def _frame(axes: Axes, chart: Chart) -> None:
     axes.set_xlabel("time since the fault" if chart.decided is not None else "time since the decision")
 
 
-def _words(figure: Figure, axes: Axes, chart: Chart) -> None:
+def _texts(figure: Figure, axes: Axes, chart: Chart) -> None:
     first, *others = bars_text.headline(chart)
     figure.suptitle(_shortened(first, _LONGEST_LINE), x=0.01, ha="left", fontsize=13, weight="bold")
     failed = [f"✖ {bar.member}: {bar.failure}" for bar in chart.bars if bar.failure]
@@ -111,7 +111,7 @@ def _words(figure: Figure, axes: Axes, chart: Chart) -> None:
         Patch(facecolor=palette.ink(step).colour, label=palette.meaning(step)) for step in chart.steps
     ]
     if any(bar.hit for bar in chart.bars):
-        handles.append(Line2D([], [], marker="X", linestyle="", color=palette.FAULT, label="the fault was here"))
+        handles.append(Line2D([], [], marker="X", linestyle="", color=palette.FAULT, label="fault"))
     if chart.decided:
         handles.append(Line2D([], [], color=palette.DARK, linewidth=0.8, linestyle=":", label="decided"))
     if chart.all_dead is not None:

@@ -1,14 +1,14 @@
-"""A round's chart for a terminal: a bar of blocks for each member. Pure."""
+"""Draw a round's chart for a terminal: a bar of blocks for each member. Pure."""
 
 from typing import Final
 
 import click
 
-from cli import palette, spans
-from cli.bars import Bar, Chart
+from kubemend.cli import palette, spans
+from kubemend.cli.bars import Bar, Chart
 
 NARROWEST: Final = 20
-"""Columns of a bar at least, however narrow the terminal is."""
+"""Minimum columns of a bar, on any terminal."""
 
 _LONGEST_NAME: Final = 40
 _TIME: Final = 10
@@ -16,8 +16,9 @@ _GAP: Final = "  "
 
 
 def draw(chart: Chart, *, width: int, colour: bool) -> str:
-    """Return the chart as lines of at most ``width`` columns, as far as names and causes let it; ``colour`` is for
-    terminals.
+    """Return the chart as lines of at most ``width`` columns, unless names and causes are longer.
+
+    ``colour`` is for terminals.
     """
     names = min(_LONGEST_NAME, max(len(bar.member) for bar in chart.bars))
     columns = max(NARROWEST, width - names - _TIME - 2 * len(_GAP))
@@ -29,7 +30,7 @@ def draw(chart: Chart, *, width: int, colour: bool) -> str:
 
 
 def headline(chart: Chart) -> list[str]:
-    """Return what the round was, in two to four lines."""
+    """Return a summary of the round, in two to four lines."""
     total = f" in {spans.milliseconds(chart.total)}" if chart.total is not None else ""
     number = f", attempt {chart.attempt}" if chart.attempt else ""
     where = f" in {chart.hit}" if chart.hit else ""
@@ -68,7 +69,7 @@ def _line(bar: Bar, chart: Chart, *, names: int, columns: int, colour: bool) -> 
 
 
 def _blocks(bar: Bar, chart: Chart, *, columns: int, colour: bool) -> str:
-    """Return the bar; what it consists of begins and ends at whole columns."""
+    """Return the bar; its segments begin and end at whole columns."""
     parts: list[str] = []
     drawn = 0
     for segment in bar.segments:
@@ -90,4 +91,4 @@ def _legend(chart: Chart, *, colour: bool) -> str:
         ink = palette.ink(step)
         glyph = click.style(ink.glyph, fg=ink.terminal) if colour else ink.glyph
         entries.append(f"{glyph} {palette.meaning(step)}")
-    return _GAP.join((*entries, *(["✖ the fault was here"] if any(bar.hit for bar in chart.bars) else ())))
+    return _GAP.join((*entries, *(["✖ fault"] if any(bar.hit for bar in chart.bars) else ())))

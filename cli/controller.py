@@ -1,12 +1,12 @@
-"""``kubemend controller``."""
+"""Implement ``kubemend controller``."""
 
 import asyncio
 import sys
 
 import click
 
-from controller import settings as settings_module
-from controller.settings import Settings
+from kubemend.controller import settings as settings_module
+from kubemend.controller.settings import Settings
 
 EXIT_CANNOT_START = 3
 
@@ -16,13 +16,13 @@ EXIT_CANNOT_START = 3
 def controller(settings: Settings) -> None:
     """Run the central controller (what the Deployment runs): gang rounds, and the hub of the agents.
 
-    Several replicas elect one that leads; the others stand by. Every setting can be given as a flag, as a variable, or
-    in the file named by --config. Parts that are missing are reported on /readyz and picked up when they appear.
+    Several replicas elect a leader; the others stand by. Every setting can be given as a flag, as a variable, or in the
+    file named by --config. Missing components are reported on /readyz and used when they appear.
     """
-    # Imported here: nobody who asks for the help must wait for gRPC and the Kubernetes client.
-    from common import logs
-    from common.web import ListenError
-    from controller.app import controller as app
+    # Imported here so that --help does not wait for gRPC and the Kubernetes client.
+    from kubemend.common import logs
+    from kubemend.common.web import ListenError
+    from kubemend.controller.app import controller as app
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     try:

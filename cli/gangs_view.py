@@ -1,6 +1,6 @@
-"""Gangs as people look at them, out of pods and Restart objects. Pure.
+"""Build views of gangs for people from pods and Restart objects. Pure.
 
-What an object does not say is missing here as well; nothing is guessed.
+Fields that an object lacks are missing here as well; nothing is guessed.
 """
 
 import enum
@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from agent.model import conditions
-from agent.model.conditions import Condition, ConditionStatus
-from cli import plain
-from common.gangs import GangKey
-from common.kube import timestamps
-from controller.gangs import members as gang_members
-from controller.gangs import wishes
-from controller.gangs.budget import GangBudget
-from controller.model.members import Member, PodPhase
-from controller.restarts import objects
-from controller.restarts.objects import Restart
-from controller.rounds import status
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.cli import plain
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import timestamps
+from kubemend.controller.gangs import gang_options
+from kubemend.controller.gangs import members as gang_members
+from kubemend.controller.gangs.budget import GangBudget
+from kubemend.controller.model.members import Member, PodPhase
+from kubemend.controller.restarts import objects
+from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.rounds import status
 
 Json = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ _BAD_OBJECT: Final = (KeyError, ValueError, TypeError, AttributeError)
 
 
 class State(enum.Enum):
-    """How a gang or a member does: the worst that is known of it."""
+    """Summarize a gang or a member: the worst known state."""
 
     WELL = "Well"
     UNKNOWN = "Unknown"
@@ -37,9 +37,10 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """One member. ``devices`` and ``restart`` are its conditions DevicesHealthy and InPlaceRestart, if it has them.
+    """Describe one member. ``devices`` and ``restart`` are its conditions DevicesHealthy and InPlaceRestart, if
+    present.
 
-    ``restarts`` counts those of its main containers, by kubelet's word.
+    ``restarts`` sums the restarts of its main containers as kubelet counts them.
     """
 
     slot: str
@@ -54,12 +55,12 @@ class MemberView:
 
     @property
     def stands(self) -> bool:
-        """Whether it is ready, or has completed."""
+        """Return whether the member is ready, or has completed."""
         return self.ready or self.phase is PodPhase.SUCCEEDED
 
     @property
     def state(self) -> State:
-        """How it does."""
+        """Return the state of the member."""
         devices = self.devices.status if self.devices is not None else ConditionStatus.TRUE
         if not self.stands or devices is ConditionStatus.FALSE:
             return State.ILL
@@ -68,8 +69,9 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """One Restart object. ``attempt`` 0: no round has been made of it. ``took`` is in milliseconds from the fault until
-    the last member ran, ``at`` is Unix time.
+    """Describe one Restart object. ``attempt`` 0: no round has been made of it.
+
+    ``took`` is in milliseconds from the fault until the last member ran, ``at`` is Unix time.
     """
 
     name: str
@@ -88,7 +90,7 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True)
 class BudgetView:
-    """How many rounds are left of ``limit`` in ``window`` seconds."""
+    """Report how many rounds are left of ``limit`` in ``window`` seconds."""
 
     left: int
     limit: int
@@ -97,7 +99,7 @@ class BudgetView:
 
 @dataclass(frozen=True, slots=True)
 class GangView:
-    """One gang; ``rounds`` are newest first. ``budget`` is None when it cannot be told, and ``notes`` say why."""
+    """Describe one gang; ``rounds`` are newest first. ``budget`` is None if unknown, with the reason in ``notes``."""
 
     key: GangKey
     members: tuple[MemberView, ...]
@@ -107,24 +109,24 @@ class GangView:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that its members are on."""
+        """Return the nodes of its members."""
         return tuple(sorted({member.node for member in self.members if member.node}))
 
     @property
     def is_ours(self) -> bool:
-        """Whether kubemend has to do with it: a member opted in, or carries a condition, or it had a round."""
+        """Return whether kubemend manages it: a member opted in, or has a condition, or the gang had a round."""
         return bool(self.rounds) or any(each.opted_in or each.devices or each.restart for each in self.members)
 
     @property
     def state(self) -> State:
-        """How it does."""
+        """Return the state of the gang."""
         states = {member.state for member in self.members}
         return next((state for state in (State.ILL, State.UNKNOWN) if state in states), State.WELL)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All gangs by their keys. ``notes`` say what could not be told; ``whole``: Restart objects could be read."""
+    """Hold all gangs by their keys. ``notes`` list missing information; ``whole``: Restart objects could be read."""
 
     gangs: tuple[GangView, ...]
     notes: tuple[str, ...] = ()
@@ -132,15 +134,15 @@ class Report:
 
     @property
     def state(self) -> State:
-        """The worst of all gangs, Unknown at best when something could not be told."""
+        """Return the worst state of all gangs, Unknown at best when information is missing."""
         states = {gang.state for gang in self.gangs} | ({State.UNKNOWN} if self.notes or not self.whole else set())
         return next((state for state in (State.ILL, State.UNKNOWN) if state in states), State.WELL)
 
 
 def report(pods: Iterable[Json], restarts: Iterable[Json] | None, *, now: float, notes: tuple[str, ...] = ()) -> Report:
-    """Return all gangs that have members or rounds. ``restarts`` None: they cannot be told, and ``notes`` say why.
+    """Return all gangs that have members or rounds.
 
-    ``now`` is Unix time.
+    ``restarts`` None: they could not be read, with the reason in ``notes``. ``now`` is Unix time.
     """
     members: defaultdict[GangKey, list[tuple[Member, Json]]] = defaultdict(list)
     for pod in pods:
@@ -152,7 +154,7 @@ def report(pods: Iterable[Json], restarts: Iterable[Json] | None, *, now: float,
         try:
             restart = objects.parse(each)
         except _BAD_OBJECT as error:
-            unread.append(f"Restart {_name(each)} is of another version, and left out: {error!r}")
+            unread.append(f"Restart {_name(each)} has an unknown format and is omitted: {error!r}")
             continue
         if restart.gang is not None:
             rounds[restart.gang].append(restart)
@@ -177,9 +179,9 @@ def _gang(
     notes: tuple[str, ...] = ()
     budget = None
     try:
-        limit = wishes.of(counting.values()).max_restarts
+        limit = gang_options.of(counting.values()).max_restarts
         budget = _budget(limit, _same(newest_first, counting.values()), now=now) if restarts is not None else None
-    except wishes.BadAnnotationError as error:
+    except gang_options.BadAnnotationError as error:
         notes = (str(error),)
     return GangView(
         key=key,
@@ -191,7 +193,7 @@ def _gang(
 
 
 def _same(restarts: Iterable[Restart], members: Collection[Member]) -> list[Restart]:
-    """Return the rounds of what has the gang's name now, as the controller counts them (``controller.app.story``)."""
+    """Return the rounds of the gang that has this name now, as ``controller.coordinator.round_report`` counts them."""
     uid = gang_members.uid_of(members)
     return [each for each in restarts if not uid or each.gang_uid in ("", uid)]
 

@@ -1,4 +1,4 @@
-"""``kubectl_complete-mend``: what kubectl calls to complete ``kubectl mend``."""
+"""Implement ``kubectl_complete-mend``, which kubectl calls to complete ``kubectl mend``."""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Final
 import click
 from click import shell_completion
 
-from cli import main
-from cli.completion import PROGRAM, VARIABLE
+from kubemend.cli import main
+from kubemend.cli.completion import PROGRAM, VARIABLE
 
 _NO_FILES: Final = 4
-"""Cobra's ShellCompDirectiveNoFileComp: there is nothing but what was listed."""
+"""Cobra's ShellCompDirectiveNoFileComp: only the listed values."""
 _DEFAULT: Final = 0
 """Cobra's ShellCompDirectiveDefault: the shell completes file names."""
 
@@ -19,8 +19,8 @@ _DEFAULT: Final = 0
 def complete(arguments: Sequence[str] | None = None) -> None:
     """Print completions as kubectl expects them of a plugin's ``kubectl_complete-NAME`` (kubectl 1.26 and later).
 
-    It is called with the words so far, the last of which (perhaps empty) is to be completed, and reads cobra's form: a
-    line for each value, a tab before its description, and at last a colon and the directive.
+    Its arguments are the command line so far; the last one (perhaps empty) is to be completed. The output has cobra's
+    form: a line for each value, a tab before its description, and at last a colon and the directive.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or [""]
     items = shell_completion.ShellComplete(main, {}, PROGRAM, VARIABLE).get_completions(words[:-1], words[-1])

@@ -1,18 +1,21 @@
-"""How the steps of a round are drawn: the same in every chart. Pure.
+"""Define how the steps of a round are drawn, the same in every chart. Pure.
 
-The colours are those of Okabe and Ito, which colour-blind people tell apart too.
+The colours are those of Okabe and Ito, which are distinguishable for colour-blind readers.
 """
 
 import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from controller.rounds import laid_out
+from kubemend.controller.rounds import timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """``colour`` is RGB for pictures, ``terminal`` is click's name of a colour, ``glyph`` does without colours."""
+    """Define a style.
+
+    ``colour`` is RGB for pictures, ``terminal`` is click's name of a colour, ``glyph`` needs no colour.
+    """
 
     colour: str
     terminal: str
@@ -24,29 +27,29 @@ FAULT: Final = "#D55E00"
 DEAD: Final = "#000000"
 
 _INKS: Final = {
-    laid_out.ORDER: Ink("#BBBBBB", "bright_black", "·"),
-    laid_out.RECREATE: Ink("#0072B2", "blue", "▚"),
-    laid_out.STOP: Ink("#D55E00", "red", "█"),
+    timeline.ORDER: Ink("#BBBBBB", "bright_black", "·"),
+    timeline.RECREATE: Ink("#0072B2", "blue", "▚"),
+    timeline.STOP: Ink("#D55E00", "red", "█"),
     "create": Ink("#E69F00", "yellow", "▓"),
     "start": Ink("#F0E442", "bright_yellow", "▒"),
-    laid_out.HELD: Ink("#9AD3F2", "cyan", "░"),
-    laid_out.RELEASE: Ink("#009E73", "green", "▬"),
+    timeline.HELD: Ink("#9AD3F2", "cyan", "░"),
+    timeline.RELEASE: Ink("#009E73", "green", "▬"),
 }
 _OTHERS: Final = (Ink("#CC79A7", "magenta", "▞"), Ink("#8C6BB1", "bright_magenta", "▟"), Ink("#7F6A3F", "white", "▙"))
 
 _MEANINGS: Final = {
-    laid_out.ORDER: "order on its way",
-    laid_out.RECREATE: "pod recreated",
-    laid_out.HELD: "new one held until all old are dead",
-    laid_out.RELEASE: "let run",
+    timeline.ORDER: "order in transit",
+    timeline.RECREATE: "pod recreated",
+    timeline.HELD: "successor held until all old are dead",
+    timeline.RELEASE: "let run",
 }
 
 
 def ink(step: str) -> Ink:
-    """Return how a step is drawn; steps that are not known here get one by their name, always the same."""
+    """Return the style of a step; an unknown step gets a fixed one that depends on its name."""
     return _INKS.get(step) or _OTHERS[zlib.crc32(step.encode()) % len(_OTHERS)]
 
 
 def meaning(step: str) -> str:
-    """Return what a step is called in the legend."""
+    """Return the step's name in the legend."""
     return _MEANINGS.get(step, step)

@@ -1,4 +1,4 @@
-"""The way to the API server for commands of people: errors are one line and an exit code, none is a traceback."""
+"""Read the API server for user commands: errors are one line and an exit code, never a traceback."""
 
 import contextlib
 import os
@@ -9,23 +9,23 @@ from typing import Any, Final
 import click
 import yaml
 
-from common.gangs import GANG, JOB_INDEX, JOBSET_NAME
-from common.kube import client, config, errors, paths
-from controller.restarts import names
+from kubemend.common.gangs import GANG, JOB_INDEX, JOBSET_NAME
+from kubemend.common.kube import client, config, errors, paths
+from kubemend.controller.restarts import names
 
 EXIT_UNKNOWN: Final = 3
 
-NOT_INSTALLED: Final = "Restart objects are not known to this cluster: kubectl apply -f daemonset/crds/restarts.yaml"
+NOT_INSTALLED: Final = "the cluster does not know Restart objects: kubectl apply -f daemonset/crds/restarts.yaml"
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _OF_GANGS: Final = (GANG, JOBSET_NAME, JOB_INDEX)
-"""Labels by which pods are in gangs (``common.gangs.key``); a selector has no "or", so each is a list of its own."""
+"""Labels that put pods in gangs (``common.gangs.key``); a selector has no "or", so each is a list of its own."""
 
 Json = dict[str, Any]
 
 
 class CannotTellError(click.ClickException):
-    """Nothing can be told; the text says why, and the mend."""
+    """The information cannot be read; the text has the reason and the hint."""
 
     exit_code = EXIT_UNKNOWN
 
@@ -39,7 +39,7 @@ class NotInstalledError(CannotTellError):
 
 @contextlib.asynccontextmanager
 async def api(kubeconfig: Path | None) -> AsyncIterator[client.KubeClient]:
-    """Give a client. What goes wrong with it within the block is a CannotTellError."""
+    """Provide a client. Its errors within the block become CannotTellError."""
     async with client.connect(kubeconfig=kubeconfig) as connected:
         try:
             yield connected
@@ -66,7 +66,7 @@ async def restarts(api: client.KubeClient, *, namespace: str | None) -> list[Jso
         async with contextlib.aclosing(api.pages(path)) as pages:
             async for page in pages:
                 found += page.items
-    except errors.NotFoundError as error:  # a list is empty where there is nothing of a kind that is known
+    except errors.NotFoundError as error:  # a known resource without objects gives an empty list
         raise NotInstalledError from error
     return found
 
@@ -76,21 +76,21 @@ async def restart(api: client.KubeClient, *, namespace: str, name: str) -> Json:
     try:
         return await api.get(names.path(namespace, name))
     except errors.NotFoundError as error:
-        if f'"{name}"' not in error.what:  # "404 page not found": it does not know the path at all
+        if f'"{name}"' not in error.what:  # "404 page not found": the server does not know the path at all
             raise NotInstalledError from error
         text = f"there is no Restart {name} in namespace {namespace}: kubectl get restarts -A lists them"
         raise CannotTellError(text) from error
 
 
 def current_namespace(kubeconfig: Path | None, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the namespace that kubectl would take: the kubeconfig's current one, in a pod the pod's own."""
+    """Return kubectl's default namespace: that of the kubeconfig's current context, or in a pod the pod's own."""
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _SERVICE_ACCOUNT.read_text().strip()
         path = kubeconfig or config.default_kubeconfig(environ)
         return _of_current_context(yaml.safe_load(path.read_bytes())) or "default"
     except (errors.NotConfiguredError, OSError, yaml.YAMLError, UnicodeDecodeError):
-        return "default"  # connecting meets the same trouble, and says so
+        return "default"  # connecting meets the same error and reports it
 
 
 def _of_current_context(kubeconfig: object) -> str:

@@ -1,4 +1,4 @@
-"""Lengths of time for people. Pure."""
+"""Format time spans for people. Pure."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ def milliseconds(length: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return how old something is, as kubectl says it: ``12s``, ``5m``, ``3h``, ``4d``; never negative."""
+    """Format an age as kubectl does: ``12s``, ``5m``, ``3h``, ``4d``; never negative."""
     for size, unit in _AGES:
         if seconds >= size:
             return f"{seconds // size:.0f}{unit}"

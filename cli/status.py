@@ -1,4 +1,4 @@
-"""``kubemend status``."""
+"""Implement ``kubemend status``."""
 
 import dataclasses
 import json
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli import progress
+from kubemend.agent.cli import progress
 
 if TYPE_CHECKING:
-    from cli.gangs_view import GangView, Report
+    from kubemend.cli.gangs_view import GangView, Report
 
 
 @click.command()
 @click.argument("gang", required=False)
-@click.option("-n", "--namespace", help="Look there. Default: the kubeconfig's current namespace.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Look everywhere.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that is known as JSON.")
+@click.option("-n", "--namespace", help="The namespace to read. Default: the kubeconfig's current namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
+@click.option("--json", "as_json", is_flag=True, help="Print all information as JSON.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: as kubectl finds it.")
 def status(
     *, gang: str | None, namespace: str | None, all_namespaces: bool, as_json: bool, kubeconfig: Path | None
 ) -> None:
-    """Tell how gangs do, by what the API server knows: members, devices, budget left, last rounds.
+    """Show the state of gangs from the API server: members, devices, remaining budget, last rounds.
 
-    Without GANG all gangs are listed that kubemend has to do with, a line each. GANG (NAME or KIND/NAME, such as
-    JobSet/train) shows one with all its members and its last rounds. The budget is told by the controller's defaults
-    and the annotation kubemend.io/max-restarts.
+    Without GANG, list all gangs that kubemend manages, a line each. GANG (NAME or KIND/NAME, such as JobSet/train)
+    shows one with all its members and its last rounds. The budget follows from the controller's defaults and the
+    annotation kubemend.io/max-restarts.
 
-    A gang is restarted when somebody creates a Restart object, and this is how:
+    To restart a gang, create a Restart object:
 
     \b
         kubectl create -f - <<EOF
@@ -42,16 +42,16 @@ def status(
           reason: new NCCL settings
         EOF
 
-    Exit code 0: every member is ready or has completed, and no device of theirs is known to be bad; 1: one is not, or
-    one is; 2: usage; 3: something could not be told, such as what the API server does not let you read.
+    Exit code 0: every member is ready or has completed, and none of their devices is known to be bad; 1: otherwise;
+    2: usage; 3: information is missing, such as objects that you may not read.
     """
-    from cli import reaching, status_text
+    from kubemend.cli import reaching, status_text
 
     if all_namespaces and namespace is not None:
         raise click.UsageError("give either --namespace or --all-namespaces")
     where = None if all_namespaces else namespace or reaching.current_namespace(kubeconfig)
     now = time.time()
-    asking = _looked(where, kubeconfig=kubeconfig, now=now)
+    asking = _read_report(where, kubeconfig=kubeconfig, now=now)
     report = progress.run(asking, what="asking the API server for pods and Restart objects")
     style = status_text.Style(now=now, colour=sys.stdout.isatty())
     if gang is None:
@@ -67,23 +67,23 @@ def status(
 _EXIT_CODES = {"Well": 0, "Ill": 1, "Unknown": 3}
 
 
-async def _looked(namespace: str | None, *, kubeconfig: Path | None, now: float) -> "Report":
-    """Return what the API server tells. Raises CannotTellError when it does not even tell of pods."""
-    from cli import gangs_view, reaching
-    from common.kube import errors
+async def _read_report(namespace: str | None, *, kubeconfig: Path | None, now: float) -> "Report":
+    """Return the report from the API server. Raises CannotTellError when it does not provide the pods."""
+    from kubemend.cli import gangs_view, reaching
+    from kubemend.common.kube import errors
 
     async with reaching.api(kubeconfig) as api:
         pods = await reaching.gang_pods(api, namespace=namespace)
         try:
             restarts = await reaching.restarts(api, namespace=namespace)
         except (reaching.NotInstalledError, errors.ForbiddenError) as error:
-            return gangs_view.report(pods, None, now=now, notes=(f"{error}; rounds and budgets are not told",))
+            return gangs_view.report(pods, None, now=now, notes=(f"{error}; rounds and budgets are unknown",))
     return gangs_view.report(pods, restarts, now=now)
 
 
 def _named(text: str, report: "Report", *, where: str | None) -> tuple["GangView", ...]:
     """Return the gangs of that name. Raises CannotTellError when there is none."""
-    from cli import reaching
+    from kubemend.cli import reaching
 
     kind, _, name = text.rpartition("/")
     found = tuple(

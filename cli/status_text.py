@@ -1,4 +1,4 @@
-"""Gangs as tables for people and as an object for programs. Pure."""
+"""Format gangs as tables for people and as an object for programs. Pure."""
 
 import dataclasses
 from collections import Counter
@@ -8,12 +8,12 @@ from typing import Any, Final
 import click
 import tabulate
 
-from agent.model.conditions import Condition, ConditionStatus
-from cli import spans
-from cli.gangs_view import GangView, MemberView, Report, RoundView, State
-from common import budgets
-from common.kube import timestamps
-from controller.restarts import objects
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.cli import spans
+from kubemend.cli.gangs_view import GangView, MemberView, Report, RoundView, State
+from kubemend.common import budgets
+from kubemend.common.kube import timestamps
+from kubemend.controller.restarts import objects
 
 ROUNDS_SHOWN: Final = 10
 
@@ -28,18 +28,18 @@ _PHASE_COLOURS: Final = {"Done": "green", "Degraded": "yellow", "Failed": "red",
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Style:
-    """How to write: ``colour`` is for terminals, ``now`` (Unix time) is what ages refer to."""
+    """Set the output style: ``colour`` is for terminals, ``now`` (Unix time) is the reference of ages."""
 
     now: float
     colour: bool = False
 
     def paint(self, text: str, colour: str | None) -> str:
-        """Return a text in a colour, where there are colours."""
+        """Return a text in a colour, if colours are enabled."""
         return click.style(text, fg=colour) if self.colour and colour else text
 
 
 def overview(report: Report, *, style: Style) -> str:
-    """Return one line for each gang that kubemend has to do with, and how many others there are."""
+    """Return one line for each gang that kubemend manages, and the number of others."""
     ours = [gang for gang in report.gangs if gang.is_ours]
     others = len(report.gangs) - len(ours)
     lines = [_table(_GANG_HEADERS, [_gang_row(gang, style=style) for gang in ours])] if ours else ["no gang"]
@@ -50,7 +50,7 @@ def overview(report: Report, *, style: Style) -> str:
 
 
 def details(gang: GangView, report: Report, *, style: Style) -> str:
-    """Return all that is known of one gang."""
+    """Return all details of one gang."""
     head = f"{gang.key}: {_standing(gang)} members ready on {_count(len(gang.nodes), 'node')}, budget {_budget(gang)}"
     lines = [head, ""]
     if gang.members:
@@ -60,14 +60,14 @@ def details(gang: GangView, report: Report, *, style: Style) -> str:
         lines += [_table(_ROUND_HEADERS, [_round_row(each, style=style) for each in shown]), ""]
         if hidden := len(gang.rounds) - len(shown):
             lines.append(f"note: {hidden} older rounds are not shown: kubectl get restarts -n {gang.key.namespace}")
-        lines.append(_last_words(gang.rounds[0], namespace=gang.key.namespace))
+        lines.append(_last_reason(gang.rounds[0], namespace=gang.key.namespace))
     elif report.whole:
         lines.append("no round yet")
     return "\n".join((*lines, *_notes(report, [gang])))
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the gangs as an object. ``state`` is what the exit code says."""
+    """Return the gangs as an object. ``state`` determines the exit code."""
     gangs = [_gang_object(gang) for gang in report.gangs]
     return {"state": report.state.value, "gangs": gangs, "notes": list(report.notes)}
 
@@ -155,13 +155,13 @@ def _round_row(each: RoundView, *, style: Style) -> list[str]:
     ]
 
 
-def _last_words(last: RoundView, *, namespace: str) -> str:
-    """Return why the last round was, and what shows more of it."""
+def _last_reason(last: RoundView, *, namespace: str) -> str:
+    """Return the reason of the last round, and the command that shows more of it."""
     lines = [f"last: {last.message}"] if last.message else []
     if last.detail:
         lines.append(f"decision: {last.detail}")
     if last.phase not in objects.FINAL:
-        lines.append("it is going on")
+        lines.append("it is in progress")
     elif last.phase != _REFUSED:
         lines.append(f"its members: kubemend timeline {last.name} -n {namespace}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``kubemend timeline``."""
+"""Implement ``kubemend timeline``."""
 
 import dataclasses
 import json
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli import progress
+from kubemend.agent.cli import progress
 
 if TYPE_CHECKING:
-    from cli.bars import Chart
+    from kubemend.cli.bars import Chart
 
 EXIT_NOTHING = 1
 
@@ -20,7 +20,7 @@ _NO_MATPLOTLIB = "pictures need matplotlib: pip install 'kubemend[plots]'"
 
 
 class _NothingError(click.ClickException):
-    """There is nothing to draw, or nothing to draw it with."""
+    """There is nothing to draw, or matplotlib is missing."""
 
     exit_code = EXIT_NOTHING
 
@@ -31,25 +31,25 @@ class _NothingError(click.ClickException):
 @click.option("-o", "--output", type=click.Choice(["text", "svg", "json"]), default="text", show_default=True)
 @click.option("--json", "output", flag_value="json", help="The same as -o json.")
 @click.option(
-    "--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Write there, not to the terminal."
+    "--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of the terminal."
 )
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: as kubectl finds it.")
 def timeline(
     *, restart: str, namespace: str | None, output: str, output_file: Path | None, kubeconfig: Path | None
 ) -> None:
-    """Draw how the round of RESTART went: each member's phases, when all old were dead, when all ran again.
+    """Draw the round of RESTART: each member's phases, when all old containers were dead, when all members ran again.
 
     RESTART is the name of a Restart object (kubectl get restarts, kubemend status GANG), or NAMESPACE/NAME. Of many
     members the 40 slowest are drawn. For a post-mortem:
 
         kubemend timeline train-3-1f2e -o svg --output-file round.svg
 
-    The picture is the same, byte for byte, whenever it is drawn. It needs matplotlib (pip install 'kubemend[plots]').
+    The picture is the same, byte for byte, each time it is drawn. It needs matplotlib (pip install 'kubemend[plots]').
 
     Exit code 0: drawn; 1: there is nothing to draw (the round has not ended, nothing was done), or matplotlib is not
-    installed, or the file cannot be written; 2: usage; 3: there is no such object, or the API server does not tell.
+    installed, or the file cannot be written; 2: usage; 3: there is no such object, or the API server does not answer.
     """
-    from cli import reaching
+    from kubemend.cli import reaching
 
     where, name = _named(restart, namespace)
     where = where or reaching.current_namespace(kubeconfig)
@@ -75,25 +75,25 @@ def _named(text: str, namespace: str | None) -> tuple[str | None, str]:
     first, slash, last = text.rpartition("/")
     given = first if slash and first not in ("restart", "restarts", "rst") else None
     if not last or "/" in first or given == "" or (given and namespace and given != namespace):
-        raise click.BadParameter(f"{text!r} is no Restart; write NAME or NAMESPACE/NAME", param_hint="RESTART")
+        raise click.BadParameter(f"{text!r} is not a Restart; write NAME or NAMESPACE/NAME", param_hint="RESTART")
     return given or namespace, last
 
 
 async def _read(namespace: str, name: str, *, kubeconfig: Path | None) -> dict[str, Any]:
-    from cli import reaching
+    from kubemend.cli import reaching
 
     async with reaching.api(kubeconfig) as api:
         return await reaching.restart(api, namespace=namespace, name=name)
 
 
 def _chart(restart: dict[str, Any]) -> "Chart":
-    from cli import bars
-    from controller.restarts import objects
+    from kubemend.cli import bars
+    from kubemend.controller.restarts import objects
 
     try:
         read = objects.parse(restart)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _NothingError(f"the Restart is of another version, or was written by hand: {error!r}") from error
+        raise _NothingError(f"the Restart has an unknown format: {error!r}") from error
     try:
         return bars.chart(read)
     except bars.NothingToDrawError as error:
@@ -101,7 +101,7 @@ def _chart(restart: dict[str, Any]) -> "Chart":
 
 
 def _text(chart: "Chart", *, terminal: bool) -> str:
-    from cli import bars_text
+    from kubemend.cli import bars_text
 
     width = shutil.get_terminal_size().columns
     return bars_text.draw(chart, width=width, colour=terminal and sys.stdout.isatty()) + "\n"
@@ -109,7 +109,7 @@ def _text(chart: "Chart", *, terminal: bool) -> str:
 
 def _svg(chart: "Chart") -> str:
     try:
-        from cli import bars_svg
+        from kubemend.cli import bars_svg
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

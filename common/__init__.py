@@ -1,1 +1,1 @@
-"""Parts that the agent and the controller share; nothing here knows about either of them."""
+"""Shared modules of the agent and the controller. They import nothing from either."""

@@ -1,4 +1,4 @@
-"""Supervised asyncio tasks: named, in one TaskGroup, and never allowed to disappear quietly."""
+"""Run supervised asyncio tasks: named, in one TaskGroup, and never lost silently."""
 
 import asyncio
 import random
@@ -13,14 +13,14 @@ _T = TypeVar("_T")
 
 
 class EternalTaskEndedError(RuntimeError):
-    """A task that should run as long as the agent has returned. That is an incident, never a clean exit."""
+    """A task that must run as long as the process has returned. This is an incident, never a clean exit."""
 
 
 async def eternal(work: Coroutine[Any, Any, object], *, name: str) -> None:
     """Run work that must never return; raise EternalTaskEndedError when it does.
 
-    An exception of its own passes through, so the TaskGroup around it stops everything and the process exits:
-    a half-dead agent that still answers its probes would be a false green.
+    An exception of the work passes through, so the TaskGroup around it stops everything and the process exits: a
+    half-dead agent that still answers its probes would be a false green.
     """
     await work
     raise EternalTaskEndedError(f"task {name!r} ended although it should run for as long as the agent")
@@ -32,10 +32,10 @@ def spawn_eternal(group: asyncio.TaskGroup, work: Coroutine[Any, Any, object], *
 
 
 class Backoff:
-    """Exponential waiting times with jitter, for loops that must try again for ever.
+    """Compute exponential waits with jitter for loops that retry indefinitely.
 
-    ``first`` and ``limit`` are seconds; each wait doubles and is spread by ±20 % so that a fleet does not
-    reconnect in step.
+    ``first`` and ``limit`` are seconds. Each wait doubles and is spread by ±20 % so that a fleet does not reconnect in
+    step.
     """
 
     def __init__(self, *, first: float = 0.1, limit: float = 10.0) -> None:
@@ -48,7 +48,7 @@ class Backoff:
         self._next = self._first
 
     def next_wait(self) -> float:
-        """Return the next waiting time in seconds and move on."""
+        """Return the next wait in seconds and advance."""
         wait, self._next = self._next, min(self._next * 2, self._limit)
         return wait * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
 
@@ -58,9 +58,9 @@ class Backoff:
 
 
 async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
-    """Do works side by side, and return what they return in their order. One alone needs no task of its own.
+    """Run works concurrently and return their results in order. A single one needs no task of its own.
 
-    What one of them raises is raised when all have ended: nobody goes on with what another one is still at.
+    An exception is raised only after all works have ended, so the caller never continues while one of them still runs.
     """
     if len(works) == 1:
         return [await works[0]]

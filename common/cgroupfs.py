@@ -1,13 +1,13 @@
-"""Read control groups of either version: where a group is, which processes it holds, whether they stand still."""
+"""Read control groups of either version: their directories, their processes, and whether they are frozen."""
 
 import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from common import kernel_files
+from kubemend.common import kernel_files
 
-# Version 2, alone or beside version 1 (hybrid nodes); then those hierarchies of version 1 that every runtime uses.
+# Version 2, alone or next to version 1 (hybrid nodes); then the hierarchies of version 1 that every runtime uses.
 _HIERARCHIES = ("", "unified", "freezer", "pids", "memory", "systemd")
 
 _DIGITS = 10
@@ -15,29 +15,29 @@ _MOST_PIDS_BYTES = 64 << 20  # pids.max has seven digits at most
 
 
 def directories(path: str, *, mounted_at: Path) -> tuple[Path, ...]:
-    """Return where the group ``path`` is in each hierarchy that has it; none when there is no such group."""
+    """Return the directory of the group ``path`` in each hierarchy that has it; empty if the group does not exist."""
     places = (mounted_at / name / path.lstrip("/") for name in _HIERARCHIES)
     return tuple(place for place in places if (place / "cgroup.procs").exists())
 
 
 def tops(mounted_at: Path) -> list[Path]:
-    """Return what to write a process's id to, so that it leaves its cgroup: of the one hierarchy, or of each."""
+    """Return the files to which a process's id is written to move it out of its cgroup: one per hierarchy."""
     one = mounted_at / "cgroup.procs"
     return [one] if one.exists() else sorted(mounted_at.glob("*/cgroup.procs"))
 
 
 def pids(groups: Iterable[Path]) -> frozenset[int]:
-    """Return the processes of groups and of all groups below them. Raises OSError."""
+    """Return the processes of these groups and of all groups below them. Raises OSError."""
     found: set[int] = set()
     for group in groups:
         for directory, _, _ in os.walk(group, onerror=_unless_gone):
-            said = kernel_files.read(Path(directory) / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
-            found.update(int(pid) for pid in said.split() if pid.isdecimal() and len(pid) <= _DIGITS)
+            content = kernel_files.read(Path(directory) / "cgroup.procs", limit=_MOST_PIDS_BYTES) or ""
+            found.update(int(pid) for pid in content.split() if pid.isdecimal() and len(pid) <= _DIGITS)
     return frozenset(found)
 
 
 def frozen(groups: Iterable[Path]) -> bool | None:
-    """Return whether processes of a group are kept from running, by it or by one above; None when it cannot be told.
+    """Return whether a group or one above it is frozen; None if neither version reports a state.
 
     Sources: cgroup-v2.rst (cgroup.events), cgroup-v1/freezer-subsystem.rst.
     """
@@ -46,7 +46,7 @@ def frozen(groups: Iterable[Path]) -> bool | None:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A group that was removed meanwhile held no process."""
+    """Ignore a group that has been removed: it held no process."""
     if error.errno not in (errno.ENOENT, errno.ENODEV):
         raise error
 
@@ -65,4 +65,4 @@ def _read(file: Path) -> str:
     try:
         return kernel_files.read(file) or ""
     except OSError:
-        return ""  # of the other version, or gone
+        return ""  # belongs to the other version, or has been removed

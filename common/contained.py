@@ -1,9 +1,9 @@
-"""What fails about one pod, container, device or gang ends there: it is counted, told with its traceback, and the rest
-goes on.
+"""Contain an unexpected error in the work on one pod, container, device or gang: count and log it, and continue.
 
-A part that runs for ever takes the process with it when it ends (``common.aio``). That is right for what concerns all.
-It would be wrong for one thing of many: who can make it fail, by a name or an annotation say, could end the process as
-often as it starts. So whatever goes through many things does the work on each of them ``within`` a block of its own.
+A task of the process that ends takes the process with it (``common.aio``). That is right for faults that concern
+everything. It would be wrong for one object of many: a user who can trigger the error, for example by a name or an
+annotation, could end the process as often as it starts. So code that handles many objects runs the work on each of them
+``within`` a block of its own.
 """
 
 import collections
@@ -18,20 +18,23 @@ from typing import Final
 
 import structlog
 
-from common import aio
+from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
 
 _CONCERNS_ALL: Final = (MemoryError, aio.EternalTaskEndedError)
 _FRAMES: Final = 30
 _LONGEST_TRACEBACK: Final = 8192
-_LONGEST_WORD: Final = 256
-_TOLD_A_MINUTE: Final = 60
-"""So many failures are told each minute; more are only counted. Who can have one happen can have it happen often."""
+_LONGEST_NAME: Final = 256
+_LOGGED_PER_MINUTE: Final = 60
+"""Log at most this many failures each minute; further ones are only counted.
+
+A user who can trigger one failure can trigger many.
+"""
 
 
 class Part(enum.Enum):
-    """What kind of work was given up: label values of ``kubemend_contained_failures_total``."""
+    """Name the kind of work that failed: label values of ``kubemend_contained_failures_total``."""
 
     CONDITION = "condition"
     CONTAINER = "container"
@@ -63,7 +66,7 @@ class Part(enum.Enum):
 
 
 _failures: collections.Counter[Part] = collections.Counter()
-"""Like the log, there is one for the process; ``common.process_metrics`` shows it."""
+"""One counter for the process, like the log; ``common.process_metrics`` exports it."""
 _counting: Final = threading.Lock()
 
 OF_AGENT: Final = (
@@ -107,22 +110,22 @@ OF_CONTROLLER: Final = (
 
 @dataclass(slots=True)
 class Work:
-    """The work of one block. ``error`` is why it was given up."""
+    """Represent the work of one block. ``error`` is the error that ended it."""
 
     error: Exception | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether it was given up."""
+        """Return whether an error ended the work."""
         return self.error is not None
 
 
 @contextlib.contextmanager
 def within(part: Part, about: object, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[Work]:
-    """Contain what the block raises, which is work on one thing of many: ``about`` names the thing.
+    """Contain errors of the block, which works on one object of many: ``about`` names the object.
 
-    What is no mere error (a cancellation, an interrupt), what concerns the whole process (no memory, a part that has
-    ended), and errors of the kinds ``passing``, which somebody else expects, pass.
+    Not contained: BaseExceptions such as cancellation and interrupt, errors that concern the whole process (out of
+    memory, an ended component), and errors of the types ``passing``, which the caller handles.
     """
     work = Work()
     try:
@@ -134,22 +137,22 @@ def within(part: Part, about: object, *, passing: tuple[type[Exception], ...] = 
             raise
         work.error = error
         given_up(part)
-        _tell(part, about, error)
+        _log_failure(part, about, error)
 
 
 def given_up(part: Part) -> None:
-    """Count work that was given up without an error to tell."""
+    """Count work that was abandoned without an error to log."""
     with _counting:
         _failures[part] += 1
 
 
 def why(error: BaseException) -> str:
-    """Return in one line for people what has failed, and where; the log has the rest."""
-    return f"a defect of ours ({type(error).__name__} in {_where(error)}); work.failed in the log has the traceback"
+    """Describe in one line what failed, and where; the log has the rest."""
+    return f"internal error ({type(error).__name__} in {_where(error)}); log event work.failed has the traceback"
 
 
 def count(parts: Iterable[Part] = tuple(Part)) -> int:
-    """Return how often work of these parts was given up since the process began."""
+    """Return how often work of these kinds was abandoned since the process started."""
     return sum(_failures[part] for part in parts)
 
 
@@ -160,38 +163,38 @@ def _concerns_all(error: Exception) -> bool:
 
 
 class _Minute:
-    """Allows so many in each minute."""
+    """Allow a limited number in each minute."""
 
     def __init__(self) -> None:
         self._began = float("-inf")
-        self._told = 0
+        self._logged = 0
 
     def allows(self) -> bool:
-        """Whether one more may be told now; it counts then."""
+        """Return whether one more may be logged now, and count it."""
         now = time.monotonic()
         if now - self._began >= 60.0:
-            self._began, self._told = now, 0
-        self._told += 1
-        return self._told <= _TOLD_A_MINUTE
+            self._began, self._logged = now, 0
+        self._logged += 1
+        return self._logged <= _LOGGED_PER_MINUTE
 
 
 _minute = _Minute()
 
 
-def _tell(part: Part, about: object, error: Exception) -> None:
+def _log_failure(part: Part, about: object, error: Exception) -> None:
     if _minute.allows():
         lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-_FRAMES)
         log.error(
             "work.failed",
             part=part.value,
-            about=str(about)[:_LONGEST_WORD],
+            about=str(about)[:_LONGEST_NAME],
             where=_where(error),
             exception="".join(lines)[-_LONGEST_TRACEBACK:],
         )
 
 
 def _where(error: BaseException) -> str:
-    """Return the place that raised it: file, line and function."""
+    """Return the place that raised the error: file, line and function."""
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     if not frames:
         return "an unknown place"

@@ -1,19 +1,19 @@
-"""How high an epoch can be. Leaders count from 1, so none has led more often than once a second since 1970.
+"""Bound the epoch of a leader. Leaders count from 1, so no epoch exceeds the seconds since 1970.
 
-Agents obey no lower epoch than they have obeyed. Without a bound, one write by somebody who has the controller's token
-for a moment would bind them for ever; below the Unix time there is always a higher one for the true leader to take, a
-second later at most.
+Agents accept no epoch below the highest that they have accepted. Without a bound, one write with a briefly stolen
+controller token would lock agents out indefinitely. Below the Unix time, the true leader can always take a higher
+epoch, a second later at most.
 """
 
 from typing import Final
 
 _NO_CLOCK_IS_EARLIER: Final = 1_767_225_600
-"""2026-01-01. A node whose clock begins in 1970 obeys its leader all the same."""
+"""2026-01-01. Nodes whose clock starts in 1970 still accept their leader."""
 
 CLOCK_SKEW: Final = 60
-"""Seconds by which the clocks of nodes may differ: without it a leader whose clock is ahead would not be heard."""
+"""Seconds by which the clocks of nodes may differ: without this, agents would reject a leader whose clock is ahead."""
 
 
 def highest(now: float, *, skew: int = CLOCK_SKEW) -> int:
-    """Return the highest epoch that can be believed at ``now`` (Unix seconds). Whoever obeys grants twice the skew."""
+    """Return the highest epoch that is credible at ``now`` (Unix seconds). Agents allow twice the skew."""
     return int(max(now, _NO_CLOCK_IS_EARLIER)) + skew

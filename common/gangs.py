@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to: the same answer on the node and in the controller. Pure."""
+"""Determine the gang of a pod, identically on the node and in the controller. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Final, Self
 GANG: Final = "kubemend.io/gang"
 """Label: pods of one namespace with the same value restart together. ``None`` takes a pod out of its gang."""
 ALONE: Final = "None"
+POD: Final = "Pod"
+"""The kind of a gang of one: a pod in no gang for which a user has created a Restart object."""
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
@@ -17,7 +19,7 @@ _KIND_OF_LABEL: Final = ((GANG, "Gang"), (JOBSET_NAME, "JobSet"))
 
 @dataclass(frozen=True, order=True, slots=True)
 class GangKey:
-    """A gang by name. ``kind`` is JobSet, Job, or Gang for pods that a label alone binds together."""
+    """Identify a gang. ``kind`` is JobSet, Job, Pod, or Gang for pods that only a label binds together."""
 
     namespace: str
     kind: str
@@ -28,7 +30,7 @@ class GangKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the key that ``str`` has written. Raises ValueError."""
+        """Parse the result of ``str``. Raises ValueError."""
         parts = text.split("/")
         if len(parts) != 3 or not all(parts):
             raise ValueError(f"{text!r} is not a gang; write NAMESPACE/KIND/NAME")
@@ -36,7 +38,7 @@ class GangKey:
 
 
 def key(namespace: str, labels: Mapping[str, str]) -> GangKey | None:
-    """Return the gang of a pod with these labels; None when it is in none.
+    """Return the gang of a pod with these labels; None when it has none.
 
     JobSet's label is on each of its pods (jobset_controller.go, labelAndAnnotateObject), the Job's name and index on
     the pods of Indexed Jobs (pkg/controller/job/indexed_job_utils.go; the index as a label since Kubernetes 1.28).
@@ -52,7 +54,7 @@ def key(namespace: str, labels: Mapping[str, str]) -> GangKey | None:
 
 
 def slot(name: str, labels: Mapping[str, str]) -> str:
-    """Return what of a member survives its recreation: its index in its Job, else the pod's ``name``."""
+    """Return the identity of a member that survives its recreation: its index in its Job, else the pod's ``name``."""
     if labels.get(JOB_NAME) and labels.get(JOB_INDEX):
         return f"{labels[JOB_NAME]}/{labels[JOB_INDEX]}"
     return name

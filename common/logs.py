@@ -1,4 +1,4 @@
-"""Logging: one JSON object per line on stderr, one event per decision, context bound once.
+"""Configure logging: one JSON object per line on stderr, one event per decision, context bound once.
 
 Events are stable names (``restart.finished``); everything variable is a key. Nothing may depend on message text.
 """
@@ -15,7 +15,7 @@ LogFormat = Literal["json", "console"]
 def configure(*, level: str = "info", log_format: LogFormat = "json", stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging to write to ``stream`` (default: stderr).
 
-    ``console`` is for people at a terminal; ``json`` is what runs in a cluster.
+    ``console`` is for people at a terminal; ``json`` is for clusters.
     """
     out = stream if stream is not None else sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -45,4 +45,4 @@ def configure(*, level: str = "info", log_format: LogFormat = "json", stream: Te
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(threshold, logging.WARNING))  # libraries speak up only when something is wrong
+    root.setLevel(max(threshold, logging.WARNING))  # libraries log warnings and errors only

@@ -1,4 +1,4 @@
-"""What every long-running process of ours begins with: how it is told to stop, and what it may use."""
+"""Set up a long-running process: how it stops, its priority, its helper processes and its open files."""
 
 import asyncio
 import os
@@ -12,19 +12,21 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _AHEAD: Final = -10
-"""nice(2): well before what computes, and behind what keeps the machine alive."""
+"""nice(2): well ahead of computing processes, and behind those that keep the machine alive."""
 _TURN_SECONDS: Final = 0.0005
-"""After that a thread that wants the interpreter gets it. Reading a list of mounts takes one turn for each page of it:
-with Python's 5 ms a container would have begun to run by the end.
+"""Interval after which the interpreter switches to a waiting thread.
+
+Reading a list of mounts takes one turn for each page of it: with Python's 5 ms a container would have begun to run by
+the end.
 """
 
 
-class Stop(Exception):  # noqa: N818 - not an error: how a TaskGroup is told to end
-    """Ends the TaskGroup that holds all parts."""
+class Stop(Exception):  # noqa: N818 - not an error: it ends a TaskGroup
+    """Ends the TaskGroup that holds all components."""
 
 
 def stop_signal() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set from now on, so that neither ends the process out of turn."""
+    """Return the event that SIGTERM and SIGINT set from now on, so that neither ends the process abruptly."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -32,31 +34,31 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-def go_first() -> None:
-    """Have the kernel run this thread, and those that it starts, before others that want the processor.
+def raise_priority() -> None:
+    """Raise the scheduling priority of this thread and the threads it starts.
 
-    A hold is a race against a process that starts: on a node whose processors are all busy it would be lost to
-    whoever waits less. Where that is not allowed (it takes CAP_SYS_NICE), all works as well as the load lets it.
-    Among the threads of this process turns are kept short, for the same reason.
+    A hold is a race against a starting process: on a node whose processors are all busy it would be lost to processes
+    that wait less. Without permission (CAP_SYS_NICE), everything works as well as the load allows. Turns among the
+    threads of this process are kept short, for the same reason.
     """
     sys.setswitchinterval(_TURN_SECONDS)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _AHEAD)
     except PermissionError as error:
-        log.info("process.not_first", error=error.strerror)
+        log.info("process.priority_unavailable", error=error.strerror)
 
 
 def helper_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line of a helper process of ours.
+    """Return the command line of a helper process.
 
-    ``-P``: modules are not looked for in the working directory. kubemend runs as root, and whoever owns the directory
-    that it is started in would otherwise have their ``agent`` package run in place of ours.
+    ``-P``: modules are not searched in the working directory. kubemend runs as root, and the owner of the working
+    directory could otherwise have their ``agent`` package run instead.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def open_many_files() -> int:
-    """Raise the limit of open files as far as this process may; return it. Some runtimes start us with 1024."""
+    """Raise the limit of open files as far as permitted; return it. Some runtimes start the process with 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

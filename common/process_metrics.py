@@ -1,4 +1,4 @@
-"""What every long-running process of ours exports of itself: what it costs, and what work it has given up."""
+"""Export metrics of the process itself: its resource usage, and abandoned work."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,12 +8,12 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from common import contained
-from common.contained import Part
+from kubemend.common import contained
+from kubemend.common.contained import Part
 
 
 def registry() -> CollectorRegistry:
-    """Return a registry that has what the process itself costs."""
+    """Return a registry with the resource usage of the process."""
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
@@ -21,9 +21,9 @@ def registry() -> CollectorRegistry:
 
 
 class ContainedFailures(Collector):
-    """How often work was given up (``common.contained``).
+    """Export how often work was abandoned (``common.contained``).
 
-    ``always`` are shown at 0, too: what is watched for growth must be there before.
+    ``always`` are exported at 0, too: a metric that is watched for growth must exist before.
     """
 
     def __init__(self, always: Iterable[Part]) -> None:
@@ -34,7 +34,7 @@ class ContainedFailures(Collector):
         yield _family()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the metric with what has been counted."""
+        """Yield the metric with the counts."""
         family = _family()
         for part in Part:
             count = contained.count([part])
@@ -46,7 +46,7 @@ class ContainedFailures(Collector):
 def _family() -> CounterMetricFamily:
     return CounterMetricFamily(
         "kubemend_contained_failures",
-        "Work on one pod, container, device or gang that was given up for a defect of ours, by kind of work: "
-        "must be 0.",
+        "Work on one pod, container, device or gang that was abandoned because of an internal error, by kind of work. "
+        "Alert if greater than 0.",
         labels=["part"],
     )

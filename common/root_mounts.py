@@ -1,14 +1,14 @@
-"""On which kind of file system the root of a process lies, by its mountinfo (proc_pid_mountinfo(5))."""
+"""Determine the type of a process's root file system from its mountinfo (proc_pid_mountinfo(5))."""
 
 from pathlib import Path
 
 OVERLAY = "overlay"
 _MOUNT_POINT = 4  # of the fields before the separator, counted from 0
-_MOST_READ = 1 << 20  # bytes: whoever may mount can make the file as long as they like, and the root comes first
+_MOST_READ = 1 << 20  # bytes: a process that may mount can make the file arbitrarily long, and the root comes first
 
 
 def kind(pid: int, *, proc: Path) -> str | None:
-    """Return the kind, such as ``overlay``; None when it cannot be told: there is no such process any more."""
+    """Return the type, such as ``overlay``; None if the process no longer exists."""
     try:
         with (proc / str(pid) / "mountinfo").open("rb") as mounts:
             text = mounts.read(_MOST_READ)

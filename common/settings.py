@@ -1,4 +1,4 @@
-"""Settings of a process: one frozen value, from flags, environment, a file and defaults, in this order."""
+"""Define the settings of a process as one frozen value, from flags, environment, a file and defaults, in this order."""
 
 import functools
 import types
@@ -11,18 +11,25 @@ from typing import Any, Final
 import click
 import yaml
 
+from kubemend.common import durations
+
 ENV_PREFIX: Final = "KUBEMEND_"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def setting(help_text: str, *, default: Any, env: str | None = None) -> Any:
-    """A field whose flag is its name, whose variable is ``KUBEMEND_`` and its name, or ``env``."""
-    return field(default=default, metadata={"help": help_text, "env": env})
+    """Return a field whose flag is its name, and whose variable is ``KUBEMEND_`` and its name, or ``env``."""
+    return field(default=default, metadata={"help": help_text, "env": env, "duration": False})
+
+
+def duration(help_text: str, *, default: float) -> Any:
+    """Return a field of seconds, written as Kubernetes durations: ``30s``, ``500ms``, ``5m``."""
+    return field(default=default, metadata={"help": help_text, "env": None, "duration": True})
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return both of ``HOST:PORT`` or ``[HOST]:PORT``. Raises ValueError."""
+    """Split ``HOST:PORT`` or ``[HOST]:PORT``. Raises ValueError."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -36,10 +43,10 @@ def check_logging(*, level: str, form: str) -> None:
 
 
 class Options:
-    """The options of a click command that are the fields of a settings value: a frozen dataclass of ``setting``."""
+    """Derive the options of a click command from a settings type: a frozen dataclass of ``setting``."""
 
     def __init__(self, kind: type, *, owner: str, check: Callable[[Any], None]) -> None:
-        """Create them; ``owner`` is whose settings these are, such as "the agent".
+        """Create them; ``owner`` names the owner of the settings, such as "the agent".
 
         ``check`` raises click.BadParameter for values that cannot work, before anything starts.
         """
@@ -50,7 +57,7 @@ class Options:
     def all(self, command: Callable[..., Any]) -> Callable[..., Any]:
         """Give a click command ``--config`` and one option per setting, and call it with the value as ``settings``.
 
-        What other options the command has are passed on to it.
+        Other options of the command are passed on to it.
         """
         names = [item.name for item in fields(self._kind)]
 
@@ -93,6 +100,8 @@ class Options:
             "show_envvar": True,
             "show_default": item.default not in (None, (), ""),
         }
+        if item.metadata["duration"]:
+            return click.option(flag, type=_Duration(), **common | {"show_default": durations.text(item.default)})
         if kind is bool:
             return click.option(f"{flag}/--no-{flag[2:]}", **common)
         if kind == tuple[str, ...]:
@@ -114,7 +123,7 @@ class Options:
         values = {str(key).replace("-", "_"): value for key, value in document.items()}
         if unknown := sorted(set(values) - known):
             raise click.BadParameter(
-                f"{path} has unknown settings: {', '.join(unknown)}; see --help for those there are"
+                f"{path} has unknown settings: {', '.join(unknown)}; see --help for the existing ones"
             )
         context.default_map = {**(context.default_map or {}), **values}
         return path
@@ -127,8 +136,22 @@ def _parameter(kind: Any) -> Any:
     return next(member for member in members if member is not types.NoneType)
 
 
+class _Duration(click.ParamType[float]):
+    """Parse a number of seconds, written as a duration."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        try:
+            return durations.seconds(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _HostPath(click.ParamType[Path | None]):
-    """A path; the empty text is "none" where that means something."""
+    """Parse a path; the empty text is "none" for optional paths."""
 
     name = "path"
 

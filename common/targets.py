@@ -1,7 +1,7 @@
-"""Which containers of a pod restarts are for: one rule for agent and controller. Pure.
+"""Select the containers of a pod that restarts apply to: one rule for agent and controller. Pure.
 
-A log shipper beside a trainer may crash, and a debugger may fault on the trainer's GPU, without costing a gang
-anything: what a pod does not name, and what holds no device where others do, is kubelet's business alone.
+A log shipper next to a trainer may crash, and a debugger may fault on the trainer's GPU, without a restart of the gang:
+containers that the pod does not name, and those without devices where others have some, are left to kubelet.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 CONTAINERS: Final = "kubemend.io/containers"
-"""The annotation by which a pod names its targets, with commas between them."""
+"""The annotation with a pod's targets, separated by commas."""
 
 _LONGEST: Final = 1000
 """Characters of the annotation that are read, as in ``agent.restart.options``, which refuses a longer one."""
@@ -17,7 +17,7 @@ _LONGEST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A container of a pod's spec. ``is_main``: it is neither an init container nor a sidecar."""
+    """Describe a container of a pod's spec. ``is_main``: it is neither an init container nor a sidecar."""
 
     name: str
     is_main: bool
@@ -25,9 +25,9 @@ class Candidate:
 
 
 def of(candidates: Iterable[Candidate], *, named: Collection[str]) -> frozenset[str]:
-    """Return the containers that are restarted: those that are named, else the main ones that hold devices.
+    """Return the containers to restart: the named ones, else the main ones that hold devices.
 
-    All main ones where none of them does.
+    If none of the main ones holds a device, all of them.
     """
     if named:
         return frozenset(named)
@@ -50,5 +50,5 @@ def holds_devices(container: Mapping[str, Any]) -> bool:
 
 
 def _is_extended(resource: str) -> bool:
-    """As ``IsExtendedResourceName`` in Kubernetes (pkg/apis/core/v1/helper/helpers.go)."""
+    """Apply ``IsExtendedResourceName`` of Kubernetes (pkg/apis/core/v1/helper/helpers.go)."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")

@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket (unix(7))."""
+"""Identify the peer of a unix socket (unix(7))."""
 
 import socket
 import struct

@@ -1,7 +1,7 @@
-"""/metrics, /healthz and /readyz.
+"""Serve /metrics, /healthz and /readyz.
 
-Whoever reaches the port can ask, so nothing that he does costs more than an answer: few connections, one request each,
-a few seconds for it, and a short head (RFC 9112, of which this is as much as these pages need).
+Any peer can connect, so a request costs no more than its answer: few connections, one request each, a few seconds for
+it, and a short head (RFC 9112, of which this implements as much as these pages need).
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from typing import Final, Self
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from common.parts import Parts
+from kubemend.common.components import ComponentRegistry
 
 log = structlog.get_logger(__name__)
 
 _MOST: Final = 16
-"""Connections at once. One answer is made in milliseconds, so who has been here for longest is who keeps others out."""
+"""Connections at once. An answer takes milliseconds, so the oldest connection is the one that blocks others."""
 _LONGEST_HEAD: Final = 8192
 _SHARE: Final = 10
-"""A page of metrics is not made anew before so many times have passed as it took: this loop has other work."""
+"""A metrics page is cached for this many times its generation time: the event loop has other work."""
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the text says which and what to do."""
+    """The address cannot be listened on; the text has the address and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds until a request must have come as a whole, and then until its answer must have been taken."""
+    """Set the seconds until a request must be complete, and then until its answer must have been read."""
 
     request: float = 5.0
     answer: float = 10.0
@@ -42,14 +42,14 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """Hold an answer."""
 
     body: bytes
     kind: str = "text/plain; charset=utf-8"
     status: http.HTTPStatus = http.HTTPStatus.OK
 
     def encoded(self, *, with_body: bool = True) -> bytes:
-        """Return it as HTTP."""
+        """Return the page as an HTTP response."""
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.kind}\r\n"
             f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
@@ -58,13 +58,13 @@ class Page:
 
 
 class WebServer:
-    """Serves the pages; ``async with``. Without a ``registry`` there is no /metrics: that is for probes alone."""
+    """Serve the pages; ``async with``. Without a ``registry`` there is no /metrics: for probes only."""
 
     def __init__(
         self,
         *,
         address: tuple[str, int],
-        parts: Parts,
+        parts: ComponentRegistry,
         registry: CollectorRegistry | None,
         setting: str = "--metrics-address",
         patience: Patience | None = None,
@@ -100,7 +100,7 @@ class WebServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port that it listens on."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -112,7 +112,7 @@ class WebServer:
         task.add_done_callback(lambda done: self._open.pop(done, None))
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """Close a connection at once, whatever is on its way."""
+        """Close a connection at once, even with data in flight."""
         self._open.pop(task).transport.abort()
         task.cancel()
 
@@ -128,7 +128,7 @@ class WebServer:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        """Return what is said to the one request. Raises IncompleteReadError and OSError when there is none."""
+        """Return the answer to the one request. Raises IncompleteReadError and OSError when there is none."""
         try:
             async with asyncio.timeout(self._patience.request):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -147,16 +147,16 @@ class WebServer:
             return _refusal(http.HTTPStatus.NOT_FOUND)
         try:
             return page().encoded(with_body=method == "GET")
-        except Exception:  # what one page cannot tell is no reason to end the process
+        except Exception:  # a failing page is no reason to end the process
             log.exception("web.page_failed", page=target.partition("?")[0])
             return _refusal(http.HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    *, metrics: tuple[str, int], probes: tuple[str, int] | None, parts: Parts, registry: CollectorRegistry
+    *, metrics: tuple[str, int], probes: tuple[str, int] | None, parts: ComponentRegistry, registry: CollectorRegistry
 ) -> AsyncIterator[None]:
-    """Serve all pages at ``metrics``, and those that kubelet asks for at ``probes``, too, which nobody else keeps busy.
+    """Serve all pages at ``metrics``, and those for kubelet also at ``probes``, where no other client competes.
 
     Raises ListenError.
     """
@@ -169,7 +169,7 @@ async def serving(
 
 
 class MetricsPage:
-    """Makes /metrics; who asks too often is told what was told the last time."""
+    """Generate /metrics; too frequent requests get the previous page."""
 
     def __init__(self, registry: CollectorRegistry, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -188,17 +188,17 @@ class MetricsPage:
 
 
 def healthz() -> Page:
-    """Make /healthz. A task that ends takes the process with it, so that the loop answers is all there is to say."""
+    """Generate /healthz. A task that ends takes the process with it, so a responding loop suffices."""
     return Page(b"ok\n")
 
 
-def readyz(parts: Parts) -> Page:
-    """Make /readyz: how each part does."""
-    told = {
-        name: {"state": status.state.value, "message": status.message, "mend": status.mend}
+def readyz(parts: ComponentRegistry) -> Page:
+    """Generate /readyz: the state of each component."""
+    components = {
+        name: {"state": status.state.value, "message": status.message, "hint": status.hint}
         for name, status in parts.all().items()
     }
-    body = json.dumps({"ready": parts.ready(), "parts": told}, indent=2) + "\n"
+    body = json.dumps({"ready": parts.ready(), "parts": components}, indent=2) + "\n"
     status = http.HTTPStatus.OK if parts.ready() else http.HTTPStatus.SERVICE_UNAVAILABLE
     return Page(body.encode(), "application/json; charset=utf-8", status)
 

@@ -1,1 +1,1 @@
-"""The central controller: it turns one member's failure into one coordinated restart of its whole gang."""
+"""The central controller: turn one member's failure into one coordinated restart of its whole gang."""

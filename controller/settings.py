@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from common import settings as common_settings
-from common.settings import setting
-from controller.hub.caps import Caps
-from controller.restarts.history import Keeping
-from controller.rounds.states import Limits
+from kubemend.common import durations
+from kubemend.common import settings as common_settings
+from kubemend.common.settings import duration, setting
+from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.restarts.history import Keeping
+from kubemend.controller.rounds.states import Limits
 
 _LIMITS = Limits()
 _KEEPING = Keeping()
@@ -21,7 +22,7 @@ LONGEST_TTL = 365 * 24 * 3600.0
 """Seconds for which finished Restart objects can be kept."""
 
 LONGEST_HOLD = 3600.0
-"""Seconds, as agents take it (``agent.coordination.wire``)."""
+"""Seconds; agents refuse more (``agent.hub.wire``)."""
 MOST_WRITES = 64
 """The client has 100 connections, of which watches and rounds need some."""
 
@@ -31,97 +32,99 @@ MOST_CONNECTIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How this controller runs. Times are in seconds."""
+    """The settings of this controller. Times are in seconds."""
 
     namespace: str = setting(
-        "Namespace of the controller and the agents: its Lease, certificates and services are there.",
+        "Namespace of the controller and the agents. Its Lease, certificates and services are in it.",
         default="kubemend",
         env="POD_NAMESPACE",
     )
     pod_name: str = setting("Name of this replica.", default=os.uname().nodename, env="POD_NAME")
     pod_uid: str = setting(
-        "UID of this replica's pod: by it a container that was restarted takes up its Lease at once.",
+        "UID of this replica's pod. With it a restarted container takes its own Lease over at once.",
         default="",
         env="POD_UID",
     )
     pod_ip: str = setting(
-        "IP of this replica's pod: where its hub listens, other replicas see by it whether it is there.",
+        "IP of this replica's pod. By the hub's port on it other replicas check whether this one is running.",
         default="",
         env="POD_IP",
     )
     kubeconfig: Path | None = setting(  # noqa: RUF009 - a field
-        "Kubeconfig; without it the pod's service account is used.", default=None
+        "Kubeconfig. The default is the pod's service account.", default=None
     )
-    hub_address: str = setting("HOST:PORT on which agents are served.", default="[::]:9465")
+    hub_address: str = setting("HOST:PORT on which the hub serves agents.", default="[::]:9465")
     hub_connections: int = setting(
-        "Connections to the hub in all: one for each agent, and some for those that have not said yet who they are.",
+        "Maximum connections to the hub: one for each agent, and some for peers that are not authenticated yet.",
         default=_CAPS.connections,
     )
     hub_strangers_per_address: int = setting(
-        "Connections from one address that may not have said yet who they are; more where many nodes share one (NAT).",
+        "Maximum unauthenticated connections from one address. Raise it if many nodes share one (NAT).",
         default=_CAPS.strangers_of_address,
     )
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9466")
     probes_address: str = setting(
-        "HOST:PORT of /healthz and /readyz alone, kept busy by nobody who scrapes /metrics; without it they are at "
-        "--metrics-address only.",
+        "HOST:PORT of /healthz and /readyz only, so that scrapes of /metrics cannot delay probes. The default is "
+        "--metrics-address.",
         default="",
     )
-    lease_name: str = setting("Lease by which replicas agree who leads.", default="kubemend-controller")
+    lease_name: str = setting("Lease by which replicas elect the leader.", default="kubemend-controller")
     hub_services: tuple[str, ...] = setting(
-        "Name or address by which agents reach the hub, beside those of its Service; may be repeated.", default=()
-    )
-    agent_account: str = setting(
-        "NAMESPACE/NAME of the service account that agents run as.", default="kubemend/kubemend-agent"
-    )
-    opted_in_namespaces: tuple[str, ...] = setting(
-        "Namespace whose pods are restarted without the annotation, as the agents have it; may be repeated.",
+        "Name or address by which agents reach the hub, in addition to those of its Service; may be repeated.",
         default=(),
     )
-    stop_seconds: float = setting(
-        "Seconds without a word from its agent after which a member that has not stopped counts as lost.",
+    agent_account: str = setting(
+        "NAMESPACE/NAME of the service account of the agents.", default="kubemend/kubemend-agent"
+    )
+    opt_in_namespaces: tuple[str, ...] = setting(
+        "Namespace whose pods are restarted without the annotation; must equal the agents' setting; may be repeated.",
+        default=(),
+    )
+    stop_timeout: float = duration(
+        "How long an agent may be silent about a member that has not stopped, before the member counts as lost.",
         default=_LIMITS.stop,
     )
-    slow_seconds: float = setting(
-        "Seconds after which a member counts as lost, or failed, though its agent tells that it still stops or starts.",
+    slow_timeout: float = duration(
+        "How long a member may stop or start, though its agent reports progress, before it counts as lost or failed.",
         default=_LIMITS.slow,
     )
-    absence_seconds: float = setting(
-        "Seconds until which the pod of a lost member must be gone, or the round fails.", default=_LIMITS.absence
+    pod_gone_timeout: float = duration(
+        "How long the pod of a lost member may take to disappear, before the round fails.", default=_LIMITS.absence
     )
-    hold_seconds: float = setting(
-        "Seconds without a word from the hub after which agents let go what they hold.", default=_LIMITS.hold
+    hold_timeout: float = duration(
+        "How long agents hold members without a message from the hub, before they release them.", default=_LIMITS.hold
     )
-    recreate_wait: float = setting(
-        "Seconds for which the other members are held for those that are recreated.",
+    replacement_wait: float = duration(
+        "How long the other members are held for members that are recreated.",
         default=_LIMITS.hold_for_recreated,
     )
-    recreated_seconds: float = setting(
-        "Seconds after which a recreated member that does not run is given up.", default=_LIMITS.recreated
+    replacement_ready_timeout: float = duration(
+        "How long a recreated member may take to run, before it counts as failed.", default=_LIMITS.recreated
     )
-    release_seconds: float = setting(
-        "Seconds after which a member that does not run after its release has failed.", default=_LIMITS.release
+    release_timeout: float = duration(
+        "How long a member may take to run after its release while its agent is connected, before it counts as failed.",
+        default=_LIMITS.release,
     )
-    round_seconds: float = setting("Seconds that no round outlasts.", default=_LIMITS.whole)
-    ttl_seconds: float = setting(
-        "Seconds after which finished Restart objects are removed that say nothing else.", default=_KEEPING.ttl
+    round_timeout: float = duration("Maximum duration of a round.", default=_LIMITS.whole)
+    restart_ttl: float = duration(
+        "How long finished Restart objects are kept, unless they set a TTL.", default=_KEEPING.ttl
     )
     keep_restarts: int = setting(
-        "Finished Restart objects of each gang that are kept longer, for as long as it has members.",
+        "Finished Restart objects that are kept beyond the TTL for each gang with members.",
         default=_KEEPING.newest,
     )
     jobsets: bool = setting("Run the JobSets whose spec.managedBy is kubemend.io/jobset-controller.", default=True)
-    jobset_writes: int = setting("Writes for JobSets that go to the API server side by side.", default=50)
+    jobset_writes: int = setting("Concurrent writes for JobSets.", default=50)
     dry_run: bool = setting("Decide and report, but begin no round.", default=False)
     log_level: str = setting("debug, info, warning or error.", default="info")
-    log_format: str = setting("json, or console for people.", default="json")
+    log_format: str = setting("json, or console for reading in a terminal.", default="json")
 
     def listen(self) -> tuple[str, int]:
         """Return host and port of the metrics address."""
         return common_settings.host_and_port(self.metrics_address)
 
     def probes(self) -> tuple[str, int] | None:
-        """Return host and port for probes, where they have their own."""
+        """Return host and port for probes, if they have their own."""
         return common_settings.host_and_port(self.probes_address) if self.probes_address else None
 
     def hub(self) -> tuple[str, int]:
@@ -129,42 +132,42 @@ class Settings:
         return common_settings.host_and_port(self.hub_address)
 
     def identities(self) -> str:
-        """Return how the identities of all processes of this container begin; "" where its pod is not known."""
+        """Return the common prefix of the identities of this container's processes; "" if its pod is not known."""
         return f"{self.pod_name}_{self.pod_uid}_" if self.pod_uid else ""
 
     def own_hub(self) -> str:
-        """Return IP and port by which other replicas reach this one's hub; "" where its IP is not known."""
+        """Return IP and port by which other replicas reach this one's hub; "" if its IP is not known."""
         return f"[{self.pod_ip}]:{self.hub()[1]}" if self.pod_ip else ""
 
     def caps(self) -> Caps:
-        """Return how many connections the hub has."""
+        """Return the connection limits of the hub."""
         return Caps(connections=self.hub_connections, strangers_of_address=self.hub_strangers_per_address)
 
     def agent_user(self) -> str:
-        """Return the agents' account as the API server calls it."""
+        """Return the agents' account as the API server names it."""
         namespace, _, name = self.agent_account.partition("/")
         return f"system:serviceaccount:{namespace}:{name}"
 
     def limits(self) -> Limits:
-        """Return how long rounds wait for what."""
+        """Return the timeouts of rounds."""
         return Limits(
-            hold=self.hold_seconds,
-            stop=self.stop_seconds,
-            slow=self.slow_seconds,
-            absence=self.absence_seconds,
-            hold_for_recreated=self.recreate_wait,
-            recreated=self.recreated_seconds,
-            release=self.release_seconds,
-            whole=self.round_seconds,
+            hold=self.hold_timeout,
+            stop=self.stop_timeout,
+            slow=self.slow_timeout,
+            absence=self.pod_gone_timeout,
+            hold_for_recreated=self.replacement_wait,
+            recreated=self.replacement_ready_timeout,
+            release=self.release_timeout,
+            whole=self.round_timeout,
         )
 
     def keeping(self) -> Keeping:
         """Return how long Restart objects are kept."""
-        return Keeping(ttl=self.ttl_seconds, newest=self.keep_restarts)
+        return Keeping(ttl=self.restart_ttl, newest=self.keep_restarts)
 
 
 def _check(settings: Settings) -> None:
-    """Refuse values that cannot work, before anything starts."""
+    """Reject invalid values before anything starts."""
     common_settings.check_logging(level=settings.log_level, form=settings.log_format)
     addresses = {"--metrics-address": settings.metrics_address, "--hub-address": settings.hub_address}
     if settings.probes_address:
@@ -173,56 +176,65 @@ def _check(settings: Settings) -> None:
         try:
             common_settings.host_and_port(address)
         except ValueError:
-            raise click.BadParameter(f"{flag} {address!r}; write HOST:PORT") from None
+            raise click.BadParameter(f"{flag} {address!r} is not HOST:PORT") from None
     if not all(settings.agent_account.partition("/")):
-        raise click.BadParameter(f"--agent-account {settings.agent_account!r}; write NAMESPACE/NAME")
-    for flag, seconds in _durations(settings).items():
-        if not 0 < seconds < math.inf:
-            raise click.BadParameter(f"{flag} {seconds:g}; must be more than 0, and not infinite")
-        if seconds > settings.round_seconds:
-            raise click.BadParameter(
-                f"{flag} {seconds:g}; must not be more than --round-seconds {settings.round_seconds:g}, which ends all"
-            )
-    if not 0 < settings.slow_seconds < math.inf:
-        raise click.BadParameter(f"--slow-seconds {settings.slow_seconds:g}; must be more than 0, and not infinite")
-    if settings.hold_seconds <= settings.stop_seconds:
-        raise click.BadParameter(
-            f"--hold-seconds {settings.hold_seconds:g}; must be more than --stop-seconds {settings.stop_seconds:g}, "
-            "else members let go while others still stop"
-        )
-    if settings.hold_seconds > LONGEST_HOLD:
-        raise click.BadParameter(f"--hold-seconds {settings.hold_seconds:g}; agents hold for {LONGEST_HOLD:g} at most")
-    if settings.recreate_wait > settings.recreated_seconds:
-        raise click.BadParameter(
-            f"--recreate-wait {settings.recreate_wait:g}; must not be more than --recreated-seconds "
-            f"{settings.recreated_seconds:g}, after which those that are waited for are given up"
-        )
-    if not 0 <= settings.ttl_seconds <= LONGEST_TTL:
-        raise click.BadParameter(f"--ttl-seconds {settings.ttl_seconds:g}; must be from 0 to {LONGEST_TTL:g}")
+        raise click.BadParameter(f"--agent-account {settings.agent_account!r} is not NAMESPACE/NAME")
+    _check_durations(settings)
     if not 1 <= settings.jobset_writes <= MOST_WRITES:
         raise click.BadParameter(f"--jobset-writes {settings.jobset_writes}; must be from 1 to {MOST_WRITES}")
     if not 1 <= settings.hub_connections <= MOST_CONNECTIONS:
         raise click.BadParameter(f"--hub-connections {settings.hub_connections}; must be from 1 to {MOST_CONNECTIONS}")
     if settings.hub_strangers_per_address < 1:
         raise click.BadParameter(
-            f"--hub-strangers-per-address {settings.hub_strangers_per_address}; must be at least 1: agents come as such"
+            f"--hub-strangers-per-address {settings.hub_strangers_per_address}; must be at least 1, "
+            "because agents connect before they are authenticated"
         )
     if settings.keep_restarts < 1:
         raise click.BadParameter(
-            f"--keep-restarts {settings.keep_restarts}; must be at least 1: the newest one says how many there were"
+            f"--keep-restarts {settings.keep_restarts}; must be at least 1: the newest one has the number of rounds"
         )
 
 
+def _check_durations(settings: Settings) -> None:
+    text = durations.text
+    for flag, seconds in _durations(settings).items():
+        if not 0 < seconds < math.inf:
+            raise click.BadParameter(f"{flag} {text(seconds)}; must be more than 0, and finite")
+        if seconds > settings.round_timeout:
+            limit = text(settings.round_timeout)
+            raise click.BadParameter(f"{flag} {text(seconds)}; must not be more than --round-timeout {limit}")
+    if not 0 < settings.slow_timeout < math.inf:
+        raise click.BadParameter(f"--slow-timeout {text(settings.slow_timeout)}; must be more than 0, and finite")
+    hold, stop = settings.hold_timeout, settings.stop_timeout
+    if hold <= stop:
+        raise click.BadParameter(
+            f"--hold-timeout {text(hold)}; must be more than --stop-timeout {text(stop)}, "
+            "else agents release members while others still stop"
+        )
+    if hold > LONGEST_HOLD:
+        raise click.BadParameter(
+            f"--hold-timeout {text(hold)}; must not be more than {text(LONGEST_HOLD)}, the agents' maximum"
+        )
+    wait, ready = settings.replacement_wait, settings.replacement_ready_timeout
+    if wait > ready:
+        raise click.BadParameter(
+            f"--replacement-wait {text(wait)}; must not be more than --replacement-ready-timeout {text(ready)}, "
+            "after which a replacement counts as failed"
+        )
+    if not 0 <= settings.restart_ttl <= LONGEST_TTL:
+        raise click.BadParameter(f"--restart-ttl {text(settings.restart_ttl)}; must be from 0s to {text(LONGEST_TTL)}")
+
+
 def _durations(settings: Settings) -> dict[str, float]:
-    """Return the seconds that must be some, by flag."""
+    """Return the durations that must be positive, by flag."""
     return {
-        "--stop-seconds": settings.stop_seconds,
-        "--absence-seconds": settings.absence_seconds,
-        "--hold-seconds": settings.hold_seconds,
-        "--recreate-wait": settings.recreate_wait,
-        "--recreated-seconds": settings.recreated_seconds,
-        "--release-seconds": settings.release_seconds,
-        "--round-seconds": settings.round_seconds,
+        "--stop-timeout": settings.stop_timeout,
+        "--pod-gone-timeout": settings.pod_gone_timeout,
+        "--hold-timeout": settings.hold_timeout,
+        "--replacement-wait": settings.replacement_wait,
+        "--replacement-ready-timeout": settings.replacement_ready_timeout,
+        "--release-timeout": settings.release_timeout,
+        "--round-timeout": settings.round_timeout,
     }
 
 

@@ -1,1 +1,1 @@
-"""Tools for building and trying kubemend; nothing in the product imports them."""
+"""Tools for building and testing kubemend; the product imports none of them."""

@@ -1,6 +1,6 @@
-"""Every ``kubemend.io/`` name that the code knows, and what it means: the one place where these are described.
+"""Describe every ``kubemend.io/`` name in the code.
 
-A test compares it with the names that there are (``hack.api_sources``).
+A test compares this list with the names in the sources (``hack.api_sources``).
 """
 
 import enum
@@ -8,27 +8,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model import conditions
-from agent.reporters import taint_rules
-from agent.restart import budget, clone, intents, options
-from common import gangs
-from controller.gangs import wishes
-from controller.jobset import conditions as jobset_conditions
-from controller.jobset import keeping_off, model, naming
-from controller.jobset.placement import marks
-from controller.leader import lease
-from controller.restarts import names, objects
-from controller.rounds import states, status
+from kubemend.agent.model import conditions
+from kubemend.agent.reporters import restart_counts, taint_rules
+from kubemend.agent.restart import budget, clone, intents, options
+from kubemend.common import gangs
+from kubemend.controller.gangs import gang_options
+from kubemend.controller.jobset import conditions as jobset_conditions
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.leader import lease
+from kubemend.controller.restarts import names, objects
+from kubemend.controller.rounds import states, status
 
 _STRATEGIES: Final = ", ".join(f"`{each.value}`" for each in intents.Strategy)
 _HOLD: Final = f"{states.Limits().hold_for_recreated:g}s"
 
 AGENT_LABEL: Final = "kubemend.io/agent"
-"""Known to the manifests alone: daemonset/base/daemonset.yaml."""
+"""Used only by the manifests: daemonset/base/daemonset.yaml."""
 
 
 class Kind(enum.Enum):
-    """What such a name is the name of."""
+    """The kind of a name."""
 
     ANNOTATION = "annotation"
     CONDITION = "condition"
@@ -40,7 +41,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One name. ``on`` is the kind of object that has it, ``values`` and ``default`` are for people."""
+    """One name. ``on`` is the kind of object that has it; ``values`` and ``default`` are texts for people."""
 
     name: str
     kind: Kind
@@ -56,18 +57,18 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         f"`{options.IN_PLACE}`",
-        "Opt in: its containers may be restarted in place, and its pod be replaced when its gang needs that.",
+        "Opt in: the pod's containers may be restarted in place, and the pod may be replaced if its gang needs that.",
         "only observed",
     ),
     Name(
-        gangs.GANG, Kind.LABEL, "Pod", "a name, or `None`", "Its gang; `None`: it is in none.", "JobSet or Indexed Job"
+        gangs.GANG, Kind.LABEL, "Pod", "a name, or `None`", "The pod's gang; `None`: no gang.", "JobSet or Indexed Job"
     ),
     Name(
         options.OWNER_COUNTS,
         Kind.ANNOTATION,
         "Pod",
         "`true`, `false`",
-        "Whether the pod's controller may hold restarts against a limit of its own, where its kind is not known.",
+        "Whether the pod's controller, if its kind is unknown, may count restarts towards its own limit.",
         "`true`: then nothing is restarted",
     ),
     Name(options.STRATEGY, Kind.ANNOTATION, "Pod", _STRATEGIES, "How containers are restarted.", "`auto`"),
@@ -75,16 +76,16 @@ WRITTEN_BY_PEOPLE: Final = (
         options.CONTAINERS,
         Kind.ANNOTATION,
         "Pod",
-        "names, with commas",
-        "These are swapped together when a fault hits one of them, and no others. What befalls others is no fault.",
-        "the one that was hit of the main ones that ask for devices (of all main ones where none does)",
+        "names, separated by commas",
+        "Only these containers are swapped, together, when a fault hits one of them. Faults of others are ignored.",
+        "the container that was hit, among the main ones that request devices (among all main ones if none does)",
     ),
     Name(
         options.GRACE_PERIOD,
         Kind.ANNOTATION,
         "Pod",
         "`500ms`, `10s`, `2m`; at most `1h`",
-        "From SIGTERM to SIGKILL for the old container. Only where no exit can be final (`restartPolicy: Always`).",
+        "From SIGTERM to SIGKILL for the old container. Only if no exit can be final (`restartPolicy: Always`).",
         "SIGKILL at once",
     ),
     Name(
@@ -92,23 +93,23 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         "a whole number of at most 9 digits",
-        "Restarts of a container, or rounds of a gang, in an hour. 0: none.",
+        "Restarts of a container, or rounds of a gang, per hour. 0: none.",
         f"{budget.Budget().limit}",
     ),
     Name(
-        wishes.FATAL_EXIT_CODES,
+        gang_options.FATAL_EXIT_CODES,
         Kind.ANNOTATION,
         "Pod",
         "`42, 64-78`",
-        "A gang member that exits with one of these is left to the workload's own policy.",
+        "If a container exits with one of these, it is left to kubelet, a gang member to the workload's own policy.",
         "none",
     ),
     Name(
-        wishes.HOLD,
+        gang_options.HOLD,
         Kind.ANNOTATION,
         "Pod",
         "`30s`",
-        "For so long the members of a gang that stayed wait for those that are recreated.",
+        "How long the remaining members of a gang wait for those that are recreated.",
         f"`{_HOLD}`",
     ),
     Name(
@@ -116,7 +117,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         "an absolute path in the container",
-        "A container that does not touch it hangs, and is restarted. Goes with the next one.",
+        "A container that does not touch it counts as hung and is restarted. Needs `heartbeat-timeout`.",
         "not watched",
     ),
     Name(
@@ -124,7 +125,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         f"`60s`; from `{options.SHORTEST_HEARTBEAT:g}s` to `24h`",
-        "For so long it may leave the file alone.",
+        "The longest time between two touches of the heartbeat file.",
         "not watched",
     ),
     Name(
@@ -132,7 +133,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         ", ".join(f"`{each.value}`" for each in options.Clean),
-        "Emptied before the successor runs: the pod's `/dev/shm`.",
+        "What is emptied before the successor runs: the pod's `/dev/shm`.",
         "nothing",
     ),
     Name(
@@ -140,7 +141,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.LABEL,
         "Namespace",
         "`allowed`",
-        "With the component `restart-namespaces`: only there pods may opt in and Restarts be created.",
+        "With the component `restart-namespaces`: pods may opt in, and Restarts be created, only in such namespaces.",
         "every namespace",
     ),
     Name(
@@ -148,7 +149,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.LABEL,
         "Node",
         "`true`, `false`",
-        "An agent runs there whatever other labels say; none runs there.",
+        "`true`: an agent runs on the node regardless of other labels. `false`: none runs there.",
         "nodes with a GPU",
     ),
     Name(
@@ -156,11 +157,11 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.VALUE,
         "JobSet",
         "of `spec.managedBy`",
-        "The JobSet is run by kubemend's controller.",
+        "kubemend's controller runs the JobSet.",
         "upstream's",
     ),
 )
-"""What people write."""
+"""Names that people write."""
 
 WRITTEN_BY_US: Final = (
     Name(
@@ -168,21 +169,21 @@ WRITTEN_BY_US: Final = (
         Kind.CONDITION,
         "Pod",
         "True, False, Unknown",
-        "Whether all devices that it holds answer and nothing is held against them.",
+        "Whether all devices of the pod answer and have no active fault.",
     ),
     Name(
         conditions.DEVICE_FAILURE,
         Kind.CONDITION,
         "Pod",
         "True, False",
-        "True only when no restart on this node can help: for `podFailurePolicy`.",
+        "True only if no restart on this node can help: for `podFailurePolicy`.",
     ),
     Name(
         conditions.IN_PLACE_RESTART,
         Kind.CONDITION,
         "Pod",
         "True, False, Unknown",
-        "The last restart: how, why, how long, whether verified; or why there was none.",
+        "The last restart: strategy, cause, duration, whether verified; or why there was none.",
     ),
     Name(
         conditions.DEVICES_HEALTHY,
@@ -192,76 +193,76 @@ WRITTEN_BY_US: Final = (
         "The same for all devices of the node; names the worst three.",
     ),
     Name(
-        keeping_off.TAINT,
+        device_taints.TAINT,
         Kind.TAINT,
         "Node",
-        f"the fault's code; {keeping_off.EFFECT}",
-        "A JobSet's member left this node for a device's sake. Goes when its agent finds all devices healthy.",
+        f"the fault's code; {device_taints.EFFECT}",
+        "A JobSet's member left this node because of a device. Removed when its agent finds all devices healthy.",
     ),
     Name(
         jobset_conditions.IN_PLACE,
         Kind.CONDITION,
         "JobSet",
         "True, False",
-        "True while a restart in place goes on; then False, with how the last one ended.",
+        "True during a restart in place; then False, with the result of the last one.",
     ),
     Name(
         jobset_conditions.VALID,
         Kind.CONDITION,
         "JobSet",
         "True, False",
-        "False: it cannot be run as it is written, and nothing is done for it. One that always was valid has none.",
+        "False: the spec is invalid, and the JobSet is not run. Absent if it was always valid.",
     ),
     Name(
         jobset_conditions.CLAIMS,
         Kind.CONDITION,
         "JobSet",
         "True, False",
-        "False: a volume claim that it uses was there with another spec. One whose claims always were right has none.",
+        "False: a volume claim that it uses exists with another spec. Absent if all claims always matched.",
     ),
     Name(
         naming.MADE_OF,
         Kind.ANNOTATION,
         "Job",
         "hashes",
-        "Of a JobSet's Job: what it was made of, to tell what a change of the template takes.",
+        "Of a JobSet's Job: hashes of its template, to decide what a template change requires.",
     ),
-    Name(marks.GATE, Kind.GATE, "Pod", "", "It waits for a topology domain of its own (exclusive placement)."),
-    Name(marks.PLACEMENT, Kind.LABEL, "Pod", f"`{marks.EXCLUSIVE}`", "It is placed so."),
-    Name(names.GANG_KIND, Kind.LABEL, "Restart", "JobSet, Job, Gang", "The kind of the gang."),
+    Name(marks.GATE, Kind.GATE, "Pod", "", "The pod waits for exclusive placement in a topology domain."),
+    Name(marks.PLACEMENT, Kind.LABEL, "Pod", f"`{marks.EXCLUSIVE}`", "The pod uses exclusive placement."),
+    Name(names.GANG_KIND, Kind.LABEL, "Restart", "JobSet, Job, Gang, Pod", "The kind of the gang."),
     Name(
         names.GANG_NAME,
         Kind.LABEL,
         "Restart",
         "a name",
-        "Its name: `kubectl get restarts -l kubemend.io/gang-name=NAME`.",
+        "The name of the gang: `kubectl get restarts -l kubemend.io/gang-name=NAME`.",
     ),
     Name(names.ATTEMPT, Kind.ANNOTATION, "Restart", "a number", "The number of the round in its gang."),
     Name(names.CAUSE, Kind.ANNOTATION, "Restart", "`Xid31`, `Exit1`, …", "The code of the fault, or of the request."),
-    Name(names.DECISION, Kind.ANNOTATION, "Restart", "`InPlace`, …", "What was decided."),
+    Name(names.DECISION, Kind.ANNOTATION, "Restart", "`InPlace`, …", "The decision."),
     Name(
         names.GANG_UID,
         Kind.ANNOTATION,
         "Restart",
         "a UID",
-        "What the round's gang is named after: rounds of a former JobSet or Job of that name do not count.",
+        "UID of the gang's JobSet or Job: rounds of an earlier one of the same name do not count.",
     ),
-    Name(names.EPOCH, Kind.ANNOTATION, "Restart", "a number", "The leader that the round belongs to."),
-    Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Not for others to read."),
-    Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents obey no lower one."),
+    Name(names.EPOCH, Kind.ANNOTATION, "Restart", "a number", "The epoch of the leader that owns the round."),
+    Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Internal."),
+    Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents reject lower ones."),
     Name(
         lease.HUB,
         Kind.ANNOTATION,
         "Lease",
         "`HOLDER@IP:PORT`",
-        "The leader's hub: where it refuses connections, it is gone.",
+        "The leader's hub: if it refuses connections, the leader has ended.",
     ),
     Name(
         taint_rules.TAINT_KEY,
         Kind.TAINT,
         "DRA device",
         "the reason; NoSchedule",
-        "The device is unhealthy (`--device-taints`): no new claim gets it.",
+        "The device is unhealthy (`--device-taints`): it gets no new claims.",
     ),
     Name(taint_rules.NODE_LABEL, Kind.LABEL, "DeviceTaintRule", "the node's name", "The device's node."),
     Name(
@@ -269,28 +270,41 @@ WRITTEN_BY_US: Final = (
         Kind.ANNOTATION,
         "DeviceTaintRule",
         "a UUID or PCI address",
-        "Under which name its health is kept.",
+        "The name of the device in health data.",
     ),
     Name(
         clone.RESTART_ID_ANNOTATION,
         Kind.ANNOTATION,
         "container, in the runtime",
         "an id",
-        "Which restart has made it: the `restart` of the logs.",
+        "The restart that created it: the `restart` of the logs.",
+    ),
+    Name(
+        restart_counts.ANNOTATION,
+        Kind.ANNOTATION,
+        "Pod",
+        "`trainer=3`, separated by commas",
+        "Restarts of each container that restarts cover, by kubemend and by kubelet: kubelet's `restartCount`. "
+        "Written only on a pod that reads it by a downward API volume (`fieldPath: "
+        "metadata.annotations['kubemend.io/restarts']`); absent until the first restart, updated some seconds after "
+        "a start.",
     ),
 )
-"""What kubemend writes. Whoever changes it changes what it believes of its own past, or nothing at all."""
+"""Names that kubemend writes. Manual changes alter its view of its own past, or have no effect."""
 
 VARIABLES: Final[Mapping[str, str]] = {
-    clone.RESTART_COUNT_ENV: "How often it was restarted: kubelet's `restartCount` with which it began. "
-    "Missing in a first container, and in one that kubelet made (after an exit of its own, or where it was faster).",
-    clone.RESTART_REASON_ENV: "Why, in one word: `Xid31`, `Hung`, `Requested`, …",
+    clone.RESTART_COUNT_ENV: "Number of restarts: kubelet's `restartCount` at its start. "
+    "Absent in a first container, and in one that kubelet created (alone, or before the agent did).",
+    clone.RESTART_REASON_ENV: "The cause: `Xid31`, `Hung`, `Requested`, …",
 }
-"""What a restarted container finds in its environment. One that was not restarted by us has neither."""
+"""Environment variables of a container that kubemend restarted. Other containers have neither."""
 
 RESTART_CONDITIONS: Final[Mapping[str, str]] = {
-    objects.COMPLETE: "True at its end, with the phase for its reason. `kubectl wait --for=condition=Complete`.",
-    status.HELD_TOGETHER: "False: something new ran, or may have, before everything old was dead.",
-    status.CANCELLED: "True: somebody took it back, or its JobSet was closed.",
+    objects.COMPLETE: "True at its end, with the phase as reason. `kubectl wait --for=condition=Complete`.",
+    status.HELD_TOGETHER: (
+        "False: something new ran, or may have, before everything old was dead (`RanUnheld`, `OldMayRun`, `Rolling`), "
+        "or before it was held (`HeldAfterMilliseconds`: for how long at most, and the worst member)."
+    ),
+    status.CANCELLED: "True: the Restart was deleted, or its JobSet was closed.",
 }
 """Conditions of a Restart."""

@@ -1,4 +1,4 @@
-"""The fields of a custom resource as rows of a table, from the schema in its definition. Pure."""
+"""Convert the schema of a custom resource into table rows, one per field. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _LIMITS: Final = {
 
 
 class UnknownKeywordError(ValueError):
-    """The schema says something of which this page would not tell. The text names the field and the keyword."""
+    """The schema has a keyword that the page would not show. The text names the field and the keyword."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. ``path`` is dotted, with ``[]`` for the items of a list; ``rules`` are for people."""
+    """Describe one field. ``path`` is dotted, with ``[]`` for the items of a list; ``rules`` are for people."""
 
     path: str
     type: str
@@ -83,6 +83,6 @@ def _rules(schema: Json, *, path: str) -> Iterator[str]:
         elif keyword == "x-kubernetes-list-type" and value == "set":
             yield "each once"
         elif keyword not in {*_SHOWN_OTHERWISE, *_OF_LISTS, "x-kubernetes-int-or-string"}:
-            raise UnknownKeywordError(f"{path}: {keyword} is not understood")
+            raise UnknownKeywordError(f"{path}: {keyword} is not supported")
     if "items" in schema:
         yield from (f"each: {rule}" for rule in _rules(schema["items"], path=f"{path}[]"))

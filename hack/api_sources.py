@@ -1,4 +1,4 @@
-"""The ``kubemend.io/`` names in programs and manifests, however they are written."""
+"""Find the ``kubemend.io/`` names in programs and manifests, in any spelling."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ _PREFIX: Final = "kubemend.io/"
 
 
 def names(root: Path) -> Mapping[str, frozenset[str]]:
-    """Return each such name in programs and manifests below ``root``, with the files that know it."""
+    """Return each such name in programs and manifests below ``root``, with the files that contain it."""
     found: dict[str, set[str]] = {}
     for path in _files(root):
         text = path.read_text("utf-8")
@@ -34,19 +34,19 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _put_together(text: str, *, module: str) -> Iterator[str]:
-    """Yield what is written as ``PREFIX + "name"``, wherever that PREFIX comes from."""
+    """Yield the names of expressions ``PREFIX + "name"``, from any module's PREFIX."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.BinOp(op=ast.Add(), left=left, right=ast.Constant(value=str() as last)):
-                words = ast.unparse(left).split(".")
-                if words[-1] == "PREFIX":
-                    prefix = _looked_up(module, words)
+                parts = ast.unparse(left).split(".")
+                if parts[-1] == "PREFIX":
+                    prefix = _looked_up(module, parts)
                     if prefix == _PREFIX:
                         yield prefix + last
 
 
-def _looked_up(module: str, words: list[str]) -> object:
+def _looked_up(module: str, parts: list[str]) -> object:
     value: object = importlib.import_module(module)
-    for word in words:
+    for word in parts:
         value = getattr(value, word)
     return value

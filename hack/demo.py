@@ -1,188 +1,96 @@
-"""``make demo``: a GPU fault restarts the container that holds the GPU, in place, on a real container runtime.
+"""``make demo``: GPU faults restart a container, and then a whole gang of four, in place, on real Kubernetes.
 
-Then the same with a gang: four workers on four nodes are restarted together when one of them is hit (``demo_gang``).
-Every line of the table is observed from outside the agent: in the API, in the runtime, on the volume, in the logs.
-The exit code is 0 only when all of them came true.
+Every line is observed from outside the agent: in the API, in the runtime, on the volume, in the logs. The exit code is
+0 only when all expectations were met.
 """
 
 import asyncio
-import json
+import contextlib
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import click
 
-from common import logs
-from hack import demo_gang
+from hack import demo_gang, demo_pod
 from hack.demo_report import Report, until_ready
-from hack.devnode import leftovers, node, trainer
+from hack.devnode import controllers, controlplane, jobsets, kubernetes, node, packages
+from hack.devnode.cluster import Cluster
 from hack.devnode.layout import NodeLayout
-from hack.devnode.observer import Observer, Seen
-from hack.fakenvml import control as nvml_control
+from kubemend.common import logs
+from kubemend.common.kube import client as kube
 
-POD = "trainer"
-_PICTURE = Path("build/demo-timeline.svg")
-_SECONDS = 30.0
-_STEPS = 20
+_PICTURE: Final = Path("build/demo-timeline.svg")
+_NODES: Final = 2
+_GPUS: Final = 4
 
 
 async def main() -> int:
     """Run the whole demo; return the exit code."""
     logs.configure(level="warning", log_format="console")
-    report = Report()
-    await _one_pod(report)
-    await demo_gang.play(report, picture=_PICTURE)
-    if report.failures:
-        click.secho(f"\n{len(report.failures)} observations were not as they should be.", fg="red", bold=True)
+    if why := controlplane.missing():
+        click.secho(why, fg="red", err=True)
         return 1
-    click.secho("\nAll observations were as they should be.", fg="green", bold=True)
+    began = time.monotonic()
+    report = Report()
+    cluster = Cluster(NodeLayout.named("demo"), nodes=_NODES, options=node.Options(gpus=_GPUS))
+    _print_real_parts(report)
+    async with contextlib.AsyncExitStack() as stack:
+        report.section(f"1. A cluster of {_NODES} nodes, each with {_GPUS} GPUs")
+        await stack.enter_async_context(cluster)
+        await stack.enter_async_context(jobsets.run_on(cluster.first))
+        report.check("the nodes are Ready", True, ", ".join(each.name for each in cluster.nodes))
+        agents = await _product(cluster, report, stack)
+        api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
+        async with demo_pod.placed(cluster, agents, report, api=api) as (scene, seen):
+            await demo_pod.is_restarted_twice(scene, seen)
+            await demo_gang.play(cluster, report, api=api, picture=_PICTURE)
+            await demo_pod.loses_its_gpu(scene)
+    left = cluster.leftovers()
+    report.check("nothing is left behind", not left, left or "no process, mount, network or file")
+    return _verdict(report, seconds=time.monotonic() - began)
+
+
+def _print_real_parts(report: Report) -> None:
+    """Print which parts are real and which are simulated."""
+    report.section("Real and simulated parts")
+    report.say(
+        f"real     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet {kubernetes.version()}"
+    )
+    report.say(
+        "real     containerd and runc, which run every container, and the kernel's cgroups, namespaces and freezer"
+    )
+    report.say("real     kubemend's agents and controller, as processes next to the nodes")
+    report.say("made up  the GPUs: NVML is a library that the demo controls, a device plugin offers them to kubelet")
+    report.say("made up  the kernel log: a file in the kernel's format, so that your own log stays free of Xids")
+
+
+async def _product(cluster: Cluster, report: Report, stack: contextlib.AsyncExitStack) -> Mapping[str, node.Agent]:
+    """Run a controller, and an agent for each node; return the agents by their node."""
+    hub = await stack.enter_async_context(controllers.Controllers.on(cluster.nodes, replicas=1))
+    await stack.enter_async_context(hub.run())
+    agents = {each.name: await stack.enter_async_context(hub.agent(each)) for each in cluster.nodes}
+    for name, agent in agents.items():
+        parts = await until_ready(agent)
+        told = ", ".join(f"{part} {parts[part]['state']}" for part in parts)
+        report.check(f"the agent of {name} is ready", parts["hub"]["state"] == "ready", told)
+    report.check("a controller leads", True, await hub.leader())
+    return agents
+
+
+def _verdict(report: Report, *, seconds: float) -> int:
+    """Print the result; return the exit code."""
+    if report.failures:
+        click.secho(f"\n{len(report.failures)} observations were not as expected.", fg="red", bold=True)
+        return 1
+    click.secho(f"\nAll observations were as expected, after {seconds:.0f} s.", fg="green", bold=True)
     return 0
 
 
-async def _one_pod(report: Report) -> None:
-    """The first act."""
-    where = NodeLayout.named("demo")
-    async with node.DevNode.named("demo") as dev:
-        report.section("1. A node")
-        report.say(f"containerd: real; API: {dev.kinds['api']}; kubelet: {dev.kinds['kubelet']}; NVML: fake, 8 GPUs")
-        async with dev.agent() as agent, Observer.of(where) as observer:
-            await _agent_is_ready(agent, report)
-            before = await _trains(dev, observer, report)
-            after_xid = await _kernel_log_fault(dev, observer, report, before=before, log=agent.log)
-            after_nvml = await _nvml_fault(dev, observer, report, before=after_xid, log=agent.log)
-            await _lost_gpu(dev, observer, report, before=after_nvml)
-            await observer.delete(POD)
-    left = leftovers.find(where)
-    report.check("nothing is left behind", not left, left or "no process, mount, network or file")
-
-
-async def _agent_is_ready(agent: node.Agent, report: Report) -> None:
-    parts = await until_ready(agent)
-    report.check("the agent is ready", True, ", ".join(f"{name} {part['state']}" for name, part in parts.items()))
-
-
-async def _trains(dev: node.DevNode, observer: Observer, report: Report) -> Seen:
-    report.section("2. A pod trains on two GPUs (init container, sidecar, trainer)")
-    await observer.create(trainer.manifest(POD, node=dev.name))
-    seen = await observer.until(
-        POD,
-        lambda s: s.step > 0 and s.phase == "Running" and s.condition("DevicesHealthy").get("status") == "True",
-        timeout=_SECONDS,
-        what="a training pod with healthy devices",
-    )
-    devices = await observer.devices(POD, socket=str(dev.kubelet.pod_resources_socket))
-    report.check("it holds two GPUs", len(devices) == 2, ", ".join(sorted(devices)))
-    report.check("DevicesHealthy in the API", True, seen.condition("DevicesHealthy")["message"])
-    return seen
-
-
-async def _kernel_log_fault(dev: node.DevNode, observer: Observer, report: Report, *, before: Seen, log: Path) -> Seen:
-    report.section("3. Xid 31 in the kernel log, with the trainer's pid")
-    (container,) = before.running["trainer"]
-    gpu = await _first_gpu(dev, observer)
-    dev.kernel_log.write_xid(
-        31, pci=nvml_control.kernel_address(gpu), pid=await observer.pid(container), name="python3", text="MMU Fault"
-    )
-    seen = await _restarted(observer, report, before=before, cause="Xid 31")
-    _tell_phases(report, log, cause="Xid31")
-    return seen
-
-
-async def _nvml_fault(dev: node.DevNode, observer: Observer, report: Report, *, before: Seen, log: Path) -> Seen:
-    report.section("4. Xid 94 (contained memory error) through NVML, which names no process")
-    dev.nvml.xid(gpu=await _first_gpu(dev, observer), code=94)
-    seen = await _restarted(observer, report, before=before, cause="Xid 94")
-    _tell_phases(report, log, cause="Xid94")
-    return seen
-
-
-async def _restarted(observer: Observer, report: Report, *, before: Seen, cause: str) -> Seen:
-    """Wait for the verified restart and compare everything that must have stayed with how it was."""
-    wanted = before.restart_counts["trainer"] + 1
-    after = await observer.until(
-        POD,
-        lambda s: (
-            s.restart_counts["trainer"] == wanted
-            and s.condition("InPlaceRestart").get("message", "").startswith(f"trainer restart {wanted} ")
-            and s.condition("InPlaceRestart")["message"].endswith("; verified")
-            and s.condition("DevicesHealthy").get("status") == "True"
-        ),
-        timeout=_SECONDS,
-        what=f"a verified restart after {cause}",
-    )
-    resumed = await observer.until(POD, lambda s: s.step > before.step, timeout=_SECONDS, what="a resumed trainer")
-    (old,), (new,) = before.running["trainer"], after.running["trainer"]
-    _, died = await observer.times(old)
-    started, _ = await observer.times(new)
-    first_line = observer.log(POD, after.uid, container="trainer", restart=wanted).splitlines()[0]
-    report.check("exactly one new trainer runs", new != old, f"{old[:12]} -> {new[:12]}")
-    report.check("kubelet adopted it", after.container_ids["trainer"] == new, f"restartCount {wanted}")
-    for what in ("uid", "ip", "node", "sandbox"):
-        report.check(f"pod {what} unchanged", getattr(after, what) == getattr(before, what), getattr(after, what)[:36])
-    report.check("sidecar untouched", after.running["shipper"] == before.running["shipper"], "same container")
-    report.check("init container not run again", after.init_runs == before.init_runs == 1, f"{after.init_runs} run")
-    report.check(
-        "trainer resumed from its checkpoint",
-        "resumed from step 0," not in first_line and resumed.step > before.step,
-        first_line.split(" ", 3)[-1],
-    )
-    report.check(
-        "InPlaceRestart in the API",
-        after.condition("InPlaceRestart")["status"] == "True" and cause in after.condition("InPlaceRestart")["message"],
-        after.condition("InPlaceRestart")["message"],
-    )
-    report.check("DevicesHealthy again", True, after.condition("DevicesHealthy")["message"])
-    report.check(
-        "old one dead before the new one started", 0 < died <= started, f"{(started - died) * 1000:.0f} ms apart"
-    )
-    return resumed
-
-
-async def _lost_gpu(dev: node.DevNode, observer: Observer, report: Report, *, before: Seen) -> None:
-    report.section("5. Xid 79: the GPU has fallen off the bus. A restart cannot help, so there must be none")
-    gpu = await _first_gpu(dev, observer)
-    (container,) = before.running["trainer"]
-    dev.nvml.lost(gpu=gpu)
-    dev.kernel_log.write_xid(
-        79,
-        pci=nvml_control.kernel_address(gpu),
-        pid=await observer.pid(container),
-        name="python3",
-        text="GPU has fallen off the bus.",
-    )
-    failed = await observer.until(
-        POD, lambda s: s.condition("DeviceFailure").get("status") == "True", timeout=_SECONDS, what="DeviceFailure"
-    )
-    report.check("DeviceFailure in the API", True, failed.condition("DeviceFailure")["message"])
-    later = await observer.until(
-        POD, lambda s: s.step >= failed.step + _STEPS, timeout=_SECONDS, what=f"{_STEPS} further steps"
-    )
-    report.check("the trainer was not restarted", later.running == before.running, f"same container, step {later.step}")
-    report.check("restartCount unchanged", later.restart_counts == before.restart_counts, dict(later.restart_counts))
-
-
-async def _first_gpu(dev: node.DevNode, observer: Observer) -> int:
-    held = await observer.devices(POD, socket=str(dev.kubelet.pod_resources_socket))
-    return min(dev.gpu_uuids.index(uuid) for uuid in held)
-
-
-def _tell_phases(report: Report, log: Path, *, cause: str) -> None:
-    """Show the agent's own story of the fault: finding, verdict, container, decision, swap, verification."""
-    for line in log.read_text().splitlines():
-        event = json.loads(line) if line.startswith("{") else {}
-        match event.get("event"):
-            case "finding" if f"{event['kind']}{event['code']}" == cause:
-                report.say(
-                    f"finding   {event['kind']} {event['code']} on {event['device']} -> verdict {event['verdict']}"
-                )
-            case "fault.attributed" if event["finding"].replace(" ", "") == cause:
-                report.say(f"container {', '.join(event['restart'])} (by {event['how']})")
-            case "restart.decided" if event["cause"] == cause:
-                report.say(f"decision  {event['verb']}: {event['reason']}")
-            case "restart.finished" if event["cause"] == cause:
-                phases = ", ".join(f"{name} {ms:.0f} ms" for name, ms in event["milliseconds"].items())
-                report.say(f"{event['result'].lower():9} {phases}; checks {event['checks']}")
-
-
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(asyncio.run(main()))
+    except packages.PackagesError as error:
+        sys.exit(str(error))

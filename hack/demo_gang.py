@@ -1,11 +1,9 @@
-"""The demo's second act: four workers on four nodes train together, and a GPU fault on one of them restarts them all.
+"""Show a gang in the demo: four workers of a JobSet train together, and a GPU fault of one restarts them all.
 
-When everything old was dead, and when anything new began, is told by the workers themselves: by a clock that all of
-them share.
+The workers themselves record when all old ones were dead and when a new one began, by a clock that all of them share.
 """
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 import time
@@ -16,14 +14,12 @@ from typing import Any
 import click
 import tabulate
 
-from common.kube import client as kube
-from hack.demo_report import Report, until_ready
-from hack.devnode import controllers, gang_objects, pulse, rounds
+from hack.demo_report import Report
+from hack.devnode import gang_objects, pulse, rounds
 from hack.devnode.cluster import Cluster
-from hack.devnode.gangs import Gang
-from hack.devnode.layout import NodeLayout
-from hack.devnode.node import Options
+from hack.devnode.jobsets import JobSetGang
 from hack.fakenvml import control as nvml_control
+from kubemend.common.kube import client as kube
 
 _WORKERS = 4
 _HIT = 2
@@ -31,26 +27,19 @@ _SECONDS = 60.0
 _MILLISECOND = 1_000_000
 
 
-async def play(report: Report, *, picture: Path) -> None:
+async def play(cluster: Cluster, report: Report, *, api: kube.KubeClient, picture: Path) -> None:
     """Run the act; the round's timeline is drawn into ``picture``."""
-    cluster = Cluster(NodeLayout.named("demo-gang"), nodes=_WORKERS, options=Options(gpus=2))
-    async with cluster, contextlib.AsyncExitStack() as stack:
-        report.section("6. Four nodes, a controller, and a gang of four workers")
-        api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
-        hub = await stack.enter_async_context(controllers.Controllers.on(cluster.nodes, replicas=1))
-        await stack.enter_async_context(hub.run())
-        agents = [await stack.enter_async_context(hub.agent(node)) for node in cluster.nodes]
-        states = [(await until_ready(agent))["hub"]["state"] for agent in agents]
-        report.check("a controller leads, and all agents are connected", set(states) == {"ready"}, await hub.leader())
-        gang = await stack.enter_async_context(Gang.on(cluster.nodes, "llm", timeout=_SECONDS))
+    report.section("5. A JobSet of four workers, which train together")
+    async with JobSetGang.on(cluster.nodes, "llm", timeout=_SECONDS) as gang:
+        where = ", ".join(sorted({node.name for node in gang.nodes}))
+        report.check("kube-controller-manager has made four pods, kube-scheduler has placed them", True, f"on {where}")
         steps = await _trains(gang)
-        report.check("four workers train, each on a GPU of its own node", True, f"steps {', '.join(map(str, steps))}")
+        report.check("four workers train, each on a GPU of its own", True, f"steps {', '.join(map(str, steps))}")
         await _one_is_hit(cluster, gang, report, api=api, picture=picture)
-    left = cluster.leftovers()
-    report.check("nothing is left behind", not left, left or "no process, mount, network or file")
+    report.check("deleted, the JobSet is gone with its Job and pods", True, "by the garbage collector")
 
 
-async def _trains(gang: Gang) -> list[int]:
+async def _trains(gang: JobSetGang) -> list[int]:
     def steps() -> list[int] | None:
         found = [gang.step(index) for index in range(gang.size)]
         return found if min(found) > 0 else None
@@ -58,9 +47,11 @@ async def _trains(gang: Gang) -> list[int]:
     return await gang.until(steps, what="four training workers", timeout=_SECONDS)
 
 
-async def _one_is_hit(cluster: Cluster, gang: Gang, report: Report, *, api: kube.KubeClient, picture: Path) -> None:
-    node = cluster.nodes[_HIT]
-    report.section(f"7. Xid 31 on {node.name}: one worker is hit, all four start over together")
+async def _one_is_hit(
+    cluster: Cluster, gang: JobSetGang, report: Report, *, api: kube.KubeClient, picture: Path
+) -> None:
+    node = gang.nodes[_HIT]
+    report.section(f"6. Xid 31 on {node.name}: one worker is hit, all four start over together")
     before = await gang.identities()
     steps = [gang.step(index) for index in range(gang.size)]
     gpu = min(node.gpu_uuids.index(uuid) for uuid in await gang.devices(_HIT))
@@ -70,14 +61,14 @@ async def _one_is_hit(cluster: Cluster, gang: Gang, report: Report, *, api: kube
     restart = await rounds.Rounds(api, gang.template.key).finished(1, timeout=_SECONDS)
     await gang.shown_running(timeout=_SECONDS)
     await gang.all_running(since=fault, timeout=_SECONDS)
-    _tell(gang, report, restart=restart, fault=fault)
+    _report(gang, report, restart=restart, fault=fault)
     report.check("UIDs, IPs and nodes kept", await gang.identities() == before, f"{len(before)} pods")
     on = [gang.step(index) for index in range(gang.size)]
     report.check("all resumed where they were", all(map(int.__ge__, on, steps)), f"steps {', '.join(map(str, on))}")
     await asyncio.to_thread(_draw, cluster, report, restart=restart, picture=picture)
 
 
-def _tell(gang: Gang, report: Report, *, restart: dict[str, Any], fault: int) -> None:
+def _report(gang: JobSetGang, report: Report, *, restart: dict[str, Any], fault: int) -> None:
     status, lives = restart["status"], gang.lives()
     report.check(
         "one round, all members in place",
@@ -89,14 +80,14 @@ def _tell(gang: Gang, report: Report, *, restart: dict[str, Any], fault: int) ->
     if barrier.apart > 0:
         seen = f"{barrier.apart / _MILLISECOND:.1f} ms between the last old sign of life and the first new one"
     else:
-        seen = f"something new ran {barrier.slipped / _MILLISECOND:.1f} ms before it was frozen"
+        seen = f"a new one ran {barrier.slipped / _MILLISECOND:.1f} ms before it was frozen"
     report.check("all old ones dead before any new one ran", barrier.apart > 0, seen)
     running = max(life.runs_since for life in lives if life.began >= fault)
     report.check("the gang runs again", True, f"{(running - fault) / _MILLISECOND:.0f} ms after the fault")
 
 
-def _table(gang: Gang, lives: Sequence[pulse.Life], *, fault: int) -> str:
-    """Return what each worker says of its old life and its new one, in milliseconds after the fault."""
+def _table(gang: JobSetGang, lives: Sequence[pulse.Life], *, fault: int) -> str:
+    """Return the recorded times of each worker's old and new life, in milliseconds after the fault."""
     rows = []
     for index in range(gang.size):
         mine = [life for life in lives if life.member == gang.template.member(index)]
@@ -114,10 +105,10 @@ def _table(gang: Gang, lives: Sequence[pulse.Life], *, fault: int) -> str:
 
 
 def _draw(cluster: Cluster, report: Report, *, restart: dict[str, Any], picture: Path) -> None:
-    """Have the product's own command draw the round."""
+    """Draw the round with the product's own command."""
     picture.parent.mkdir(parents=True, exist_ok=True)
     where = f"{gang_objects.NAMESPACE}/{rounds.name_of(restart)}"
-    command = [sys.executable, "-m", "cli", "timeline", where, f"--kubeconfig={cluster.first.kubeconfig}"]
+    command = [sys.executable, "-m", "kubemend.cli", "timeline", where, f"--kubeconfig={cluster.first.kubeconfig}"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     click.echo("\n".join(f"       {line}" for line in (text.stdout or text.stderr).splitlines()))
     drawn = subprocess.run([*command, "-o", "svg", "--output-file", str(picture)], timeout=_SECONDS, check=False)

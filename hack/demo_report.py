@@ -1,4 +1,4 @@
-"""How the demo tells what it has seen, and waits for an agent."""
+"""Print the demo's observations, and wait for an agent."""
 
 import asyncio
 import json
@@ -17,20 +17,20 @@ _LOOK_SECONDS = 0.1
 
 @dataclass
 class Report:
-    """Prints each observation as it is made and remembers whether all were as they should be."""
+    """Print each observation as it is made, and record whether all were as expected."""
 
     failures: list[str] = field(default_factory=list)
 
     def section(self, title: str) -> None:
-        """Begin a part of the story."""
+        """Begin a section."""
         click.secho(f"\n{title}", bold=True)
 
     def say(self, what: str) -> None:
-        """Tell something that is no check."""
+        """Print a line that is not a check."""
         click.echo(f"    {what}")
 
     def check(self, what: str, holds: bool, found: object) -> None:  # noqa: FBT001 - the verdict is the point
-        """Note one observation."""
+        """Record one observation."""
         mark = click.style("ok", fg="green") if holds else click.style("NO", fg="red", bold=True)
         click.echo(f"  {mark} {what}: {found}")
         if not holds:
@@ -38,7 +38,7 @@ class Report:
 
 
 async def until_ready(agent: Agent) -> Mapping[str, Mapping[str, str]]:
-    """Wait until an agent says that it is ready; return what it says of its parts. Raises TimeoutError."""
+    """Wait until an agent reports that it is ready; return the status of its components. Raises TimeoutError."""
     url = f"http://{agent.metrics_address}/readyz"
     ready: Mapping[str, Any] = {}
     async with asyncio.timeout(_SECONDS):

@@ -1,4 +1,4 @@
-"""A stand-in for /dev/kmsg: a regular file of records in its format, and the driver's messages to write into it.
+"""Stand in for /dev/kmsg: a regular file of records in its format, and the driver's messages to write into it.
 
 The agent follows such a file as it follows the device. Several writers may share one file.
 """
@@ -18,7 +18,7 @@ _RECOVERY_WORDS = {0: "None", 1: "GPU Reset Required", 2: "Node Reboot Required"
 
 
 class KmsgWriter:
-    """Appends records to a file, numbered on from the last one in it, stamped with this machine's boot clock."""
+    """Append records to a file, numbered on from its last one, stamped with this machine's boot clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class KmsgWriter:
         return number
 
     def flood(self, text: str, *, count: int) -> None:
-        """Append the same text so many times, in one write."""
+        """Append the same text ``count`` times, in one write."""
         stamp = time.monotonic_ns() // 1000
         with self.path.open("r+b", buffering=0) as log:
             fcntl.flock(log, fcntl.LOCK_EX)
@@ -56,7 +56,7 @@ class KmsgWriter:
             log.write(b"".join(record(text, seq=first + number, usec=stamp) for number in range(count)))
 
     def clear(self) -> None:
-        """Empty the file; who follows it takes it for another log."""
+        """Empty the file; a reader takes it for another log."""
         with self.path.open("r+b", buffering=0) as log:
             fcntl.flock(log, fcntl.LOCK_EX)
             log.truncate(0)
@@ -88,7 +88,7 @@ class KmsgWriter:
         )
 
     def write_off_bus(self, *, pci: str, usec: int | None = None) -> int:
-        """Append the message of a lost GPU that carries no Xid."""
+        """Append the message of a lost GPU without an Xid."""
         return self.write(f"NVRM: GPU {pci}.0: GPU has fallen off the bus.", usec=usec)
 
     def write_sxid(
@@ -114,7 +114,7 @@ class KmsgWriter:
 def record(
     text: str, *, seq: int, usec: int, priority: int = _WARNING, dictionary: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return one record as /dev/kmsg shows it: with the PCI device that it names first beside the text."""
+    """Return one record as /dev/kmsg shows it: with the first PCI device that it names as a field."""
     if dictionary is None and (about := _ABOUT_DEVICE.match(text)) is not None:
         dictionary = {"SUBSYSTEM": "pci", "DEVICE": f"+pci:{about['device']}"}
     lines = [b"%d,%d,%d,-;%s" % (priority, seq, usec, _escaped(text))]

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana, from a description of its panels. Writes a ConfigMap that Grafana's sidecar finds."""
+"""The Grafana dashboard, from a description of its panels. Writes a ConfigMap that Grafana's sidecar loads."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 _COLOURS: Final = {"Healthy": "green", "Degraded": "yellow", "Unhealthy": "red", "Unknown": "purple"}
 
 VARIABLES: Final = {"window": "1h", "baseline": "180"}
-"""What a person can set: over how much time rates and percentiles are taken; docs/metrics.md tells of the baseline."""
+"""Settings of the dashboard: the window of rates and percentiles, and the baseline (docs/metrics.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """``kind`` is Grafana's: stat, timeseries or table. ``unit`` is Grafana's, too."""
+    """One panel. ``kind`` (stat, timeseries or table) and ``unit`` are Grafana's."""
 
     title: str
     kind: str
@@ -54,7 +54,7 @@ def _over(recorded: str) -> str:
 
 
 def _quantiles(buckets: str, *, by: str = "") -> tuple[Query, ...]:
-    """Return the percentiles of what is bucketed, for each value of the label ``by``."""
+    """Return the percentiles of a histogram, for each value of the label ``by``."""
     labels, legend = (f"le, {by}", f"{{{{{by}}}}} ") if by else ("le", "")
     return tuple(
         Query(f"histogram_quantile({share}, sum by ({labels}) ({buckets}))", f"{legend}{name}")
@@ -62,7 +62,7 @@ def _quantiles(buckets: str, *, by: str = "") -> tuple[Query, ...]:
     )
 
 
-_BEGUN: Final = _over("strategy_reason_result:kubemend_restarts:rate5m")
+_BEGUN: Final = _over("strategy_cause_result:kubemend_restarts:rate5m")
 _RESTART_BUCKETS: Final = "strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m"
 _SAVED: Final = (
     '($baseline * sum(increase(kubemend_round_gpus_total{phase="Done"}[$__range]))'
@@ -77,16 +77,16 @@ ROWS: Final[Sequence[Row]] = (
                 "Devices by verdict",
                 "stat",
                 (Query("sum by (verdict) (kubemend_device_verdict)", "{{verdict}}"),),
-                "GPUs and NICs. Unknown is a verdict of its own: nobody can tell.",
+                "GPUs and NICs. Unknown: the state cannot be determined.",
                 height=5,
             ),
             Panel(
                 "GPU-hours saved",
                 "stat",
                 (Query(_SAVED),),
-                "In the time that is shown: (baseline × GPUs of gangs that rounds brought back − GPU-seconds that all "
-                "rounds took) / 3600. The baseline is yours: seconds that a gang stands still when its pods are made "
-                "anew. docs/metrics.md explains it.",
+                "In the selected time: (baseline × GPUs of gangs that rounds brought back − GPU-seconds of all rounds) "
+                "/ 3600. You set the baseline: seconds that a gang does not train when its pods are recreated. "
+                "docs/metrics.md explains it.",
                 unit="h",
                 width=4,
                 height=5,
@@ -110,7 +110,7 @@ ROWS: Final[Sequence[Row]] = (
                 "Leads",
                 "stat",
                 (Query("sum(kubemend_controller_leads)"),),
-                "Replicas of the controller that lead: must be 1.",
+                "Controller replicas that lead: must be 1.",
                 width=4,
                 height=5,
             ),
@@ -118,7 +118,7 @@ ROWS: Final[Sequence[Row]] = (
                 "Agents connected",
                 "stat",
                 (Query("sum(kubemend_hub_sessions)", "hub"), Query('sum(up{component="agent"})', "answer Prometheus")),
-                "Streams that the hub holds, and agents that Prometheus reaches.",
+                "Streams of the hub, and agents that Prometheus can scrape.",
                 width=4,
                 height=5,
             ),
@@ -131,20 +131,20 @@ ROWS: Final[Sequence[Row]] = (
                 "Devices that are not healthy",
                 "timeseries",
                 (Query('verdict:kubemend_device_verdict:sum{verdict!="Healthy"}', "{{verdict}}"),),
-                "How many have which verdict.",
+                "Number of devices with each verdict.",
             ),
             Panel(
                 "Which ones",
                 "table",
                 (Query('kubemend_device_verdict{verdict!="Healthy"} == 1'),),
-                "Why, and what is to be done: the node's condition kubemend.io/DevicesHealthy.",
+                "The node's condition kubemend.io/DevicesHealthy has the reason and the action.",
             ),
             Panel(
                 "Findings",
                 "timeseries",
                 (Query("topk(10, sum by (kind, code) (rate(kubemend_findings_total[$window])))", "{{kind}} {{code}}"),),
-                "What sources saw, by kind and code; the ten most frequent. `kubemend explain CODE` tells what one "
-                "means.",
+                "Findings of all sources, by kind and code; the ten most frequent. `kubemend explain CODE` explains a "
+                "code.",
                 unit="ops",
             ),
         ),
@@ -155,8 +155,8 @@ ROWS: Final[Sequence[Row]] = (
             Panel(
                 "By cause",
                 "timeseries",
-                (Query(f"topk(10, sum by (reason) ({_BEGUN}))", "{{reason}}"),),
-                "Restarts that were begun, by the code of the fault.",
+                (Query(f"topk(10, sum by (cause) ({_BEGUN}))", "{{cause}}"),),
+                "Restarts, by the code of the fault.",
                 unit="ops",
                 stacked=True,
             ),
@@ -164,7 +164,7 @@ ROWS: Final[Sequence[Row]] = (
                 "By strategy",
                 "timeseries",
                 (Query(f"sum by (strategy) ({_BEGUN})", "{{strategy}}"),),
-                "Restarts that were begun, by how.",
+                "Restarts, by strategy.",
                 unit="ops",
                 stacked=True,
             ),
@@ -172,7 +172,7 @@ ROWS: Final[Sequence[Row]] = (
                 "By result",
                 "timeseries",
                 (Query(f"sum by (result) ({_BEGUN})", "{{result}}"),),
-                "How they ended. docs/operations.md explains each result.",
+                "Restarts, by result. docs/operations.md explains each result.",
                 unit="ops",
                 stacked=True,
             ),
@@ -180,14 +180,14 @@ ROWS: Final[Sequence[Row]] = (
                 "Fault to running",
                 "timeseries",
                 _quantiles(_over(f'{_RESTART_BUCKETS}{{phase="fault_to_running"}}')),
-                "From the fault to the new process, of containers that are restarted by their own agent.",
+                "From the fault to the new process, for containers restarted by their own agent.",
                 unit="s",
             ),
             Panel(
                 "Phases",
                 "timeseries",
                 _quantiles(_over(f'{_RESTART_BUCKETS}{{phase!="fault_to_running"}}'), by="phase"),
-                "How long each phase of a restart takes.",
+                "Duration of each phase of a restart.",
                 unit="s",
             ),
             Panel(
@@ -200,7 +200,7 @@ ROWS: Final[Sequence[Row]] = (
                         "{{verb}} {{reason}}",
                     ),
                 ),
-                "Decisions against a restart, or not yet. docs/operations.md explains each reason.",
+                "Decisions to refuse or postpone a restart. docs/operations.md explains each reason.",
                 unit="ops",
             ),
         ),
@@ -215,7 +215,7 @@ ROWS: Final[Sequence[Row]] = (
                     Query("sum by (phase) (increase(kubemend_rounds_total[$window]))", "{{phase}}"),
                     Query("sum(kubemend_rounds_active)", "under way"),
                 ),
-                "Rounds that have ended in the window, by how, and those under way.",
+                "Rounds that ended in the window, by final phase, and rounds under way.",
                 width=6,
             ),
             Panel(
@@ -238,7 +238,7 @@ ROWS: Final[Sequence[Row]] = (
                 "Members' phases",
                 "timeseries",
                 _quantiles(_over("phase_le:kubemend_round_phase_seconds_bucket:rate5m"), by="phase"),
-                "What members' own restarts are made of, by their nodes' clocks.",
+                "Phases of members' own restarts, by their nodes' clocks.",
                 unit="s",
                 width=6,
             ),
@@ -251,21 +251,21 @@ ROWS: Final[Sequence[Row]] = (
                         "{{kind}} {{reason}}",
                     ),
                 ),
-                "What was decided about gangs, and why.",
+                "Decisions about gangs, and their reasons.",
                 width=6,
             ),
             Panel(
-                "Where members come to stand",
+                "Final phases of members",
                 "timeseries",
                 (Query("sum by (phase) (increase(kubemend_round_members_total[$window]))", "{{phase}}"),),
-                "By their agents' word.",
+                "As their agents reported them.",
                 width=6,
             ),
             Panel(
                 "Ran before it was held",
                 "timeseries",
-                _quantiles("rate(kubemend_round_slip_seconds_bucket[$window])"),
-                "For how long at most something new ran while something old lived: 0 where the kernel has fanotify.",
+                _quantiles("rate(kubemend_round_unheld_seconds_bucket[$window])"),
+                "Longest time in which a new container ran while an old one lived: 0 if the kernel has fanotify.",
                 unit="s",
                 width=6,
             ),
@@ -279,7 +279,7 @@ ROWS: Final[Sequence[Row]] = (
                         "stragglers of {{namespace}}/{{gang}}",
                     ),
                 ),
-                "Containers that stand still for rounds, and members far below their gang's median.",
+                "Containers held for rounds, and members far below their gang's median.",
                 width=6,
             ),
         ),
@@ -288,22 +288,22 @@ ROWS: Final[Sequence[Row]] = (
         "Budgets",
         (
             Panel(
-                "Nodes nearest to a storm",
+                "Nodes nearest to the storm limit",
                 "table",
                 (Query("bottomk(10, kubemend_node_restart_budget_left)"),),
-                "Restarts that the node's storm guard still lets begin. 0 is a storm.",
+                "Restarts that the node's storm limit still allows. 0: no more restarts.",
             ),
             Panel(
                 "Devices",
                 "table",
                 (Query("bottomk(20, kubemend_device_restart_budget_left)"),),
-                "Restarts because of the device that may still fail to last. What is not shown has all of its budget.",
+                "Restarts because of the device that may still fail. Other devices have their whole budget.",
             ),
             Panel(
                 "Containers and pods",
                 "table",
                 (Query("bottomk(20, kubemend_restart_budget_left)"),),
-                "Restarts left; an empty container is the pod's own budget. What is not shown has all of its budget.",
+                "Restarts left; an empty container means the pod's own budget. Others have their whole budget.",
             ),
         ),
     ),
@@ -344,15 +344,15 @@ ROWS: Final[Sequence[Row]] = (
                     ),
                     Query(
                         "sum by (reason) (increase(kubemend_hub_connections_refused_total[$window])) > 0",
-                        "not let in: {{reason}}",
+                        "not admitted: {{reason}}",
                     ),
                     Query("sum by (reason) (increase(kubemend_hub_ignored_total[$window])) > 0", "ignored: {{reason}}"),
                 ),
-                "By the hub, and (ignored) by agents. Standby and NotTold pass by themselves.",
+                "By the hub, and (ignored) by agents. Standby and NotTold resolve by themselves.",
                 width=6,
             ),
             Panel(
-                "Faults told",
+                "Reported faults",
                 "timeseries",
                 (
                     Query(
@@ -363,7 +363,7 @@ ROWS: Final[Sequence[Row]] = (
                         "no answer in time",
                     ),
                 ),
-                "What agents told the hub, and what was answered.",
+                "Faults that agents reported to the hub, and its answers.",
                 width=6,
             ),
         ),
@@ -376,12 +376,12 @@ ROWS: Final[Sequence[Row]] = (
                 "timeseries",
                 (
                     Query("sum(increase(kubemend_findings_lost_total[$window]))", "findings lost"),
-                    Query("sum(increase(kubemend_contained_failures_total[$window]))", "defects of ours"),
+                    Query("sum(increase(kubemend_contained_failures_total[$window]))", "internal errors"),
                     Query(
                         "sum(increase(kubemend_rounds_begun_without_record_total[$window]))", "rounds without a record"
                     ),
                 ),
-                "Each has an alert; docs/troubleshooting.md says what to do.",
+                "Each has an alert; docs/troubleshooting.md has the remedies.",
             ),
             Panel(
                 "Sources",
@@ -393,10 +393,10 @@ ROWS: Final[Sequence[Row]] = (
                     ),
                     Query("sum(increase(kubemend_netlink_overflows_total[$window]))", "netlink overflows"),
                 ),
-                "What agents could not read.",
+                "Records that agents could not read.",
             ),
             Panel(
-                "What was not told",
+                "Lost reports",
                 "timeseries",
                 (
                     Query(
@@ -410,7 +410,7 @@ ROWS: Final[Sequence[Row]] = (
                         "node conditions {{result}}",
                     ),
                     Query(
-                        'sum by (result) (increase(kubemend_announcements_total{result=~"refused|dropped"}[$window]))',
+                        'sum by (result) (increase(kubemend_events_total{result=~"refused|dropped"}[$window]))',
                         "events {{result}}",
                     ),
                     Query(
@@ -418,7 +418,7 @@ ROWS: Final[Sequence[Row]] = (
                         "traces {{result}}",
                     ),
                 ),
-                "Conditions that failed are written again; the others are gone.",
+                "Failed conditions are written again; the others are lost.",
             ),
         ),
     ),
@@ -473,7 +473,7 @@ def _variables() -> Iterator[Json]:
 
 
 def _panels() -> Iterator[Json]:
-    """Yield rows and panels, each with its number and its place: from left to right, then further down."""
+    """Yield rows and panels, each with its number and its position: from left to right, then down."""
     number, top = 1, 0
     for row in ROWS:
         yield {"id": number, "type": "row", "title": row.title, "gridPos": _place(0, top, _WIDTH, 1), "panels": []}
@@ -520,7 +520,7 @@ def _target(panel: Panel, letter: str, query: Query) -> Json:
 
 
 def _overrides(panel: Panel) -> Iterator[Json]:
-    """Yield the colours of verdicts, which are the same everywhere."""
+    """Yield the colours of verdicts, the same in all panels."""
     if any("kubemend_device_verdict" in query.expr for query in panel.queries) and panel.kind != "table":
         for verdict, colour in _COLOURS.items():
             colouring = {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}

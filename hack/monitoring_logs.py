@@ -12,7 +12,7 @@ _LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error
 _MORE: Final = "…"
 
 _HEAD: Final = Path(__file__).with_suffix(".md")
-"""What the page begins with."""
+"""The head of the page."""
 
 _TITLES: Final = {
     "agent": "Events of agents",
@@ -24,7 +24,7 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as one place in the sources writes it. ``keys`` ends with … where some are not written out there."""
+    """An event as one place in the sources writes it. ``keys`` ends with … if the place does not list all of them."""
 
     package: str
     name: str
@@ -80,7 +80,7 @@ def _chosen(tree: ast.Module) -> dict[str, tuple[str, ...]]:
 
 
 def _levels(called: ast.expr, chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return with which levels a call logs: ``log.LEVEL(...)``, or one of ``chosen``."""
+    """Return the levels at which a call logs: ``log.LEVEL(...)``, or one of ``chosen``."""
     match called:
         case ast.Attribute(value=ast.Name(id="log"), attr=level) if level in _LEVELS:
             return (_LEVELS[level],)

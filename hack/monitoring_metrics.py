@@ -1,4 +1,4 @@
-"""What the agent and the controller export: their real registries, asked what is in them. Writes docs/metrics.md."""
+"""Metrics of the agent and the controller, read from their real registries. Writes docs/metrics.md."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,19 +11,19 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from agent.coordination.metrics import HubMetrics as AgentHubMetrics
-from agent.engine.budgets import BudgetGauges, Budgets
-from agent.engine.metrics import Metrics as AgentMetrics
-from common.budgets import Window
-from controller.app.metrics import Metrics as ControllerMetrics
-from controller.hub.metrics import HubMetrics
-from controller.jobsets.metrics import JobSetMetrics
+from kubemend.agent.hub.metrics import HubMetrics as AgentHubMetrics
+from kubemend.agent.metrics import Metrics as AgentMetrics
+from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
+from kubemend.common.budgets import Window
+from kubemend.controller.hub.metrics import HubMetrics
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.metrics import Metrics as ControllerMetrics
 
 AGENT: Final = "agent"
 CONTROLLER: Final = "controller"
 
 _HEAD: Final = Path(__file__).with_suffix(".md")
-"""What the page begins with."""
+"""The head of the page."""
 
 _KINDS: Final = (
     (AGENT, False, "Of each agent"),
@@ -34,7 +34,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One metric, by its name without what its kind adds (``_total``, ``_bucket``)."""
+    """One metric, by its name without the suffix of its kind (``_total``, ``_bucket``)."""
 
     owner: str
     name: str
@@ -44,12 +44,12 @@ class Exported:
 
     @property
     def of_process(self) -> bool:
-        """Whether it is the client library's own, which every process has."""
+        """Whether the client library exports it for every process."""
         return self.name.startswith(("process_", "python_"))
 
     @property
     def shown(self) -> str:
-        """The name that people look for."""
+        """The name as people search for it."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
     def series(self) -> Mapping[str, frozenset[str]]:
@@ -61,20 +61,20 @@ class Exported:
 
 
 class _Registry(CollectorRegistry):
-    """A registry that tells what was registered."""
+    """A registry that records the registered collectors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.collectors: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
-        """Register it, and remember it."""
+        """Register and record a collector."""
         super().register(collector)
         self.collectors.append(collector)
 
 
 def exported() -> tuple[Exported, ...]:
-    """Return every metric of the agent and of the controller, in the order in which they are made."""
+    """Return every metric of the agent and of the controller, in the order of their creation."""
     return (*_of(AGENT, _agent()), *_of(CONTROLLER, _controller()))
 
 
@@ -82,7 +82,7 @@ def _agent() -> _Registry:
     registry = _Registry()
     _process(registry)
     metrics = AgentMetrics(registry)
-    # Only described: nobody asks the budgets, so what they would look at need not be there.
+    # Only described: the budgets are not read, so their data need not exist.
     nothing: Any = cast("Any", None)
     budgets = Budgets(store=nothing, now=time.time, storm=Window(1, 1.0))
     metrics.watch(BudgetGauges(budgets, pods=nothing, now=time.time))
@@ -100,14 +100,14 @@ def _controller() -> _Registry:
 
 
 def _process(registry: CollectorRegistry) -> None:
-    """What ``common.process_metrics.registry`` begins with."""
+    """Register the collectors that ``common.process_metrics.registry`` registers first."""
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
 
 
 def _of(owner: str, registry: _Registry) -> Iterator[Exported]:
     for collector in registry.collectors:
-        own = getattr(collector, "_labelnames", None)  # of a metric; families that are worked out have their own
+        own = getattr(collector, "_labelnames", None)  # of a metric; computed families have their own
         describe = getattr(collector, "describe", collector.collect)
         for family in describe():
             labels = own if own is not None else getattr(family, "_labelnames", ())

@@ -1,4 +1,4 @@
-"""The alerts, and what is recorded for the dashboard. Writes the PrometheusRule."""
+"""Alerts, and recording rules for the dashboard. Writes the PrometheusRule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Json = dict[str, Any]
 CRITICAL: Final = "critical"
 WARNING: Final = "warning"
 INFO: Final = "info"
-"""Severities: somebody must look now; today; when there is time."""
+"""Severities: respond now; today; when there is time."""
 
 SELECTED_BY: Final = {"app.kubernetes.io/name": "kubemend"}
 
@@ -17,12 +17,12 @@ _FAILED: Final = "Failed|Stuck|Undone|Unfinished|SuccessorExited"
 _HARMLESS: Final = "Standby|NotTold"
 _AGENT_PARTS: Final = "container-runtime|kubernetes-api|pod-resources|kernel-log"
 _CONTROLLER_PARTS: Final = "members|nodes|leader|hub"
-"""Parts that every node, and every replica, must have: others may be ``idle``, which is 0, too."""
+"""Components that every node, and every replica, needs. Others may be ``idle``, which is exported as 0 as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. ``wait`` is for how long the expression must hold; empty: not at all."""
+    """One alert. ``wait`` is the time for which the expression must hold; empty: none."""
 
     name: str
     severity: str
@@ -33,7 +33,7 @@ class Alert:
 
     @property
     def anchor(self) -> str:
-        """Where docs/troubleshooting.md has its section."""
+        """The anchor of its section in docs/troubleshooting.md."""
         return self.name.lower()
 
 
@@ -46,9 +46,9 @@ class Recording:
 
 
 def grown(series: str, window: str) -> str:
-    """Return an expression for a counter that has grown, also by being there for the first time.
+    """Return an expression for a counter that has grown or has just appeared.
 
-    ``increase`` alone does not see the step to the first value: there was none before.
+    ``increase`` alone ignores the step to the first value, because there was none before.
     """
     return f"increase({series}[{window}]) > 0 or ({series} > 0 unless {series} offset {window})"
 
@@ -58,17 +58,17 @@ ALERTS: Final[Sequence[Alert]] = (
         "KubemendAgentDown",
         WARNING,
         'up{component="agent"} == 0',
-        "No kubemend agent answers on {{ $labels.node }}.",
-        "Prometheus has not reached the agent for 10 minutes. Faults of that node's devices are neither told nor "
-        "mended.",
+        "The kubemend agent on {{ $labels.node }} is down.",
+        "Prometheus could not scrape the agent for 10 minutes. Faults of that node's devices are neither reported nor "
+        "handled.",
         "10m",
     ),
     Alert(
         "KubemendAgentPartNotReady",
         WARNING,
-        f'kubemend_part_ready{{component="agent",part=~"{_AGENT_PARTS}"}} == 0',
+        f'kubemend_component_ready{{component="agent",part=~"{_AGENT_PARTS}"}} == 0',
         "The agent's {{ $labels.part }} does not work on {{ $labels.node }}.",
-        "The agent does what it can without; its /readyz says what is missing and the mend.",
+        "The other components work. The agent's /readyz shows what is missing and a hint.",
         "10m",
     ),
     Alert(
@@ -76,7 +76,7 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         'kubemend_device_verdict{verdict="Unhealthy"} == 1',
         "{{ $labels.device }} on {{ $labels.node }} is unhealthy.",
-        "The node's condition kubemend.io/DevicesHealthy says why and what is to be done: a reset, a reboot, a "
+        "The node's condition kubemend.io/DevicesHealthy has the reason and the action: a reset, a reboot, a "
         "replacement.",
         "1m",
     ),
@@ -85,16 +85,15 @@ ALERTS: Final[Sequence[Alert]] = (
         INFO,
         'kubemend_device_verdict{verdict="Degraded"} == 1',
         "{{ $labels.device }} on {{ $labels.node }} is degraded.",
-        "It works, but slower than it should, or with errors that are corrected. A whole gang waits for its slowest "
-        "member.",
+        "It works, but slower than it should, or with corrected errors. A whole gang waits for its slowest member.",
         "30m",
     ),
     Alert(
         "KubemendDeviceUnknown",
         WARNING,
         'kubemend_device_verdict{verdict="Unknown"} == 1',
-        "Nobody can tell how {{ $labels.device }} on {{ $labels.node }} does.",
-        "Mostly NVML does not answer: the driver hangs, is being replaced, or has lost the device.",
+        "The state of {{ $labels.device }} on {{ $labels.node }} is unknown.",
+        "Usually NVML does not answer: the driver hangs, is being replaced, or has lost the device.",
         "15m",
     ),
     Alert(
@@ -104,23 +103,22 @@ ALERTS: Final[Sequence[Alert]] = (
         + grown(f'kubemend_restarts_total{{result=~"{_FAILED}"}}', "15m")
         + "\n)",
         "Restarts in place end as {{ $labels.result }} on {{ $labels.node }} (strategy {{ $labels.strategy }}).",
-        "The pod's condition kubemend.io/InPlaceRestart has the reason, the agent's log event restart.finished the "
-        "whole story.",
+        "The pod's condition kubemend.io/InPlaceRestart has the reason, the agent's log event restart.finished all "
+        "details.",
     ),
     Alert(
         "KubemendNodeStorm",
         CRITICAL,
         "kubemend_node_restart_budget_left == 0",
-        "So many containers fail on {{ $labels.node }} that the agent has stopped to restart them.",
-        "More restarts than --storm-restarts within --storm-window: they have one cause in common that restarts do "
-        "not mend.",
+        "Too many containers fail on {{ $labels.node }}: the agent has stopped restarting them.",
+        "More restarts than --storm-restarts within --storm-window: probably a common cause that restarts do not fix.",
     ),
     Alert(
         "KubemendDeviceFailsAgain",
         WARNING,
         "kubemend_device_restart_budget_left == 0",
         "Restarts because of {{ $labels.device }} on {{ $labels.node }} do not last.",
-        "8 faults in a row, each less than a minute after the restart for the one before. The device is taken for "
+        "8 faults in a row, each less than a minute after the restart for the one before. The device counts as "
         "degraded.",
     ),
     Alert(
@@ -128,32 +126,32 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         "kubemend_restart_budget_left == 0",
         "{{ $labels.namespace }}/{{ $labels.pod }} has used up its restarts (container {{ $labels.container }}).",
-        "It fails again and again. It is restarted when its budget opens, or by hand; an empty container is the "
-        "whole pod.",
+        "It fails repeatedly. It is restarted when its budget allows, or by hand; an empty container means the whole "
+        "pod.",
         "5m",
     ),
     Alert(
         "KubemendContainersHeldLong",
         CRITICAL,
         "min_over_time(kubemend_round_held[10m]) > 0",
-        "{{ $value }} containers stand still on {{ $labels.node }}, held for a gang's round.",
-        "Something has been held for 10 minutes without a break. Agents let go by themselves 30 s after the last "
-        "word of the hub.",
+        "{{ $value }} containers on {{ $labels.node }} are held for a gang's round.",
+        "At least one container has been held at any time for 10 minutes. Agents release containers 30 s after the "
+        "hub's last message.",
     ),
     Alert(
         "KubemendFindingsLost",
         CRITICAL,
         "increase(kubemend_findings_lost_total[15m]) > 0",
         "The agent on {{ $labels.node }} has dropped findings.",
-        "It could not keep up, which must not happen: a fault may have gone unnoticed. The log event finding.lost "
-        "says which.",
+        "It could not keep up, which must not happen: it may have missed a fault. The log event finding.lost lists "
+        "them.",
     ),
     Alert(
         "KubemendKernelLogLost",
         WARNING,
         "increase(kubemend_kernel_log_records_lost_total[15m]) > 0",
         "Records of the kernel log on {{ $labels.node }} were overwritten before they were read.",
-        "The log is flooded, or the agent did not run. An Xid among them is known from NVML only.",
+        "The log is flooded, or the agent did not run. Xids among them are known only from NVML.",
     ),
     Alert(
         "KubemendConditionsNotWritten",
@@ -161,8 +159,8 @@ ALERTS: Final[Sequence[Alert]] = (
         'sum by (node) (rate(kubemend_condition_patches_total{result=~"failed|refused|dropped"}[15m]))\n'
         "  > 0.5 * sum by (node) (rate(kubemend_condition_patches_total[15m]))",
         "The agent on {{ $labels.node }} cannot write most pod conditions.",
-        "Restarts go on, but nobody sees them in the API. The log events conditions.refused and "
-        "conditions.not_written say why.",
+        "Restarts continue, but are not visible in the API. The log events conditions.refused and "
+        "conditions.write_failed have the reason.",
         "15m",
     ),
     Alert(
@@ -170,7 +168,7 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         "kubemend_hub_connected == 0",
         "The agent on {{ $labels.node }} has no hub.",
-        "Members of gangs there are restarted alone, and rounds of their gangs take them for lost.",
+        "Members of gangs there are restarted alone, and rounds of their gangs treat them as lost.",
         "5m",
     ),
     Alert(
@@ -178,15 +176,15 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         'up{component="controller"} == 0',
         "The controller {{ $labels.pod }} does not answer.",
-        "With one of two replicas away the other leads; with both, gangs are not restarted as one.",
+        "If one of two replicas is down, the other leads; without both, gangs are not restarted as one.",
         "5m",
     ),
     Alert(
         "KubemendControllerPartNotReady",
         WARNING,
-        f'kubemend_part_ready{{component="controller",part=~"{_CONTROLLER_PARTS}"}} == 0',
+        f'kubemend_component_ready{{component="controller",part=~"{_CONTROLLER_PARTS}"}} == 0',
         "The controller's {{ $labels.part }} does not work in {{ $labels.pod }}.",
-        "Its /readyz and the events part of its log say what is missing and the mend.",
+        "Its /readyz and the events part of its log show what is missing and a hint.",
         "10m",
     ),
     Alert(
@@ -202,8 +200,7 @@ ALERTS: Final[Sequence[Alert]] = (
         CRITICAL,
         "sum(kubemend_controller_leads) > 1",
         "{{ $value }} replicas of the controller believe that they lead.",
-        "Agents obey the one with the highest epoch only; but it must not happen, and the other one does nothing "
-        "useful.",
+        "Agents obey only the one with the highest epoch, so the other is ineffective. This must not happen.",
         "2m",
     ),
     Alert(
@@ -211,15 +208,14 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         'increase(kubemend_rounds_total{phase=~"Degraded|Failed"}[15m]) > 0',
         "A gang's round has ended as {{ $labels.phase }}.",
-        "Some member is not back, or the gang was not restarted as one. `kubectl get restarts -A` shows which.",
+        "Some member is not back, or the gang was not restarted as one. `kubectl get restarts -A` lists the rounds.",
     ),
     Alert(
         "KubemendRoundsSlow",
         INFO,
         'histogram_quantile(0.95,\n  sum by (le) (increase(kubemend_round_seconds_bucket{phase="Done"}[1h]))\n) > 30',
         "One round in twenty takes more than {{ $value | humanizeDuration }}.",
-        "From the fault to the last member running. `kubemend timeline RESTART` shows which member took long, and "
-        "for what.",
+        "From the fault to the last member running. `kubemend timeline RESTART` shows the slow members and phases.",
         "10m",
     ),
     Alert(
@@ -227,7 +223,7 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         "min_over_time(kubemend_rounds_active[20m]) > 0",
         "The controller {{ $labels.pod }} has had a round under way for 20 minutes.",
-        "No round should outlast --round-seconds (900); or one gang fails as soon as it is back.",
+        "No round should outlast --round-timeout (900); or one gang fails as soon as it is back.",
     ),
     Alert(
         "KubemendGangGivenUp",
@@ -236,38 +232,35 @@ ALERTS: Final[Sequence[Alert]] = (
         + grown('kubemend_gang_decisions_total{kind="Fail",reason=~"BudgetSpent|NoProgress|NotReplaceable"}', "15m")
         + "\n)",
         "A gang is not restarted any more ({{ $labels.reason }}).",
-        "An Event of the pod that failed last, and the controller's log event gang.decided, say which gang and why.",
+        "An Event of the pod that failed last, and the controller's log event gang.decided, have gang and reason.",
     ),
     Alert(
         "KubemendDefect",
         CRITICAL,
         "increase(kubemend_contained_failures_total[15m]) > 0",
-        "{{ $labels.pod }} has given up work on one thing ({{ $labels.part }}) for a defect of its own.",
-        "The log event work.failed has the traceback, what it was about and where. Please report it.",
+        "{{ $labels.pod }} has stopped work on one object ({{ $labels.part }}) after an internal error.",
+        "The log event work.failed has the traceback, the object and the place. Please report it.",
     ),
     Alert(
         "KubemendRoundsWithoutRecord",
         WARNING,
         "increase(kubemend_rounds_begun_without_record_total[15m]) > 0",
         "Rounds begin before their Restart objects can be written.",
-        "The API server does not take writes in time. Should the leader be lost in such a round, nobody goes on "
-        "with it.",
+        "The API server does not accept writes in time. If the leader is lost in such a round, no replica resumes it.",
     ),
     Alert(
         "KubemendHubRefuses",
         WARNING,
         f'sum by (reason) (increase(kubemend_hub_refused_total{{reason!~"{_HARMLESS}"}}[15m])) > 0',
         "The hub refuses streams or messages ({{ $labels.reason }}).",
-        "An agent of another version, or somebody who is no agent. The log events hub.refused and hub.broke_rules "
-        "name the peer.",
+        "The peer is an agent of another version, or no agent. The log events hub.refused and hub.broke_rules name it.",
     ),
     Alert(
         "KubemendStraggler",
         INFO,
         "kubemend_gang_stragglers > 0",
         "{{ $value }} members of {{ $labels.namespace }}/{{ $labels.gang }} stay far behind their gang.",
-        "The whole gang waits for them. Events Straggler on the pods say by which measure; nothing is restarted for "
-        "it.",
+        "The whole gang waits for them. Events Straggler on the pods name the measure; nothing is restarted.",
         "15m",
     ),
 )
@@ -275,8 +268,8 @@ ALERTS: Final[Sequence[Alert]] = (
 RECORDINGS: Final[Sequence[Recording]] = (
     Recording("verdict:kubemend_device_verdict:sum", "sum by (verdict) (kubemend_device_verdict)"),
     Recording(
-        "strategy_reason_result:kubemend_restarts:rate5m",
-        "sum by (strategy, reason, result) (rate(kubemend_restarts_total[5m]))",
+        "strategy_cause_result:kubemend_restarts:rate5m",
+        "sum by (strategy, cause, result) (rate(kubemend_restarts_total[5m]))",
     ),
     Recording(
         "strategy_phase_le:kubemend_restart_phase_seconds_bucket:rate5m",
@@ -287,11 +280,11 @@ RECORDINGS: Final[Sequence[Recording]] = (
         "sum by (phase, le) (rate(kubemend_round_phase_seconds_bucket[5m]))",
     ),
 )
-"""What thousands of agents export, added up once and not at each look at the dashboard."""
+"""Sums over thousands of agents, computed once and not at each view of the dashboard."""
 
 
 def groups(runbooks: str) -> list[Json]:
-    """Return the groups of rules. ``runbooks`` is where docs/troubleshooting.md can be read."""
+    """Return the groups of rules. ``runbooks`` is the address of docs/troubleshooting.md."""
     recorded = [{"record": each.name, "expr": each.expr} for each in RECORDINGS]
     return [
         {"name": "kubemend.recorded", "rules": recorded},

@@ -1,4 +1,4 @@
-"""Generates the protobuf and gRPC stubs in ``common/pb`` from ``proto``, and checks that they are current.
+"""Generate the protobuf and gRPC stubs in ``common/pb`` from ``proto``, and check that they are current.
 
 ``python -m hack.protogen`` writes them, ``python -m hack.protogen --check`` compares them with fresh ones and exits 1
 with one line when they differ. The versions that the code generators write into the stubs are not compared: a newer
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGE = pathlib.PurePath("common/pb")
+PACKAGE = pathlib.PurePath("kubemend/common/pb")
 PROTOS = ("runtime/v1/api.proto", "podresources/v1/api.proto", "coordination/v1/coordination.proto")
 
 _TOOL_VERSIONS = (
@@ -26,7 +26,7 @@ _TOOL_VERSIONS = (
 
 
 class GenerationError(RuntimeError):
-    """The code generator failed or is missing; the message is one line with the mend."""
+    """The code generator failed or is missing; the message is one line with the hint."""
 
 
 def generate(*, source: pathlib.Path, target: pathlib.Path) -> None:

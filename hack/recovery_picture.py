@@ -1,11 +1,11 @@
-"""The picture of the README: how long a gang of 20 stands still, failure after failure, with kubemend and upstream."""
+"""Draw the README's picture: how long a gang does not train, failure after failure, with kubemend and upstream.
+
+All of it comes from ``bench.peers``, which measures both in one run on one cluster.
+"""
 
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-UPSTREAM_SECONDS: Final = (3.1, 26.0, 53.0, 115.0, 172.0)
-"""JobSet's InPlaceRestart with 20 pods, one failure after another, on Kubernetes 1.36.2 and one node."""
 
 _METADATA: Final = {"Date": None, "Creator": "kubemend"}
 _STYLE: Final[dict[Any, Any]] = {
@@ -16,47 +16,62 @@ _STYLE: Final[dict[Any, Any]] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_THEIRS, _OURS = "#BBBBBB", "#009E73"
+_COLOURS: Final = {"kubemend": "#009E73", "upstream_jobset": "#BBBBBB"}
+_NAMES: Final = {"kubemend": "kubemend", "upstream_jobset": "upstream JobSet, InPlaceRestart"}
+_ORDER: Final = ("upstream_jobset", "kubemend")
 _THICK: Final = 0.38
 _ROOM: Final = 3.0
-"""Times the slowest bar, for its label."""
-_ORDINALS: Final = ("first failure", "second", "third", "fourth", "fifth")
+"""Times the slowest bar, for its label; and the shortest bar, times what is to the left of its end."""
+_ORDINALS: Final = ("first failure", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
-def ours(report: Mapping[str, Any]) -> list[float]:
-    """Return the first rounds of the gang benchmark, in seconds. Raises KeyError, TypeError when it was not run."""
-    return [each / 1000 for each in report["programs"]["gang"]["round_ms"][: len(UPSTREAM_SECONDS)]]
+def series(report: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the seconds of each side, failure after failure; empty if ``bench.peers`` was not run."""
+    told = report["programs"].get("peers")
+    gang = told.get("gang") if isinstance(told, dict) else None
+    if gang is None:
+        return {}
+    most = len(_ORDINALS)
+    return {side: [each / 1000 for each in gang[side]["failure_to_all_running_ms"][:most]] for side in _ORDER}
 
 
 def labels(seconds: Sequence[float]) -> list[str]:
-    """Return what is written beside the bars."""
+    """Return the labels of the bars."""
     return [f"{each:.2g} s" if each < 10 else f"{each:.0f} s" for each in seconds]
 
 
-def draw(report: Mapping[str, Any]) -> str:
-    """Return the picture as SVG."""
-    import matplotlib as mpl
+def figure(report: Mapping[str, Any]) -> Any:
+    """Return the picture as a figure of matplotlib. Raises ValueError when there is nothing to show."""
     from matplotlib.figure import Figure
 
+    shown = series(report)
+    if not shown:
+        raise ValueError("bench.peers was not run: there is nothing to draw")
+    members = report["programs"]["peers"]["gang"]["members"]
+    made = Figure(figsize=(8.0, 3.6), layout="constrained")
+    axes = made.add_subplot()
+    for number, (side, seconds) in enumerate(shown.items()):
+        places = [place + (number - 0.5) * _THICK for place in range(len(seconds))]
+        axes.barh(places, seconds, height=_THICK, color=_COLOURS[side], label=_NAMES[side])
+        for place, each, text in zip(places, seconds, labels(seconds), strict=True):
+            axes.text(each, place, f" {text}", va="center")
+    failures = len(shown["kubemend"])
+    axes.set_xscale("log")
+    every = [each for seconds in shown.values() for each in seconds]
+    axes.set_xlim(left=min(every) / _ROOM, right=max(every) * _ROOM)
+    axes.set_yticks(range(failures), _ORDINALS[:failures])
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda at, _: f"{at:g} s")
+    axes.set_title(f"One of {members} workers fails: until all run again", loc="left", weight="bold")
+    made.legend(frameon=False, loc="outside lower center", ncols=len(shown))  # next to the bars it would cover one
+    return made
+
+
+def draw(report: Mapping[str, Any]) -> str:
+    """Return the picture as SVG. Raises ValueError when there is nothing to show."""
+    import matplotlib as mpl
+
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-        axes = figure.add_subplot()
-        series = (
-            (-_THICK / 2, UPSTREAM_SECONDS, _THEIRS, "upstream JobSet, InPlaceRestart"),
-            (_THICK / 2, ours(report), _OURS, "kubemend"),
-        )
-        for shift, seconds, colour, name in series:
-            places = [place + shift for place in range(len(seconds))]
-            axes.barh(places, seconds, height=_THICK, color=colour, label=name)
-            for place, each, text in zip(places, seconds, labels(seconds), strict=True):
-                axes.text(each, place, f" {text}", va="center")
-        axes.set_xscale("log")
-        axes.set_xlim(right=max(UPSTREAM_SECONDS) * _ROOM)
-        axes.set_yticks(range(len(_ORDINALS)), _ORDINALS)
-        axes.invert_yaxis()
-        axes.xaxis.set_major_formatter(lambda at, _: f"{at:g} s")
-        axes.set_title("One of 20 workers fails: until all run again", loc="left", weight="bold")
-        axes.legend(frameon=False, loc="lower right")
         picture = io.StringIO()
-        figure.savefig(picture, format="svg", metadata=_METADATA)
+        figure(report).savefig(picture, format="svg", metadata=_METADATA)
     return picture.getvalue()

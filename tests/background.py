@@ -1,4 +1,4 @@
-"""What goes on beside a test."""
+"""Run work in the background of a test."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from typing import Any
 
 @contextlib.asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have it run for the length of the block, then cancel it. Raises what it has raised."""
+    """Run it for the length of the block, then cancel it. Its exceptions are raised."""
     task = asyncio.create_task(work)
     try:
         yield

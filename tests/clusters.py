@@ -1,4 +1,4 @@
-"""Dev nodes that tests share."""
+"""Provide dev nodes that tests share."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests import machine
 
 @contextlib.contextmanager
 def running(name: str, *, nodes: int, options: node.Options | None = None) -> Iterator[Cluster]:
-    """Run so many nodes; they must leave nothing behind. Bound to no event loop, for tests have one each."""
+    """Run ``nodes`` nodes; they must leave nothing behind. Bound to no event loop, because each test has its own."""
     machine.must_run_containers()
     node.setup()
     made = Cluster(NodeLayout.named(name), nodes=nodes, options=options)

@@ -1,4 +1,4 @@
-"""The floor under all tests: no test may leave tasks or processes behind (warnings are errors in pyproject.toml)."""
+"""Check after every test that it leaves no tasks or processes behind (warnings are errors in pyproject.toml)."""
 
 import asyncio
 import os
@@ -11,11 +11,13 @@ import structlog
 
 from hack.devnode import processes
 
-# Python's own helper of multiprocessing: started once, it lives as long as the program by design.
+pytest_plugins = ["tests.control_plane"]
+
+# Python's own helper of multiprocessing: once started, it lives as long as the program by design.
 _RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 _TASK_SECONDS = 1.0  # for a task that is just ending
 
-# How long an example takes says something about the machine, and nothing about the code.
+# The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
@@ -23,7 +25,9 @@ _of_wider_fixtures: set[processes.ProcessId] = set()
 
 
 class _WiderFixtures:
-    """Remembers the children of fixtures wider than one test: they may start in the middle of the first that asks."""
+    """Record the children of fixtures wider than one test: they may start in the middle of the first test that requests
+    them.
+    """
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
@@ -38,25 +42,30 @@ class _WiderFixtures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the hook as a plugin: a conftest's own hooks are not asked about the session's fixtures.
+    """Register the hook as a plugin: a conftest's own hooks are not called for the session's fixtures.
 
     A shell that starts the tests in the background has them ignore SIGINT, and so would each program they start.
     """
     config.pluginmanager.register(_WiderFixtures())
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    processes.end_on_sigterm()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Have SIGTERM end the tests in order, as SIGINT does: asyncio takes that back when it removes a test's handler."""
+    processes.end_on_sigterm()
 
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_come() -> Iterator[None]:
-    """A command run in this process sets up logging for itself, not for the tests after it."""
+    """A command that runs in this process configures logging for itself, not for the tests after it."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _session_leaves_no_processes() -> Iterator[None]:
-    """Fail the session when a child outlives the session's fixtures: being the first, this one ends last."""
+    """Fail the session when a child outlives the session's fixtures: this one is the first, so it ends last."""
     before = _children()
     yield
     _fail_on(_children() - before, what="the session")
@@ -72,7 +81,7 @@ def _leaves_no_processes(_session_leaves_no_processes: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 async def _leaves_no_tasks() -> AsyncIterator[None]:
-    """Fail a test that leaves asyncio tasks running; pytest-asyncio would cancel them without a word."""
+    """Fail a test that leaves asyncio tasks running; pytest-asyncio would cancel them silently."""
     before = asyncio.all_tasks()
     yield
     leaked = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
@@ -91,7 +100,7 @@ def _children() -> frozenset[processes.ProcessId]:
 
 
 def _fail_on(leaked: frozenset[processes.ProcessId], *, what: str) -> None:
-    """Fail with the leaked children's command lines, and end them: they are ours, and nobody else will."""
+    """Fail with the leaked children's command lines, and end them: no other code will."""
     lines = [f"{child.pid} {' '.join(processes.command_line(child.pid))}" for child in leaked]
     for child in leaked:
         child.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Wait for what comes of itself, for as long as a slow machine may need."""
+"""Wait for asynchronous results, for as long as a slow machine may need."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

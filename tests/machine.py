@@ -1,4 +1,4 @@
-"""What the machine on which the tests run lets them do."""
+"""Check what the test machine permits."""
 
 import os
 
@@ -8,7 +8,7 @@ SKIP = "KUBEMEND_TEST_SKIP_CONTAINERD"
 
 
 def must_run_containers() -> None:
-    """Skip where the environment asks for it; elsewhere fail without root: a skip that nobody asked for hides much."""
+    """Skip where the environment asks for it; elsewhere fail without root: an unrequested skip hides much."""
     if os.environ.get(SKIP) == "1":
         pytest.skip(f"{SKIP}=1")
     if os.geteuid() != 0:

@@ -1,1 +1,1 @@
-"""Acts on containers through the runtime, and leaves the host's files as kubelet would."""
+"""Act on containers through the runtime, and keep the host's files as kubelet would."""

@@ -1,4 +1,4 @@
-"""Follows a container that is being killed: whether it still ends, or is stuck (``agent.restart.stuck``)."""
+"""Follow a container that is being killed: still ending, or stuck (``agent.restart.stuck``)."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -7,11 +7,11 @@ from typing import Protocol
 
 import structlog
 
-from agent.cri import errors as cri_errors
-from agent.cri.answers import ContainerInfo
-from agent.model.hangs import Thread
-from agent.model.workloads import ContainerId
-from agent.restart import stuck
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import stuck
 
 log = structlog.get_logger(__name__)
 
@@ -20,19 +20,22 @@ class Processes(Protocol):
     """The host's processes (``agent.sources.processes.ProcFs``)."""
 
     def beside(self, pid: int) -> frozenset[int]:
-        """Return the processes of the container that a process is in. Raises OSError."""
+        """Return the processes of the container that a process belongs to. Raises OSError."""
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        """Return what the threads of these processes do; of what has ended nothing. Raises OSError."""
+        """Return the state of the threads of these processes, except ended ones. Raises OSError."""
 
 
 class _Runtime(Protocol):
-    async def container_info(self, container_id: ContainerId) -> ContainerInfo: ...
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """Seconds: ``first`` before a look (most have ended by then), ``each`` between two, ``window`` for the proof."""
+    """Intervals in seconds.
+
+    ``first`` before the first poll (most have ended by then), ``each`` between two, ``window`` for proof.
+    """
 
     first: float = 2.0
     each: float = 1.0
@@ -54,18 +57,18 @@ class Death:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it has been proven that it does not end any more."""
+        """Return whether it is proven that the container no longer ends."""
         now = asyncio.get_running_loop().time()
         return stuck.is_stuck(self._still, now=now, window=self._rhythm.window)
 
     @property
     def where(self) -> str:
-        """Say which threads are stuck, and where."""
+        """Describe the stuck threads and where they are stuck."""
         threads = self._still.threads if self._still is not None else ()
         return ", ".join(str(thread) for thread in threads if thread.state == "D")
 
     async def follow(self, *, goes_on: Callable[[], None]) -> None:
-        """Look until cancelled; ``goes_on`` is called at each look at which something has moved."""
+        """Poll until cancelled; call ``goes_on`` at each poll that shows a change."""
         await asyncio.sleep(self._rhythm.first)
         while True:
             try:
@@ -78,7 +81,7 @@ class Death:
 
     async def _look(self) -> tuple[Thread, ...]:
         if not self._pids:
-            info = await self._runtime.container_info(self._container)
+            info = await self._runtime.container_status(self._container)
             if not info.pid:
                 return ()
             self._pids = await asyncio.to_thread(self._processes.beside, info.pid)

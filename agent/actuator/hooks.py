@@ -1,6 +1,6 @@
-"""Run a container's lifecycle hooks, as kubelet would (pkg/kubelet/lifecycle/handlers.go).
+"""Run a container's lifecycle hooks, as kubelet does (pkg/kubelet/lifecycle/handlers.go).
 
-Whoever writes the pod writes its hooks: a hook that cannot be run, for whatever reason, is one that has failed.
+Hooks are written by the pod's author: a hook that cannot be run, for whatever reason, has failed.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import aiohttp
 import structlog
 import yarl
 
-from agent.cri.errors import CriError
-from agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
+from kubemend.agent.clients.cri.errors import AnswerTooLong, CriError
+from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ _EXEC_SECONDS = 120.0
 _HTTP_SECONDS = 30.0
 _MOST_OUTPUT = 200
 _MOST_REASON: Final = 300
-"""Characters. The reason goes into logs and conditions, and the words in it are the pod's."""
+"""Characters. The reason goes into logs and conditions, and contains text from the pod."""
 _MOST_REQUESTS: Final = 10
 """As kubelet: "stopped after 10 redirects"."""
 _REDIRECTS: Final = frozenset(
@@ -37,11 +37,11 @@ _MINIMUM_GRACE = 2.0  # kubelet's minimumGracePeriodInSeconds
 
 
 class HookFailedError(Exception):
-    """The hook ran and said no, or could not be run."""
+    """The hook ran and failed, or could not be run."""
 
 
 class ExecResult(Protocol):
-    """What CRI's ExecSync answers."""
+    """The result of CRI's ExecSync."""
 
     @property
     def exit_code(self) -> int: ...
@@ -51,7 +51,7 @@ class ExecResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreStop:
-    """What a preStop hook leaves: the seconds for SIGTERM, at least kubelet's minimum, and why it failed, if it did."""
+    """The result of a preStop hook: the seconds left for SIGTERM (at least kubelet's minimum), and why it failed."""
 
     grace: float
     failure: str | None
@@ -72,9 +72,9 @@ async def run_post_start(hook: Hook, *, runtime: Execs, container_id: ContainerI
 async def run_pre_stop(
     hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, grace: float
 ) -> PreStop:
-    """Run the hook within the grace period of so many seconds.
+    """Run the hook within the grace period of ``grace`` seconds.
 
-    A hook that fails, or takes too long, keeps nothing from being stopped (kuberuntime_container.go, killContainer).
+    A hook that fails, or takes too long, does not prevent the stop (kuberuntime_container.go, killContainer).
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -83,7 +83,7 @@ async def run_pre_stop(
         async with asyncio.timeout(grace):
             await _run(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=grace)
     except (HookFailedError, TimeoutError) as error:
-        failure = str(error) or "grace period over"
+        failure = str(error) or "the grace period is over"
         log.warning("hook.pre_stop_failed", container_id=container_id, error=failure)
     return PreStop(grace=max(grace - (loop.time() - begun), min(grace, _MINIMUM_GRACE)), failure=failure)
 
@@ -91,13 +91,13 @@ async def run_pre_stop(
 async def _run(
     hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
 ) -> None:
-    """Run the hook to its end. Raises HookFailedError, whatever it is that keeps it from being run."""
+    """Run the hook to its end. Raises HookFailedError, whatever prevents it from being run."""
     try:
         await _handle(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=exec_seconds)
     except HookFailedError as error:
         raise HookFailedError(str(error)[:_MOST_REASON]) from error
-    except Exception as error:  # what libraries make of a pod's words is that pod's trouble alone
-        raise HookFailedError(f"it could not be run: {error!r}"[:_MOST_REASON]) from error
+    except Exception as error:  # an error that a library raises about the pod's input is a failure of that pod's hook
+        raise HookFailedError(f"the hook could not be run: {error!r}"[:_MOST_REASON]) from error
 
 
 async def _handle(
@@ -117,6 +117,9 @@ async def _handle(
 async def _run_exec(command: tuple[str, ...], *, runtime: Execs, container_id: ContainerId, seconds: float) -> None:
     try:
         result = await runtime.exec_sync(container_id, command, timeout=seconds)
+    except AnswerTooLong as error:  # it has ended; its exit code is in the part that is not read
+        log.info("hook.output_too_long", container_id=container_id, error=str(error))
+        return
     except CriError as error:
         raise HookFailedError(f"exec could not be run: {error}") from error
     if result.exit_code != 0:
@@ -125,10 +128,10 @@ async def _run_exec(command: tuple[str, ...], *, runtime: Execs, container_id: C
 
 
 async def _run_http(hook: HttpHook, *, pod_ip: str | None) -> None:
-    """Send the request. Any answer is a hook that was run: kubelet does not look at its status (runHTTPHandler)."""
+    """Send the request. Any answer means that the hook was run: kubelet ignores its status (runHTTPHandler)."""
     host = hook.host or pod_ip
     if host is None:
-        raise HookFailedError("httpGet needs the pod's IP, which is not known")
+        raise HookFailedError("httpGet could not be sent: the pod's IP is not known")
     address = f"{hook.scheme.lower()}://{f'[{host}]' if ':' in host else host}:{hook.port}/{hook.path.lstrip('/')}"
     try:
         url: yarl.URL | None = yarl.URL(address)
@@ -148,10 +151,10 @@ async def _run_http(hook: HttpHook, *, pod_ip: str | None) -> None:
 async def _get(
     url: yarl.URL, *, headers: tuple[tuple[str, str], ...], session: aiohttp.ClientSession
 ) -> yarl.URL | None:
-    """Send one request; return where it is to be followed to, None when its answer is the last one.
+    """Send one request; return the redirect's target, or None if the answer is final.
 
-    Only to the same host name, at whatever port, as kubelet does (pkg/probe/http, RedirectChecker): the agent reaches
-    more than the pod does. A redirect to elsewhere is an answer like any other.
+    Follow redirects to the same host name only, at any port, as kubelet does (pkg/probe/http, RedirectChecker): the
+    agent reaches more than the pod does. A redirect to another host is an answer like any other.
     """
     # Kubelet does not verify certificates of hooks either: they are the pod's own.
     async with session.get(url, headers=headers, ssl=False, allow_redirects=False) as response:

@@ -1,4 +1,4 @@
-"""The host files beside a container that kubelet keeps and a CRI restart would leave stale."""
+"""Maintain a container's host files that kubelet keeps and a CRI restart would leave stale."""
 
 import contextlib
 import errno
@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import structlog
 
-from agent.model.workloads import ContainerId, ContainerRef
-from agent.restart import host_files
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
+from kubemend.agent.restart import host_files
 
 log = structlog.get_logger(__name__)
 
@@ -23,11 +23,11 @@ class HostFiles:
     symlink_dir: Path | None
 
     def make_termination_log(self, wanted: host_files.TerminationLog) -> bool:
-        """Make a successor's termination-message file, as kubelet does: empty, and for everybody to write (0666).
+        """Create a successor's termination-message file, as kubelet does: empty, and writable for all (0666).
 
-        Kubelet reads what the dead container has said from that one's own file, maybe only after the successor runs.
-        False when it cannot be made, which is logged: then the successor gets the old file, and old words may reappear
-        as new, the lesser evil. Nothing is followed, and nothing that exists is changed.
+        Kubelet reads the dead container's message from that container's own file, maybe only after the successor runs.
+        Return False if the file cannot be created, which is logged: then the successor gets the old file, and an old
+        message may reappear as new, the lesser evil. No link is followed, and no existing file is changed.
         """
         try:
             with _directory(wanted.directory) as directory:
@@ -38,11 +38,11 @@ class HostFiles:
         return True
 
     def remove_termination_log(self, made: host_files.TerminationLog) -> None:
-        """Remove the file of a successor that has been taken back. Harmless when it is not there."""
+        """Remove the file of a successor that has been removed. Harmless if it does not exist."""
         try:
             with _directory(made.directory) as directory:
                 os.unlink(made.name, dir_fd=directory)
-        except OSError as error:  # it goes with the pod's directory
+        except OSError as error:  # it is removed with the pod's directory
             log.debug("host_files.termination_log_left", path=made.path, error=str(error))
 
     def link_log(self, container: ContainerRef, *, container_id: ContainerId, log_file: Path) -> None:
@@ -58,18 +58,18 @@ class HostFiles:
         except FileExistsError:
             return
         except OSError as error:
-            mend = "mount it writable" if error.errno in (errno.EROFS, errno.EACCES) else "check that it exists"
-            log.warning("host_files.log_not_linked", link=str(link), error=str(error), mend=mend)
+            hint = "mount it writable" if error.errno in (errno.EROFS, errno.EACCES) else "check that it exists"
+            log.warning("host_files.log_not_linked", link=str(link), error=str(error), hint=hint)
 
 
-_MODE = 0o666  # kuberuntime_container.go, makeMounts: whatever user the container runs as
+_MODE = 0o666  # kuberuntime_container.go, makeMounts: the container may run as any user
 _OF_POD = 3  # the last parts of the directory: the pod's UID, "containers", the container's name
 _TO_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def _directory(path: PurePosixPath) -> Iterator[int]:
-    """Yield kubelet's directory of a container; nothing below that of all pods is followed. Raises OSError."""
+    """Yield kubelet's directory of a container. Links below the root of all pods are not followed. Raises OSError."""
     with contextlib.ExitStack() as opened:
         found = os.open(path.parents[_OF_POD - 1], _TO_LOOK)
         opened.callback(os.close, found)
@@ -84,11 +84,11 @@ def _make(name: str, directory: int) -> None:
         file = os.open(
             name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE, dir_fd=directory
         )
-    except FileExistsError:  # made by an earlier try, whose container may have it already
+    except FileExistsError:  # created by an earlier attempt, whose container may have it already
         if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise
         return
     try:
-        os.fchmod(file, _MODE)  # whatever our umask
+        os.fchmod(file, _MODE)  # regardless of the umask
     finally:
         os.close(file)

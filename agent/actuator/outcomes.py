@@ -1,18 +1,18 @@
-"""How a restart ended, and where its milliseconds went."""
+"""Describe how a restart ended, and how long its phases took."""
 
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId
 
 
 class Result(enum.Enum):
-    """How it ended.
+    """How a restart ended.
 
-    ``SWAPPED`` is our successor, ``ADOPTED`` kubelet's own, ``RERUN`` the whole pod. After ``RESET`` and ``TRIGGERED``
-    kubelet starts everything, after ``LEFT_TO_KUBELET`` the rest of it.
+    ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs; ``RERUN``: the whole pod runs again. After
+    ``RESET`` and ``TRIGGERED`` kubelet starts everything, after ``LEFT_TO_KUBELET`` the remaining containers.
     """
 
     SWAPPED = "Swapped"
@@ -29,7 +29,7 @@ class Result(enum.Enum):
 
     @property
     def restarted(self) -> bool:
-        """Whether what ran has been replaced, or is about to be: then it is verified."""
+        """Return whether the old containers have been replaced, or are about to be: then the restart is verified."""
         return self in _RESTARTED
 
 
@@ -58,9 +58,10 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``survivors`` names to containers.
+    """The outcome of a restart.
 
-    ``detail`` says why it ended so, ``notes`` what else people should know.
+    ``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``survivors`` maps names to containers.
+    ``detail`` is why it ended so, ``notes`` are other messages for people.
     """
 
     result: Result
@@ -71,12 +72,12 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """All phases together."""
+        """Return the sum of all phases."""
         return sum(self.phases.values())
 
 
 def together(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return what restarts that went side by side (at least one) amount to: the worst result, the longest phases."""
+    """Combine the outcomes (at least one) of concurrent restarts: the worst result, the longest phases."""
     outcomes = list(outcomes)
     survivors = {name: container for outcome in outcomes for name, container in outcome.survivors.items()}
     phases: dict[str, float] = {}

@@ -1,36 +1,36 @@
-"""What is told of a restart while it goes on, to whoever asked for it. Telling never waits and never fails."""
+"""Report the progress of a restart to its requester. Reporting never blocks and never fails."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.actuator.outcomes import Outcome
-from agent.restart import admission, steps, verification
-from agent.restart.intents import Strategy
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.restart import admission, steps, verification
+from kubemend.agent.restart.intents import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Other restarts go first: one of the same pod, or as many as are done at once on a node."""
+    """Other restarts go first: one of the same pod, or the maximum number at once on a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The container is being restarted already, for this cause; what follows tells of that restart."""
+    """The container is being restarted already, for this cause; the following events are of that restart."""
 
     cause: admission.Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """It was decided on. A HOLD is told again when its reason changes."""
+    """The restart was decided on. A HOLD is reported again when its reason changes."""
 
     decision: admission.Decision
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """It is in the journal under this id: from now on it is seen through, whatever becomes of this agent.
+    """The restart is in the journal under this id: from now on it is completed, even if this agent dies.
 
     ``at`` is Unix time in seconds.
     """
@@ -44,7 +44,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """One call to the runtime, or one wait for it. ``attempt`` is None where no container came of it."""
+    """One call to the runtime, or one wait for it. ``attempt`` is None if it produced no container."""
 
     step: steps.Step
     container: str
@@ -55,7 +55,7 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """How it ended; once more with the checks when it is ``settled``: kubelet and the devices have answered."""
+    """How the restart ended; repeated with the checks when ``settled``: kubelet and the devices have answered."""
 
     outcome: Outcome
     checks: Sequence[verification.Check]
@@ -63,7 +63,7 @@ class Reported:
 
     @property
     def verified(self) -> bool:
-        """Whether every check has passed; what could not be told is not verified."""
+        """Return whether every check has passed; an unknown one counts as not passed."""
         passed = all(check.state is verification.CheckState.PASSED for check in self.checks)
         return self.settled and self.outcome.result.restarted and passed
 
@@ -72,15 +72,15 @@ Event = Queued | Joined | Decided | Begun | StepTaken | Reported
 
 
 class Progress(Protocol):
-    """Someone who follows a restart."""
+    """A follower of a restart."""
 
     def tell(self, event: Event) -> None:
-        """Take an event in, at once."""
+        """Accept an event without blocking."""
 
 
-class _Nobody:
+class _NoFollower:
     def tell(self, event: Event) -> None:
-        """Nobody follows."""
+        """Ignore the event."""
 
 
-NOBODY: Progress = _Nobody()
+NOBODY: Progress = _NoFollower()

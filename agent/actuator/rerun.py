@@ -7,31 +7,25 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.actuator import progress
-from agent.actuator.holding import Holding
-from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.tools import Material, Tools
-from agent.actuator.whole_pod import PodRun, Pods, ToldRun
-from agent.cri import errors as cri_errors
-from agent.model.workloads import (
-    ContainerId,
-    ContainerRole,
-    ContainerSpec,
-    ContainerState,
-    ContainerView,
-)
-from agent.restart import intents, rerun, reservations, reset, steps
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, PodPlanRunner, Pods
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, rerun, reservations, reset, steps
 
 log = structlog.get_logger(__name__)
 
 RESERVED_AT_MOST = 60.0
-"""Seconds after which names are given back although kubelet has not shown the restart."""
+"""Seconds after which names are released although kubelet has not shown the restart."""
 
 
 class RerunActuator:
-    """Takes a pod's containers away and runs them again in kubelet's order."""
+    """Remove a pod's containers and run them again in kubelet's order."""
 
-    def __init__(self, tools: Tools, *, pods: Pods) -> None:
+    def __init__(self, tools: ActuatorContext, *, pods: Pods) -> None:
         self._tools = tools
         self._pods = pods
 
@@ -39,14 +33,14 @@ class RerunActuator:
         self,
         intent: intents.PodIntent,
         *,
-        materials: Mapping[str, Material] | None,
+        materials: Mapping[str, SuccessorSpec] | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
-        holding: Holding | None = None,
+        holding: HoldSet | None = None,
     ) -> Outcome:
-        """Bring the intent to an end; without ``materials`` (a replay) kubelet starts what is missing.
+        """Carry out the intent; without ``materials`` (a replay) kubelet starts the missing containers.
 
-        ``LEFT_TO_KUBELET`` means that nothing old is left, and that kubelet does the rest. See ``SwapActuator``.
+        ``LEFT_TO_KUBELET``: no old container is left, and kubelet does the rest. See ``SwapActuator``.
         """
         run = _RerunRun(
             tools=self._tools,
@@ -61,9 +55,9 @@ class RerunActuator:
         return await run.to_the_end()
 
     async def released(
-        self, intent: intents.PodIntent, *, materials: Mapping[str, Material] | None, holding: Holding
+        self, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec] | None, holding: HoldSet
     ) -> None:
-        """Do what had to wait while the main containers were held."""
+        """Do the work that was postponed while the main containers were held."""
         run = _RerunRun(
             tools=self._tools,
             intent=intent,
@@ -76,7 +70,7 @@ class RerunActuator:
 
 
 @dataclass(slots=True, kw_only=True)
-class _RerunRun(ToldRun):
+class _RerunRun(KubeletAwarePlanRunner):
     can_clone: bool
     taken: frozenset[reservations.Name] = frozenset()
     init_runs: dict[str, set[ContainerId]] = field(default_factory=dict)
@@ -86,10 +80,10 @@ class _RerunRun(ToldRun):
             self.intent, self.seen, known=self._known(), resolution=self.resolution, can_clone=self.can_clone
         )
 
-    async def containers(self) -> tuple[ContainerView, ...]:
-        """What is reserved is labelled as another pod's, but is in the same sandbox."""
+    async def containers(self) -> tuple[ContainerSummary, ...]:
+        """Return the pod's containers and the reservations, which are labelled as another pod's but in its sandbox."""
         of_pod, in_sandbox = await asyncio.gather(
-            PodRun.containers(self), self.tools.runtime.list_containers(sandbox_id=self.intent.sandbox_id)
+            PodPlanRunner.containers(self), self.tools.runtime.list_containers(sandbox_id=self.intent.sandbox_id)
         )
         self._count_init_runs(of_pod)
         return (*of_pod, *(view for view in in_sandbox if reservations.reserves(view)))
@@ -99,9 +93,9 @@ class _RerunRun(ToldRun):
         for name, runs in again.items():
             log.warning("restart.init_ran_again", restart=self.intent.id, container=name, runs=runs)
         notes = tuple(
-            f"init container {name} has run {runs} times, for kubelet ran it, too" for name, runs in again.items()
+            f"init container {name} has run {runs} times, because kubelet ran it, too" for name, runs in again.items()
         )
-        outcome = PodRun.outcome(self, result, detail=detail)
+        outcome = PodPlanRunner.outcome(self, result, detail=detail)
         return replace(outcome, notes=(*outcome.notes, *notes))
 
     async def reserve(self, step: steps.Step) -> None:
@@ -114,10 +108,10 @@ class _RerunRun(ToldRun):
             await self.make(config, sandbox_config=material.sandbox_config)
         except cri_errors.NameReserved as error:
             log.warning("restart.not_reserved", restart=self.intent.id, container=step.name, error=str(error))
-            self.taken |= {(step.name, step.attempt)}  # it is not free for kubelet either
+            self.taken |= {(step.name, step.attempt)}  # kubelet cannot take it either
 
     def gives_up(self) -> bool:
-        """Leave the pod as it is, or else leave it to kubelet: it finishes one of which nothing old is left."""
+        """Undo the rerun if the pod is untouched; otherwise leave it to kubelet once no old container is left."""
         if not self.can_clone or self.resolution is steps.Resolution.UNDO:
             return True
         if reset.is_untouched(self.intent, self.seen):
@@ -127,8 +121,8 @@ class _RerunRun(ToldRun):
         self.failures = 0
         return False
 
-    def _count_init_runs(self, seen: Sequence[ContainerView]) -> None:
-        """Remember which runs of init containers were seen; one that has failed must be followed by another."""
+    def _count_init_runs(self, seen: Sequence[ContainerSummary]) -> None:
+        """Record the runs of init containers; a failed run must be followed by another, so it is not counted."""
         failed = {container for container, end in self.exits.items() if end.code != 0}
         for planned in self.intent.plan:
             if planned.role is ContainerRole.INIT:

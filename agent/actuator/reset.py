@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.actuator import progress
-from agent.actuator.holding import Holding
-from agent.actuator.outcomes import Outcome
-from agent.actuator.tools import LastWish, Tools
-from agent.actuator.whole_pod import Pods, ToldRun
-from agent.restart import intents, reset, steps
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.context import ActuatorContext, PreStopHook
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, Pods
+from kubemend.agent.restart import intents, reset, steps
 
 
 class ResetActuator:
-    """Takes a pod's containers away and leaves the rest to kubelet."""
+    """Remove a pod's containers and leave the rest to kubelet."""
 
-    def __init__(self, tools: Tools, *, pods: Pods) -> None:
+    def __init__(self, tools: ActuatorContext, *, pods: Pods) -> None:
         self._tools = tools
         self._pods = pods
 
@@ -22,16 +22,16 @@ class ResetActuator:
         self,
         intent: intents.PodIntent,
         *,
-        last_wishes: Mapping[str, LastWish],
+        pre_stop_hooks: Mapping[str, PreStopHook],
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
-        holding: Holding | None = None,
+        holding: HoldSet | None = None,
     ) -> Outcome:
-        """Bring the intent to an end; ``last_wishes`` are by container name. See ``SwapActuator``."""
+        """Carry out the intent; ``pre_stop_hooks`` are by container name. See ``SwapActuator``."""
         run = _ResetRun(
             tools=self._tools,
             intent=intent,
-            last_wishes=last_wishes,
+            pre_stop_hooks=pre_stop_hooks,
             pods=self._pods,
             resolution=resolution,
             followed=followed,
@@ -41,12 +41,12 @@ class ResetActuator:
 
 
 @dataclass(slots=True, kw_only=True)
-class _ResetRun(ToldRun):
-    last_wishes: Mapping[str, LastWish]
+class _ResetRun(KubeletAwarePlanRunner):
+    pre_stop_hooks: Mapping[str, PreStopHook]
 
     def next_steps(self) -> Sequence[steps.Step]:
         known = reset.Known(exits=self.exits, noticed=self.noticed())
         return reset.next_steps(self.intent, self.seen, known=known, resolution=self.resolution)
 
-    def last_wish(self, name: str) -> LastWish | None:
-        return self.last_wishes.get(name)
+    def last_wish(self, name: str) -> PreStopHook | None:
+        return self.pre_stop_hooks.get(name)

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from agent.actuator import progress
-from agent.actuator.holding import Holding
-from agent.actuator.outcomes import Outcome
-from agent.actuator.tools import Tools
-from agent.actuator.whole_pod import PodRun
-from agent.restart import intents, rules, steps
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.actuator.whole_pod import PodPlanRunner
+from kubemend.agent.restart import intents, rules, steps
 
 
 class RulesActuator:
-    """Kills the container whose exit makes kubelet restart the whole pod."""
+    """Kill the container whose exit makes kubelet restart the whole pod."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: ActuatorContext) -> None:
         self._tools = tools
 
     async def carry_out(
@@ -22,13 +22,13 @@ class RulesActuator:
         *,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
-        holding: Holding | None = None,
+        holding: HoldSet | None = None,
     ) -> Outcome:
-        """Bring the intent to an end. See ``SwapActuator``."""
+        """Carry out the intent. See ``SwapActuator``."""
         run = _RulesRun(tools=self._tools, intent=intent, resolution=resolution, followed=followed, holding=holding)
         return await run.to_the_end()
 
 
-class _RulesRun(PodRun):
+class _RulesRun(PodPlanRunner):
     def next_steps(self) -> Sequence[steps.Step]:
         return rules.next_steps(self.intent, self.seen, resolution=self.resolution)

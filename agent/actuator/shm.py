@@ -1,9 +1,9 @@
-"""Empty a pod's /dev/shm. Blocking; everything is done by file descriptor, so that no link leads out of the directory.
+"""Empty a pod's /dev/shm. Blocking; works by file descriptor, so that no link leads out of the directory.
 
-What a process of the pod has open or mapped stays. A file that one only means to open later goes.
+A file that a process of the pod has open or mapped stays. A file that a process only intends to open later is removed.
 
-How many files there are, what they are called and how many of them a process maps, is the pod's own doing: what is kept
-in memory is bounded, and what is beyond that stays.
+The pod controls how many files exist, their names, and how many of them a process maps. So the memory used for them is
+bounded, and files beyond the bound stay.
 """
 
 import os
@@ -16,30 +16,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from agent.restart import shm
-from common import cgroupfs, kernel_files, rooted, unix_sockets
+from kubemend.agent.restart import shm
+from kubemend.common import cgroupfs, kernel_files, openat2, unix_sockets
 
 _DEEPEST = 32
-_NAMES_TOLD = 3
+_NAMES_SHOWN = 3
 _MOST_FILES = 100_000  # some 10 MiB
 _MOST_LEFT = 1000
 _LONGEST_LINE = 1 << 16  # of maps or net/unix: a path has 4096 bytes at most, each of them in up to four characters
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEVICE, _INODE = 3, 4  # of the fields of maps, counted from 0
 _NUMBER = re.compile(rb"\d{1,20}")
-_TIME_UP = "the time was up before the end"
-_BLOCK = 512  # st_blocks, whatever the file system's own are
+_TIME_UP = "it ran out of time"
+_BLOCK = 512  # the unit of st_blocks, whatever the file system's own are
 
 
 class NotEmptiedError(Exception):
-    """Nothing was removed; the text says why."""
+    """Nothing was removed; the text is the reason."""
 
 
 @dataclass(slots=True)
 class Emptied:
-    """What came of it. ``left`` maps what was left to why, ``left_beside`` is how many more were left.
+    """The result of emptying. ``left`` maps remaining files to reasons, ``left_beside`` counts further ones.
 
-    ``cut_short`` is why it has not come to its end; empty when it has.
+    ``cut_short`` is why it did not complete; empty if it did.
     """
 
     removed: int = 0
@@ -49,7 +49,7 @@ class Emptied:
     cut_short: str = ""
 
     def leave(self, name: str, *, why: str) -> None:
-        """Note what was left."""
+        """Record a remaining file."""
         if len(self.left) < _MOST_LEFT:
             self.left[name] = why
         else:
@@ -58,17 +58,17 @@ class Emptied:
     def __str__(self) -> str:
         text = f"{self.removed} files removed ({self.bytes / 2**20:.1f} MiB)"
         if self.left:
-            told = [f"{name!r} {why}" for name, why in list(self.left.items())[:_NAMES_TOLD]]
-            more = ["…"] if len(self.left) > _NAMES_TOLD else []
-            text += f", {len(self.left) + self.left_beside} left ({', '.join(told + more)})"
+            shown = [f"{name!r} {why}" for name, why in list(self.left.items())[:_NAMES_SHOWN]]
+            more = ["…"] if len(self.left) > _NAMES_SHOWN else []
+            text += f", {len(self.left) + self.left_beside} left ({', '.join(shown + more)})"
         return f"{text}; {self.cut_short}" if self.cut_short else text
 
 
 def empty_behind(socket_path: str, place: shm.Place, *, proc: Path, cgroup_root: Path, until: float) -> str:
-    """Empty a place as the runtime behind a socket sees it; return what came of it, for people.
+    """Empty a place as the runtime behind a socket sees it; return a description of the result for people.
 
-    ``until`` is a monotonic time, which all processes of a node share: nothing is removed after it, for what comes next
-    may be in the place then.
+    ``until`` is a monotonic time, which all processes of a node share: nothing is removed after it, because the files
+    of the next container may be in the place then.
     """
     try:
         runtime = proc / str(unix_sockets.listener(socket_path))
@@ -81,12 +81,12 @@ def empty_behind(socket_path: str, place: shm.Place, *, proc: Path, cgroup_root:
 
 
 def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -> Emptied:
-    """Remove what is in it and not in use, until the monotonic time ``until``. Raises NotEmptiedError.
+    """Remove the files that are not in use, until the monotonic time ``until``. Raises NotEmptiedError.
 
-    ``runtime`` is the container runtime's directory in /proc: the place is looked up where the runtime sees it.
+    ``runtime`` is the container runtime's directory in /proc: the place is looked up as the runtime sees it.
 
-    First what is there is noted, then who uses it, and only then something removed: a file that another container makes
-    meanwhile is not among them.
+    First the existing files are recorded, then their users, and only then files are removed. So a file that another
+    container creates in the meantime is never removed.
     """
     try:
         top = _open(place.directory, runtime=runtime)
@@ -110,9 +110,9 @@ def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -
 
 @dataclass(slots=True)
 class _There:
-    """What was there at the beginning: inodes, and the names of those that are neither files nor directories.
+    """The entries at the beginning: inodes, and the names of those that are neither files nor directories.
 
-    ``more``: not all of it is noted.
+    ``more``: not all entries are recorded.
     """
 
     inodes: set[int] = field(default_factory=set)
@@ -121,7 +121,7 @@ class _There:
 
     @classmethod
     def of(cls, opened: int, *, device: int) -> Self:
-        """Note what is in an open directory and below. Raises OSError."""
+        """Record the entries of an open directory and below. Raises OSError."""
         there = cls()
         for entry in _entries(opened, device=device):
             if len(there.inodes) >= _MOST_FILES:
@@ -135,7 +135,7 @@ class _There:
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """What the pod's processes use of it: files by inode, and the names of sockets, which are bound by name alone."""
+    """The entries that the pod's processes use: files by inode, and sockets, which are bound by name alone."""
 
     inodes: frozenset[int]
     sockets: frozenset[str]
@@ -150,7 +150,7 @@ class _Removal:
     emptied: Emptied = field(default_factory=Emptied)
 
     def directory(self, opened: int, *, path: str = "", depth: int = 0) -> None:
-        """Remove what is in an open directory."""
+        """Remove the entries of an open directory."""
         with os.scandir(opened) as entries:
             for entry in entries:
                 if time.monotonic() >= self.until:
@@ -199,7 +199,7 @@ class _Removal:
                 return "is another file system"
             self.directory(opened, path=path, depth=depth + 1)
             if not _is_empty(opened) or found.st_ino in self.users.inodes:
-                return ""  # what is left in it has been noted
+                return ""  # the remaining entries have been recorded
         finally:
             os.close(opened)
         os.rmdir(name, dir_fd=parent)
@@ -207,10 +207,10 @@ class _Removal:
 
 
 def _open(directory: str, *, runtime: Path) -> int:
-    """Open it. Whatever its path says, it must not be the node's own."""
+    """Open the directory. Whatever its path, it must not be the node's own."""
     root = os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        opened = rooted.open_in(root, directory, flags=_READABLE)
+        opened = openat2.open_in_root(root, directory, flags=_READABLE)
         node = os.stat(shm.INSIDE.lstrip("/"), dir_fd=root)
     finally:
         os.close(root)
@@ -226,7 +226,7 @@ def _is_empty(opened: int) -> bool:
 
 
 def _entries(opened: int, *, device: int, depth: int = 0) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a directory and below."""
+    """Yield the entries of a directory and below."""
     with os.scandir(opened) as entries:
         for entry in entries:
             yield entry
@@ -243,10 +243,10 @@ def _entries(opened: int, *, device: int, depth: int = 0) -> Iterator[os.DirEntr
 
 
 def _users(there: _There, cgroup: str, *, device: int, proc: Path, cgroup_root: Path, until: float) -> _Users:
-    """Return what of it is in use. Raises TimeoutError when the time is up, OSError, or NotEmptiedError."""
+    """Return the entries that are in use. Raises TimeoutError if the time is up, OSError, or NotEmptiedError."""
     groups = cgroupfs.directories(cgroup, mounted_at=cgroup_root)
     if not groups:
-        raise NotEmptiedError(f"the pod's cgroup {cgroup} cannot be seen, so neither who uses what is in it")
+        raise NotEmptiedError(f"the users of its files are unknown: the pod's cgroup {cgroup} is not visible")
     inodes: set[int] = set()
     sockets: set[str] = set()
     for pid in cgroupfs.pids(groups):
@@ -267,7 +267,7 @@ def _open_files(process: Path, *, device: int) -> Iterator[int]:
         try:
             found = link.stat()
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # closed in the meantime
         if found.st_dev == device:
             yield found.st_ino
 
@@ -284,7 +284,7 @@ def _mapped_files(process: Path, *, device: int) -> Iterator[int]:
 
 
 def _bound_sockets(process: Path) -> Iterator[str]:
-    """Yield the names of unix(7) sockets in the process's network namespace; their directories depend on who looks."""
+    """Yield the names of unix(7) sockets in the process's network namespace. Their directories depend on the reader."""
     for line in kernel_files.each_line(process / "net" / "unix", longest=_LONGEST_LINE):
         _, _, path = line.removesuffix(b"\n").partition(b" /")
         if path:

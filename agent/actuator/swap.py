@@ -1,50 +1,54 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
-from agent.actuator import progress, turns
-from agent.actuator.exec_hold import HoldError
-from agent.actuator.holding import Holding
-from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.standby import Standby
-from agent.actuator.steps import LOOK_AGAIN, Run
-from agent.actuator.tools import Material, Tools
-from agent.cri.errors import CriError
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents, steps, swap
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.hold.exec_hold import HoldError
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.actuator.next_names import NextNames
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.plan_runner import LOOK_AGAIN, PlanRunner
+from kubemend.agent.clients.cri.errors import CriError, NameReserved
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, steps, swap
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
 
 class SwapActuator:
-    """Carries out one swap at a time per container; many run side by side."""
+    """Carry out swaps, one at a time per container, many concurrently."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: ActuatorContext) -> None:
         self._tools = tools
+        self._next_names = NextNames(tools.runtime)
 
     async def carry_out(
         self,
         intent: intents.Intent,
         *,
-        material: Material | None,
+        material: SuccessorSpec | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NOBODY,
-        seen: Sequence[ContainerView] | None = None,
-        holding: Holding | None = None,
+        seen: Sequence[ContainerSummary] | None = None,
+        holding: HoldSet | None = None,
     ) -> Outcome:
-        """Bring the intent to an end and say which; with ``holding`` the successor is held at that end.
+        """Carry out the intent and return its outcome; with ``holding`` the successor is held at the end.
 
         ``material`` is None on a replay whose old container is gone. ``seen`` is a listing made just before (it saves
-        one call on the fast path). ``followed`` is told of each step. ``UNFINISHED`` means that the time limit (plus
-        the grace period) passed, or the runtime stayed away: carry it out again later.
+        one call on the fast path). ``followed`` receives each step. ``UNFINISHED`` means that the time limit (plus the
+        grace period) passed, or the runtime was unavailable: carry it out again later.
         """
         run = _SwapRun(
             tools=self._tools,
+            next_names=self._next_names,
             intent=intent,
             made_from=material,
             resolution=resolution,
@@ -54,16 +58,28 @@ class SwapActuator:
         )
         return await run.to_the_end(look_first=seen is None)
 
-    async def released(self, intent: intents.Intent, *, material: Material | None, holding: Holding) -> None:
-        """Do what had to wait while the successor was held."""
-        await _SwapRun(tools=self._tools, intent=intent, made_from=material, holding=holding).released()
+    async def released(self, intent: intents.Intent, *, material: SuccessorSpec | None, holding: HoldSet) -> None:
+        """Do the work that was postponed while the successor was held."""
+        run = _SwapRun(
+            tools=self._tools, next_names=self._next_names, intent=intent, made_from=material, holding=holding
+        )
+        await run.released()
+
+    async def give_back(self, intent: intents.Intent) -> None:
+        """Release the name that is reserved for an intent.
+
+        Call it when kubelet shows the successor running, or when the restart is over. Never fails.
+        """
+        await self._next_names.give_back(intent)
 
 
 @dataclass(slots=True, kw_only=True)
-class _SwapRun(Run[intents.Intent]):
-    made_from: Material | None
+class _SwapRun(PlanRunner[intents.Intent]):
+    next_names: NextNames
+    made_from: SuccessorSpec | None
+    stopped_old: bool = False
     standby: Standby | None = None
-    unanswered: bool = False  # a call beside the old one, of which nobody knows whether it was carried out
+    unanswered: bool = False  # a call next to the old one may or may not have taken effect
     frozen: int | None = None  # the old one's pid
 
     def next_steps(self) -> Sequence[steps.Step]:
@@ -73,7 +89,7 @@ class _SwapRun(Run[intents.Intent]):
         return (step,)
 
     def _stays(self) -> frozenset[ContainerId]:
-        """Return what a round has let run; and what it is about to, while a copy of kubelet's has not been started."""
+        """Return the containers that a round has released, or will release unless kubelet's container is running."""
         if self.holding is None:
             return frozenset()
         let_go = {view.id for view in self.seen if self.holding.has_let_go(view.id)}
@@ -81,60 +97,95 @@ class _SwapRun(Run[intents.Intent]):
             let_go |= {view.id for view in self.seen if self.holding.stands_still(view.id)}
         return frozenset(let_go)
 
-    def _copies(self) -> list[ContainerView]:
+    def _copies(self) -> list[ContainerSummary]:
         newer = (view for view in self.seen if view.attempt > self.intent.old_attempt and view.id != self.intent.old)
         return [view for view in newer if view.restart_id != self.intent.id]
 
-    def material(self, name: str | None) -> Material | None:  # noqa: ARG002 - there is only one container
+    def material(self, name: str | None) -> SuccessorSpec | None:  # noqa: ARG002 - there is only one container
         return self.made_from
 
-    async def containers(self) -> tuple[ContainerView, ...]:
+    async def containers(self) -> tuple[ContainerSummary, ...]:
         target = self.intent.target
         found = await self.tools.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
         self.unanswered = False
         return found
 
     async def to_the_end(self, *, look_first: bool = True) -> Outcome:
-        """Whatever comes, nobody stays held or frozen."""
+        """Carry out the swap; whatever happens, no container stays held or frozen."""
         try:
             # Slots keep a bare super() from working in a dataclass (bpo-46404).
             outcome = await super(_SwapRun, self).to_the_end(look_first=look_first)
         finally:
             self._end_standby()
-            self._let_old_go_on()
+            self._thaw_unless_replaced()
         if outcome.result in (Result.UNDONE, Result.FAILED, Result.STUCK):
             await self._thaw_old()
         return outcome
 
     async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
-        """Create the successor. Where the old container has not been stopped, it stands still from now on.
+        """Create the successor. A running old container is frozen first.
 
-        Kubelet starts a copy beside it as soon as anything of the pod wakes it, and nobody keeps the two apart when we
-        are dead.
+        Kubelet starts a copy next to it as soon as anything of the pod wakes it, and after an agent crash nothing else
+        would keep both from running. An end that kubemend did not cause has woken kubelet already, so the name of such
+        a copy is reserved.
         """
-        if not self._old_runs or self.intent.grace_seconds > 0:  # who is given time to end must be able to use it
-            await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        if not self._old_runs and not self.stopped_old:
+            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
+        if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
+            await self._make(config, sandbox_config=sandbox_config)
             return
         await self._freeze_old()
         self.unanswered = True
-        await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
 
+    async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        try:
+            await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        except NameReserved:
+            name, attempt = config.metadata.name, config.metadata.attempt
+            await self.next_names.clear(self.intent.sandbox_id, name=name, attempt=attempt)
+            raise
+
     async def start(self, container_id: ContainerId) -> bool:
-        """Start it, beside the old container on standby; where that cannot be had it is taken back."""
+        """Start the successor; next to a running old container, on standby.
+
+        If it cannot be held, the swap continues in the other order; if there is none, it is undone.
+        """
         if not self._old_runs:
             return await super(_SwapRun, self).start(container_id)
         try:
             await self._prepare_standby(container_id)
         except HoldError as error:
-            self.last_error = str(error)
-            self.resolution = steps.Resolution.UNDO
+            self._cannot_hold(error)
             return False
         assert self.standby is not None
         self.unanswered = True
-        await self.tools.runtime.start_container(container_id)
+        try:
+            await self.tools.runtime.start_container(container_id)
+        except CriError:
+            await self._remove_unless_it_can_start(container_id)
+            raise
         self.unanswered = False
         return True
+
+    def _cannot_hold(self, error: HoldError) -> None:
+        self.last_error = str(error)
+        if (otherwise := self.intent.order.otherwise) is None:
+            self.resolution = steps.Resolution.UNDO
+            return
+        log.warning("restart.not_held", restart=self.intent.id, order=otherwise.value, error=str(error))
+        self.intent = replace(self.intent, order=otherwise)
+
+    async def _remove_unless_it_can_start(self, container_id: ContainerId) -> None:
+        """Remove a successor that the runtime failed to start.
+
+        The failure counts as its exit, on which kubelet would act. It has run nothing, and the old container is
+        unchanged.
+        """
+        await self.look()
+        if self._old_runs and any(v.id == container_id and v.state is ContainerState.EXITED for v in self.seen):
+            await self.remove(container_id)
 
     async def started(self, container_id: ContainerId) -> None:
         if self.standby is not None:
@@ -142,14 +193,19 @@ class _SwapRun(Run[intents.Intent]):
         await super(_SwapRun, self).started(container_id)
 
     async def stopped(self, container_id: ContainerId) -> None:
-        """The old one is dead: let the successor run, once it has left its devices."""
+        """Release the successor: the old one is dead. Wait until it has left its devices before."""
+        self.stopped_old |= container_id == self.intent.old
         if self.standby is None or container_id != self.intent.old:
             return
+        begun = asyncio.get_running_loop().time()
         async with turns.waiting():
             while not await self.tools.gates.opens(self.intent.id, timeout=LOOK_AGAIN):
+                if self.is_ending():
+                    return
                 self.tools.gates.raise_if_stuck(self.intent.id)
                 self.goes_on()
-        await self.make_room(container_id)
+        self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
+        await self.clean_before_start(container_id)
         self._end_standby()
         for view in self.seen:
             ours = view.restart_id == self.intent.id and view.state is ContainerState.RUNNING
@@ -160,9 +216,9 @@ class _SwapRun(Run[intents.Intent]):
         return self.standby is not None or super(_SwapRun, self).is_held(container_id)
 
     def gives_up(self) -> bool:
-        """Take the successor back rather than leave it waiting beside the old one; see what is left then.
+        """Remove the successor rather than leave it waiting next to the old one; then list again.
 
-        What cannot even be taken back stays in the journal: it ends as UNFINISHED.
+        If even that fails, the intent stays in the journal: the outcome is UNFINISHED.
         """
         if not self._old_runs or not any(view.restart_id == self.intent.id for view in self.seen):
             return True
@@ -171,11 +227,11 @@ class _SwapRun(Run[intents.Intent]):
         return False
 
     def post_start_failed(self) -> bool:
-        """Stop it as kubelet does, which then restarts it with its own backoff.
+        """Return whether to stop the container as kubelet does, which then restarts it with its own backoff.
 
         Where an exit would fail the pod for good, a container with a failed hook is the lesser evil, and is reported.
         """
-        return self.intent.order is intents.Order.STOP_FIRST
+        return self.intent.order.exit_is_restarted
 
     @property
     def _old_runs(self) -> bool:
@@ -186,9 +242,11 @@ class _SwapRun(Run[intents.Intent]):
             raise HoldError("this node cannot hold containers")
         if self.standby is not None:
             self.standby.hold.release()  # of a start that failed
-        old = await self.tools.runtime.container_info(self.intent.old)
-        self.standby = await self.tools.standbys.prepare(successor, old_pid=old.pid)
-        if self.holding is not None:  # the freezer takes over from what holds it until the old one is dead
+        pid = self.frozen
+        if pid is None:
+            pid = (await self.tools.runtime.container_status(self.intent.old)).pid
+        self.standby = await self.tools.standbys.prepare(successor, old_pid=pid)
+        if self.holding is not None:  # the freezer takes over the hold until the old one is dead
             await self.holding.expect(successor, by=self.standby.hold)
 
     def _end_standby(self) -> None:
@@ -199,15 +257,15 @@ class _SwapRun(Run[intents.Intent]):
         if ContainerState.RUNNING in ours:
             standby.let_run(old_is_dead=not self._old_runs)
         elif self.unanswered or ContainerState.UNKNOWN in ours:
-            standby.hold.release()  # the old one stands still until somebody has looked
+            standby.hold.release()  # the old one stays frozen until the containers are listed again
         else:
             standby.give_up()
 
     async def _freeze_old(self) -> None:
-        """Where that cannot be had, it runs on for the moment until it is stopped."""
+        """Freeze the old container. If that fails, it runs until it is stopped a moment later."""
         if self.tools.standbys is None:
             return
-        pid = (await self.tools.runtime.container_info(self.intent.old)).pid
+        pid = (await self.tools.runtime.container_status(self.intent.old)).pid
         try:
             self.tools.standbys.freeze(pid)
         except HoldError as error:
@@ -215,16 +273,16 @@ class _SwapRun(Run[intents.Intent]):
         else:
             self.frozen = pid
 
-    def _let_old_go_on(self) -> None:
-        """Unless a successor is there, or may be: then it stands still until somebody has looked."""
+    def _thaw_unless_replaced(self) -> None:
+        """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""
         ours = any(view.restart_id == self.intent.id and view.state in steps.LIVE for view in self.seen)
         if self.tools.standbys is not None and self.frozen is not None and not (ours or self.unanswered):
             self.tools.standbys.thaw(self.frozen)
 
     async def _thaw_old(self) -> None:
-        """An agent that died may have left it frozen."""
-        if self.tools.standbys is None or self.intent.order is intents.Order.STOP_FIRST:
+        """Thaw the old container: a previous agent may have left it frozen."""
+        if self.tools.standbys is None or self.intent.order is intents.SwapOrder.STOP_FIRST:
             return
         with contextlib.suppress(CriError):
-            old = await self.tools.runtime.container_info(self.intent.old)
+            old = await self.tools.runtime.container_status(self.intent.old)
             self.tools.standbys.thaw(old.pid)

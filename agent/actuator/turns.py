@@ -1,7 +1,7 @@
-"""A restart's turn on its node: which waits do not count as being at it.
+"""Give up a restart's turn on its node during waits.
 
-Only so many restarts make their calls at once (``agent.engine.slots``). How long a program takes to end, a hook to
-answer or a device to be left is for the pod to say, so a restart that waits for that lets others go meanwhile.
+Only a limited number of restarts make their calls at once (``agent.restarts.slots``). The pod controls how long a
+program takes to end, a hook to answer or a device to be released, so a restart that waits for these lets others run.
 """
 
 import asyncio
@@ -10,22 +10,22 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
-from common import aio
+from kubemend.common import aio
 
 _T = TypeVar("_T")
 
 
 class Turn(Protocol):
-    """One restart's. It is at work as often as it has joined more than it has left."""
+    """The turn of one restart. It is at work while it has more joins than leaves."""
 
     def leave(self) -> None:
-        """One of those who work for it waits from now on."""
+        """One of its workers waits from now on."""
 
     async def join(self) -> None:
-        """One of those goes on; waits for the restart to be let go on, where all waited."""
+        """One of its workers resumes; blocks until the restart is admitted again, if all of them waited."""
 
     def count(self) -> None:
-        """The same, without a wait: for who only clears up."""
+        """Join without waiting, for a worker that only cleans up."""
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -33,7 +33,7 @@ _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
 @contextlib.contextmanager
 def within(turn: Turn) -> Iterator[None]:
-    """Let the turn be that of all that is done in the block, by other tasks that it starts, too."""
+    """Use this turn for all work in the block, including tasks that it starts."""
     token = _turn.set(turn)
     try:
         yield
@@ -43,7 +43,7 @@ def within(turn: Turn) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def waiting(*, wanted: bool = True) -> AsyncIterator[None]:
-    """Give the turn to others for the length of the block, where there is one and it is ``wanted``."""
+    """Give the turn to others for the block, if there is a turn and that is ``wanted``."""
     turn = _turn.get()
     if turn is None or not wanted:
         yield
@@ -53,7 +53,7 @@ async def waiting(*, wanted: bool = True) -> AsyncIterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        turn.count()  # who is being ended does not queue up for that
+        turn.count()  # a cancelled task does not queue
         raise
     except BaseException:
         await _go_on(turn)
@@ -73,7 +73,7 @@ async def _go_on(turn: Turn) -> None:
 
 
 async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
-    """Do parts of one restart side by side (``common.aio.side_by_side``): it waits when all of them do."""
+    """Run parts of one restart concurrently (``common.aio.side_by_side``): it waits when all of them do."""
     turn = _turn.get()
     if turn is None or len(works) == 1:
         return await aio.side_by_side(*works)
@@ -86,7 +86,7 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
         finally:
             left -= 1
             if left:
-                turn.leave()  # the last one hands on to who waits for all
+                turn.leave()  # the last one hands its place to the caller, which waits for all
 
     for _ in works:
         turn.count()

@@ -1,4 +1,4 @@
-"""What carrying out a rerun, a reset and the rules have in common: they look at a whole pod."""
+"""Share the parts of a rerun, a reset and the rules: all of them list a whole pod."""
 
 import asyncio
 import time
@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agent.actuator.outcomes import Outcome
-from agent.actuator.steps import LOOK_AGAIN, Run, first_of, next_change
-from agent.actuator.tools import Material
-from agent.cri import errors as cri_errors
-from agent.cri.events import ContainerEvent
-from agent.model.workloads import (
+from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.actuator.plan_runner import LOOK_AGAIN, PlanRunner, first_of, next_change
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodUid,
     PodView,
 )
-from agent.restart import intents, reset, steps
+from kubemend.agent.restart import intents, reset, steps
 
 NOTICED_AFTER = 30.0
-"""Seconds after which kubelet must have seen a container, though we have not heard so: it looks once a second."""
+"""Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""
 
 
 class Pods(Protocol):
-    """The pods as the API server tells them (``agent.sources.pods.PodWatch``): kubelet's word on its containers."""
+    """The pods from the API server (``agent.sources.pods.PodWatch``), with kubelet's status of their containers."""
 
     def pods(self) -> Mapping[PodUid, PodView]: ...
     async def wait_for(
@@ -36,16 +36,16 @@ class Pods(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class PodRun(Run[intents.PodIntent]):
-    """The restart of a pod. ``materials`` are by container name; none on a replay."""
+class PodPlanRunner(PlanRunner[intents.PodIntent]):
+    """The restart of a pod. ``materials`` are by container name; empty on a replay."""
 
-    materials: dict[str, Material] = field(default_factory=dict)
+    materials: dict[str, SuccessorSpec] = field(default_factory=dict)
     exits: dict[ContainerId, reset.Exit] = field(default_factory=dict)
 
-    def material(self, name: str | None) -> Material | None:
+    def material(self, name: str | None) -> SuccessorSpec | None:
         return self.materials.get(name) if name is not None else None
 
-    async def containers(self) -> tuple[ContainerView, ...]:
+    async def containers(self) -> tuple[ContainerSummary, ...]:
         seen = await self.tools.runtime.list_containers(pod_uid=self.intent.target.pod.uid)
         await self._ask_exits(seen)
         return seen
@@ -60,15 +60,15 @@ class PodRun(Run[intents.PodIntent]):
         return {name: views[-1].id for name, views in found.items() if views}
 
     def ended(self, step: steps.Step) -> Outcome:
-        outcome = Run.ended(self, step)  # a dataclass with slots is another class than super() knows
+        outcome = PlanRunner.ended(self, step)  # a dataclass with slots is another class than super() knows
         if step.name is None or self.last_error:
             return outcome
         end = self.exits.get(step.container) if step.container is not None else None
-        said = f"{step.name} ended with exit code {end.code if end is not None else 'unknown'}"
-        return self.outcome(outcome.result, detail=f"{said}; kubelet does the rest")
+        detail = f"{step.name} ended with exit code {end.code if end is not None else 'unknown'}"
+        return self.outcome(outcome.result, detail=f"{detail}; kubelet does the rest")
 
-    async def _ask_exits(self, seen: tuple[ContainerView, ...]) -> None:
-        """An init container that has ended says by its exit code whether the next one's turn has come."""
+    async def _ask_exits(self, seen: tuple[ContainerSummary, ...]) -> None:
+        """Record the exit codes of ended init containers: they decide whether the next one may start."""
         for planned in self.intent.plan:
             if planned.role is ContainerRole.MAIN:
                 continue
@@ -76,26 +76,26 @@ class PodRun(Run[intents.PodIntent]):
                 if view.state in steps.LIVE or view.id in self.exits:
                     continue
                 try:
-                    info = await self.tools.runtime.container_info(view.id)
+                    info = await self.tools.runtime.container_status(view.id)
                 except cri_errors.NotFound:
                     continue  # gone since the listing
                 self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
 
 
 @dataclass(slots=True, kw_only=True)
-class ToldRun(PodRun):
-    """One that waits for kubelet's word at times. ``here_since`` has when we first saw a container (loop time)."""
+class KubeletAwarePlanRunner(PodPlanRunner):
+    """A runner that waits for kubelet's status. ``here_since`` is when a container was first listed (loop time)."""
 
     pods: Pods
     here_since: dict[ContainerId, float] = field(default_factory=dict)
 
     def told(self) -> Sequence[ContainerSpec]:
-        """Return what kubelet's status says about the containers."""
+        """Return the containers in kubelet's status of the pod."""
         pod = self.pods.pods().get(self.intent.target.pod.uid)
         return pod.containers if pod is not None else ()
 
     def noticed(self) -> frozenset[ContainerId]:
-        """Return the containers that kubelet has seen; by their age, where that is not known (the API is away)."""
+        """Return the containers that kubelet has seen; judged by age if the API server is unavailable."""
         shown = {spec.container_id for spec in self.told()}
         now, wall = asyncio.get_running_loop().time(), time.time()
         found = set()
@@ -106,8 +106,8 @@ class ToldRun(PodRun):
         return frozenset(found)
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
-        """Wait for a change; where kubelet's word is awaited, for that, too."""
-        if step.why not in (steps.Why.NOT_STARTED, steps.Why.NOT_SHOWN):
+        """Wait for a change; also for kubelet's status, if the step needs it."""
+        if step.why not in (steps.StepReason.NOT_STARTED, steps.StepReason.NOT_SHOWN):
             await next_change(changes, timeout=LOOK_AGAIN)
             return
         uid, before = self.intent.target.pod.uid, self.told()

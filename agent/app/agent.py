@@ -1,4 +1,4 @@
-"""The agent process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
+"""The agent process: every component is a task of one TaskGroup, and if one ends, the process exits."""
 
 import asyncio
 import contextlib
@@ -10,54 +10,56 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry
 
-from agent.app import coordinating, last_resort
-from agent.app.control import ControlServer
-from agent.app.device_routes import DeviceRoutes
-from agent.app.holders import GpuHolders
-from agent.app.reporting import Reporting
-from agent.app.runtime import RuntimePart
-from agent.app.watching import Outlets, Watching
-from agent.control import messages
-from agent.engine import announcements, ports
-from agent.engine.engine import Engine
-from agent.engine.fading import Fading
-from agent.engine.faults import AppFaults
-from agent.engine.hangs import Hangs
-from agent.engine.ledger import HealthLedger
-from agent.engine.lost_devices import LostDevices
-from agent.engine.metrics import Metrics
-from agent.engine.node_health import NodeHealth
-from agent.engine.operators import Operators
-from agent.engine.orders import Knowledge
-from agent.engine.publishing import Publisher
-from agent.engine.requests import Requests
-from agent.engine.suspects import Suspects
-from agent.health import catalog_file, evidence
-from agent.health.catalog import Catalog, FaultKey
-from agent.history.store import FILE, HistoryError, Store
-from agent.model.actions import ActionClass
-from agent.model.findings import Finding, FindingKind
-from agent.model.workloads import PodUid
-from agent.podresources.client import AllocationCache, PodResourcesClient
-from agent.reporters.events import EventReporter
-from agent.reporters.pod_conditions import PodConditionReporter
-from agent.settings import Settings
-from agent.sources.owners import OwnerLookup
-from agent.sources.plugin_reports import PluginReports
-from agent.sources.pods import PodChange, PodChangeKind, PodWatch
-from agent.sources.processes import ProcFs
-from common import aio, contained, process, process_metrics, web
-from common.kube import client as kube
-from common.parts import Parts, PartState, PartStatus
+from kubemend.agent import ports
+from kubemend.agent.app import hub_wiring, last_resort
+from kubemend.agent.app.control import ControlServer
+from kubemend.agent.app.device_routes import DeviceRoutes
+from kubemend.agent.app.device_sources import DeviceSources, SourceCallbacks
+from kubemend.agent.app.holders import GpuHolders
+from kubemend.agent.app.reporting import Reporting
+from kubemend.agent.app.runtime_services import RuntimeServices
+from kubemend.agent.clients.journal.store import FILE, HistoryError, Store
+from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
+from kubemend.agent.control import messages
+from kubemend.agent.devices import event_messages
+from kubemend.agent.devices.condition_publisher import ConditionPublisher
+from kubemend.agent.devices.degradation_expiry import DegradationExpiry
+from kubemend.agent.devices.node_health import NodeHealth
+from kubemend.agent.devices.operator_commands import OperatorCommands
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.faults.app_faults import AppFaultHandler
+from kubemend.agent.faults.hangs import Hangs
+from kubemend.agent.faults.lost_devices import LostDevices
+from kubemend.agent.faults.pipeline import FindingPipeline
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.state import evidence
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.agent.restarts.manual_requests import ManualRestarts
+from kubemend.agent.rounds.order_resolver import DeviceFacts
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.owners import OwnerLookup
+from kubemend.agent.sources.plugin_reports import PluginReports
+from kubemend.agent.sources.pods import PodChange, PodChangeKind, PodWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import aio, contained, process, process_metrics, web
+from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
+from kubemend.common.kube import client as kube
 
 log = structlog.get_logger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Run the agent until SIGTERM or SIGINT, which may come as early as they like.
+    """Run the agent until SIGTERM or SIGINT, which may arrive at any time.
 
-    Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is a defect of ours.
-    Without its memory it can take nothing up: what an earlier agent has frozen is let go before.
+    Raises HistoryError, CatalogError or ListenError when it cannot start; an ExceptionGroup is an internal error.
+    Without its journal the agent cannot resume anything, so it first releases what a previous agent has frozen.
     """
     try:
         await _run(settings)
@@ -68,11 +70,11 @@ async def run(settings: Settings) -> None:
 
 async def _run(settings: Settings) -> None:
     stop = process.stop_signal()
-    process.go_first()
+    process.raise_priority()
     catalog = load_catalog(settings.catalog)
     registry = process_metrics.registry()
     metrics = Metrics(registry)
-    parts = Parts(show=metrics.show_part)
+    parts = ComponentRegistry(show=metrics.show_part)
     async with (
         _opened(settings.state_dir / FILE) as store,
         kube.connect(kubeconfig=settings.kubeconfig) as api,
@@ -101,15 +103,15 @@ async def _run_parts(
     catalog: Catalog,
     registry: CollectorRegistry,
     metrics: Metrics,
-    parts: Parts,
+    parts: ComponentRegistry,
     store: Store,
     api: kube.KubeClient,
     allocations: AllocationCache,
 ) -> None:
     boot_id = _boot_id(settings.proc)
     processes = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
-    watching: Watching
-    ledger = HealthLedger(
+    watching: DeviceSources
+    ledger = VerdictStore(
         store=store,
         metrics=metrics,
         boot_id=boot_id,
@@ -122,18 +124,18 @@ async def _run_parts(
         return catalog.action(FaultKey(kind, code))
 
     def devices_changed() -> None:
-        with contained.within(contained.Part.DEVICE, "what plugins say"):
+        with contained.within(contained.Part.DEVICE, "device plugin reports"):
             plugins.look()
         publisher.holders_changed()
 
-    watching = await Watching.of(
+    watching = await DeviceSources.of(
         settings,
         boot_id=boot_id,
         catalog=catalog,
         store=store,
         metrics=metrics,
         parts=parts,
-        outlets=Outlets(
+        outlets=SourceCallbacks(
             emit=lambda finding: engine.submit(finding),
             idle=lambda: engine.idle,
             devices_changed=devices_changed,
@@ -159,7 +161,7 @@ async def _run_parts(
     )
     reporting = Reporting.of(settings, api=api, pods=pods, metrics=metrics, parts=parts)
     holders = GpuHolders(cache=allocations, driver=driver)
-    publisher = Publisher(
+    publisher = ConditionPublisher(
         ledger=ledger,
         pods=pods,
         devices=driver,
@@ -175,7 +177,7 @@ async def _run_parts(
             nics=nics,
         ),
     )
-    hub = coordinating.hub(
+    hub = hub_wiring.hub(
         settings,
         parts=parts,
         registry=registry,
@@ -185,9 +187,9 @@ async def _run_parts(
         driver=driver,
         ledger=ledger,
     )
-    faults = AppFaults(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
+    faults = AppFaultHandler(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
     gangs = hub if hub is not None else ports.NO_GANGS
-    engine = Engine(
+    engine = FindingPipeline(
         ledger=ledger,
         publisher=publisher,
         faults=faults,
@@ -196,17 +198,17 @@ async def _run_parts(
         processes=processes,
         metrics=metrics,
         classify=classify,
-        on_aside=lambda finding: _tell_of_oom_kill(finding, pods=pods, events=reporting.events),
+        on_aside=lambda finding: _record_oom_kill(finding, pods=pods, events=reporting.events),
     )
-    fading = Fading(ledger=ledger, catalog=catalog, submit=engine.submit)
-    requests = Requests(
+    fading = DegradationExpiry(ledger=ledger, catalog=catalog, submit=engine.submit)
+    requests = ManualRestarts(
         ledger=ledger,
         pods=pods,
         devices=driver,
         holders=holders,
         lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
     )
-    operators = Operators(
+    operators = OperatorCommands(
         ledger=ledger,
         devices=driver,
         handles=watching.nvml,
@@ -214,19 +216,22 @@ async def _run_parts(
         forget=watching.forget,
         nics=nics,
     )
-    suspects = Suspects(ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify)
-    runtime = RuntimePart(
+    suspects = SuspicionTracker(
+        ledger=ledger, driver=driver, processes=processes, submit=engine.submit, classify=classify
+    )
+    runtime = RuntimeServices(
         settings=settings,
         store=store,
         metrics=metrics,
         faults=faults,
         requests=requests,
         suspects=suspects,
+        api=api,
         hangs=Hangs(ledger=ledger, devices=driver, holders=holders, reporter=reporting.pods, metrics=metrics),
         pods=pods,
         driver=driver,
         owners=OwnerLookup(api),
-        knowledge=Knowledge(holders=holders, ledger=ledger, devices=driver),
+        knowledge=DeviceFacts(holders=holders, ledger=ledger, devices=driver),
         gangs=gangs,
         hub=hub,
         boot_id=boot_id,
@@ -243,11 +248,12 @@ async def _run_parts(
             reporting.pods.forget(change.pod.ref.uid)
         else:
             reporting.pods.observe(change.pod)
+            reporting.counts.observe(change.pod)
         publisher.holders_changed()
 
     pods.subscribe(on_pod)
     pods.subscribe(plugins.take)
-    async with (  # only now: whoever asks what is ready must hear of every part
+    async with (  # only now: all components must be registered before /readyz is served
         web.serving(metrics=settings.listen(), probes=settings.probes(), parts=parts, registry=registry),
         ControlServer(
             path=settings.state_dir / messages.SOCKET, requests=requests, more=DeviceRoutes(operators).table()
@@ -271,14 +277,16 @@ async def _run_parts(
         log.info("agent.started", node=settings.node_name, catalog=catalog.version, boot_id=boot_id)
         await stop.wait()
         control.close()
-        await _wind_down(runtime, reporter=reporting.pods, watching=watching, grace=settings.stop_grace)
+        await _wind_down(runtime, reporter=reporting.pods, watching=watching, grace=settings.shutdown_timeout)
         raise process.Stop
 
 
-async def _wind_down(runtime: RuntimePart, *, reporter: PodConditionReporter, watching: Watching, grace: float) -> None:
-    """Let what is being done be done, say what is to be said, and remember where we were."""
+async def _wind_down(
+    runtime: RuntimeServices, *, reporter: PodConditionReporter, watching: DeviceSources, grace: float
+) -> None:
+    """Wait for restarts in progress, publish what is pending, and save the state."""
     log.info("agent.stopping")
-    with contextlib.suppress(TimeoutError):  # the journal finishes it at the next start
+    with contextlib.suppress(TimeoutError):  # the journal completes it at the next start
         async with asyncio.timeout(grace):
             await runtime.drained()
     await reporter.flush(timeout=2.0)
@@ -287,28 +295,28 @@ async def _wind_down(runtime: RuntimePart, *, reporter: PodConditionReporter, wa
 
 
 def _keep_what_is_loaded() -> None:
-    """Have the garbage collector not look again and again at what stays as long as the agent does: modules, above all.
+    """Exclude long-lived objects, mostly modules, from garbage collection.
 
-    It would do so in the midst of rounds, which make much garbage at once: 40 ms in which nothing else goes on.
+    Otherwise they would be scanned in the middle of rounds, which create much garbage at once: a pause of 40 ms.
     """
     gc.collect()
     gc.freeze()
 
 
-def _listed(status: PartStatus, plugins: PluginReports) -> None:
-    if status.state is PartState.READY:
+def _listed(status: ComponentStatus, plugins: PluginReports) -> None:
+    if status.state is ComponentState.READY:
         plugins.listed()
 
 
-def _tell_of_oom_kill(finding: Finding, *, pods: PodWatch, events: EventReporter) -> None:
+def _record_oom_kill(finding: Finding, *, pods: PodWatch, events: EventReporter) -> None:
     pod = pods.pods().get(PodUid(finding.evidence.get(evidence.POD_UID, "")))
     if pod is None:
         return
     killed = finding.evidence.get(evidence.CONTAINER_ID)
     container = next((spec.name for spec in pod.containers if killed and spec.container_id == killed), "")
-    told = announcements.of_oom_kill(finding, pod=pod.ref, container=container)
-    if told is not None:
-        events.tell(told)
+    message = event_messages.of_oom_kill(finding, pod=pod.ref, container=container)
+    if message is not None:
+        events.tell(message)
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The control socket: people on the node ask for restarts here, follow them, and speak of devices. For root alone."""
+"""The control socket: operators on the node request restarts, follow them, and manage devices. Root only."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,16 @@ from typing import Any, Final, Self
 import structlog
 from aiohttp import web
 
-from agent.actuator import progress
-from agent.app import peers
-from agent.app.feed import Feed
-from agent.control import client, events, messages
-from agent.engine.requests import NoSuchPodError, PodsUnknownError, Requests
-from agent.model.workloads import ContainerRef
-from agent.restart import asking, options
-from agent.restart.admission import Decision, Reason, Verb
-from common import contained
-from common.web import ListenError
+from kubemend.agent.actuator import progress
+from kubemend.agent.app import peers
+from kubemend.agent.app.progress_stream import ProgressStream
+from kubemend.agent.control import client, events, messages
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import options, overrides
+from kubemend.agent.restart.admission import Decision, Reason, Verb
+from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
+from kubemend.common import contained
+from kubemend.common.web import ListenError
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ _LAST_WORDS_SECONDS: Final = 2.0  # for readers when the agent stops
 
 _STATUS: Final[dict[type[Exception], int]] = {
     messages.BadRequestError: 400,
-    asking.UnclearError: 400,
+    overrides.AmbiguousTargetError: 400,
     options.BadAnnotationError: 400,
     NoSuchPodError: 404,
     PodsUnknownError: 503,
@@ -42,19 +42,19 @@ _STATUS: Final[dict[type[Exception], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request that has been taken in."""
+    """A request that has been accepted."""
 
-    asked: asking.Asked
+    asked: overrides.RestartOverrides
     target: ContainerRef
     who: str
-    feed: Feed
+    feed: ProgressStream
 
 
 class ControlServer:
-    """Takes requests in (``async with``) and carries them out (``run``), whether or not their senders stay."""
+    """Accepts requests (``async with``) and executes them (``run``), even if their clients disconnect."""
 
-    def __init__(self, *, path: Path, requests: Requests, more: Sequence[web.RouteDef] = ()) -> None:
-        """``more`` are routes of others, for the same socket."""
+    def __init__(self, *, path: Path, requests: ManualRestarts, more: Sequence[web.RouteDef] = ()) -> None:
+        """``more`` are additional routes for the same socket."""
         self._path = path
         self._requests = requests
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
@@ -80,7 +80,7 @@ class ControlServer:
         await self._runner.cleanup()
 
     async def run(self) -> None:
-        """Carry requests out, side by side, for ever."""
+        """Execute requests concurrently, indefinitely."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -92,7 +92,7 @@ class ControlServer:
                 self._jobs.get_nowait().feed.end(stopped=True)
 
     def close(self) -> None:
-        """Take no more requests."""
+        """Stop accepting requests."""
         self._closed = True
 
     async def _carry_out(self, job: _Job) -> None:
@@ -109,32 +109,32 @@ class ControlServer:
 
     async def _restart(self, http: web.Request) -> web.StreamResponse:
         if self._closed:
-            return _refusal(503, "the agent is stopping; ask again when it is back")
+            return _refusal(503, "the agent is stopping; retry when it is back")
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 request = messages.parse(await http.read())
             target = self._requests.target(namespace=request.namespace, pod=request.pod, asked=request.asked)
         except TimeoutError:
-            return _refusal(408, f"the request did not come within {_READ_SECONDS:g} s")
+            return _refusal(408, f"the request was not received within {_READ_SECONDS:g} s")
         except web.HTTPRequestEntityTooLarge:
-            return _refusal(413, f"the request has more than {messages.LARGEST} bytes")
+            return _refusal(413, f"the request is larger than {messages.LARGEST} bytes")
         except tuple(_STATUS) as error:
             return _refusal(_STATUS[type(error)], str(error))
         uid = peers.uid(http)
         who = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
         log.info("request.accepted", container=str(target), uid=uid, reason=request.reason)
-        job = _Job(asked=request.asked, target=target, who=who, feed=Feed())
+        job = _Job(asked=request.asked, target=target, who=who, feed=ProgressStream())
         self._jobs.put_nowait(job)
         return await self._follow(http, job)
 
     async def _follow(self, http: web.Request, job: _Job) -> web.StreamResponse:
-        """Write what is told of a restart. A reader that has gone, or does not read, is let go; the restart goes on."""
+        """Stream the progress of a restart. Slow and disconnected clients are dropped; the restart continues."""
         answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         try:
             await answer.prepare(http)
             await _write(answer, events.at(0.0, events.accepted(job.target, who=job.who)))
-            async with contextlib.aclosing(job.feed.read(silence=_SIGN_OF_LIFE)) as told:
-                async for event in told:
+            async with contextlib.aclosing(job.feed.read(silence=_SIGN_OF_LIFE)) as updates:
+                async for event in updates:
                     await _write(answer, event)
         except (ConnectionError, TimeoutError) as error:
             log.info("request.no_longer_followed", container=str(job.target), error=repr(error))
@@ -156,24 +156,24 @@ def _refusal(status: int, text: str) -> web.Response:
 
 
 def _bound(path: Path) -> socket.socket:
-    """Return a socket at that path, which nobody but this user may connect to. Raises ListenError."""
+    """Return a socket at that path that only this user may connect to. Raises ListenError."""
     made = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket() and not _is_alive(path):
-            path.unlink()  # of an agent that died
+            path.unlink()  # left by an agent that died
         made.bind(str(path))
         path.chmod(0o600)
     except OSError as error:
         made.close()
-        mend = "stop the agent that does, or " if error.errno == errno.EADDRINUSE else ""
+        hint = "stop the agent that listens there, or " if error.errno == errno.EADDRINUSE else ""
         raise ListenError(
-            f"cannot listen on {path}: {error.strerror or error}; {mend}choose another --state-dir"
+            f"cannot listen on {path}: {error.strerror or error}; {hint}choose another --state-dir"
         ) from error
     return made
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether somebody listens there; one that is too busy to answer (EAGAIN) is somebody, too."""
+    """Return whether a process listens there, even if it is too busy to answer (EAGAIN)."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0)
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)

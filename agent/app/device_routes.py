@@ -1,4 +1,4 @@
-"""What is asked of devices on the control socket, answered."""
+"""Handlers for device requests on the control socket."""
 
 import dataclasses
 import enum
@@ -9,10 +9,10 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from agent.app import peers
-from agent.control import devices
-from agent.control.messages import BadRequestError
-from agent.engine.operators import NoSuchDeviceError, Operators, StillHeldError
+from kubemend.agent.app import peers
+from kubemend.agent.control import devices
+from kubemend.agent.control.messages import BadRequestError
+from kubemend.agent.devices.operator_commands import NoSuchDeviceError, OperatorCommands, StillHeldError
 
 log = structlog.get_logger(__name__)
 
@@ -22,9 +22,9 @@ _Answer = Callable[[web.Request], Awaitable[dict[str, Any]]]
 
 
 class DeviceRoutes:
-    """The routes; ``table`` is for the application that serves the socket."""
+    """The routes; ``table`` returns them for the application that serves the socket."""
 
-    def __init__(self, operators: Operators) -> None:
+    def __init__(self, operators: OperatorCommands) -> None:
         self._operators = operators
 
     def table(self) -> list[web.RouteDef]:
@@ -68,10 +68,10 @@ def _answering(answer: _Answer) -> Callable[[web.Request], Awaitable[web.Respons
 
 
 def _dumps(body: object) -> str:
-    """One line, as the client reads answers."""
+    """Return one line, as the client expects."""
     return json.dumps(body, default=_value) + "\n"
 
 
 def _value(member: object) -> object:
-    assert isinstance(member, enum.Enum), f"not for the wire: {member!r}"
+    assert isinstance(member, enum.Enum), f"not serializable: {member!r}"
     return member.value

@@ -1,38 +1,54 @@
-"""What an agent has frozen is let go where no agent is left to do it: ``python -m agent.app.last_resort``.
+"""Release what an agent has frozen when no agent is left to do it: ``python -m agent.app.last_resort``.
 
-It needs the runtime and the kernel, and no memory on the disk: what is frozen bears a mark. Arguments: the state
-directory, the runtime's socket, whose marks these are, and where cgroups and processes are to be seen.
+It needs the runtime and the kernel, but no journal: frozen containers carry a mark. A container that a swap was to
+replace is handled immediately, because the kernel has let its successor run when the agent died, and both hold the same
+devices.
+
+Arguments: seconds for which holds for rounds wait for another agent, the state directory, the runtime's socket, the
+owner in the marks, and the paths of cgroups and procfs.
 """
 
 import asyncio
 import sys
+import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 import structlog
 
-from agent.actuator.freezer import Freezer
-from agent.app import charge
-from agent.cri import client, discovery
-from agent.cri.errors import CriError
-from agent.model.workloads import ContainerId, ContainerView
-from agent.restart import leftovers
-from agent.restart.leftovers import Fate
-from agent.settings import Settings
-from agent.sources.processes import ProcFs
-from common import contained
+from kubemend.agent.actuator.hold import cgroups
+from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.app import node_lock
+from kubemend.agent.clients.cri import client, discovery
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.restart import leftovers
+from kubemend.agent.restart.leftovers import Fate
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import contained
 
 log = structlog.get_logger(__name__)
 
-LOOK_AGAIN = 1.0
-"""Seconds after which what waits is looked at again, and a runtime that does not answer is asked again."""
+RETRY_SECONDS = 1.0
+"""Seconds between checks of waiting containers, and between calls to a runtime that does not answer."""
+_SWAPPED: Final = (cgroups.REPLACED,)
+_ALL: Final = (cgroups.HELD, cgroups.REPLACED)
 _BEFORE_AN_END = 10.0
-"""Seconds that an agent takes for it that cannot start."""
+"""Seconds that an agent that cannot start spends on it."""
 
 
 class LastResort:
-    """Lets go what stands still, as long as nobody else is in charge. Works on one runtime."""
+    """Releases frozen containers while no agent holds the node lock. Works on one runtime.
 
-    def __init__(self, *, state_dir: Path, socket: str, owner: str, cgroup_root: Path, proc: Path) -> None:
+    ``patience``: seconds in which only interrupted swaps are completed.
+    """
+
+    def __init__(
+        self, *, state_dir: Path, socket: str, owner: str, cgroup_root: Path, proc: Path, patience: float = 0.0
+    ) -> None:
+        self._patience = patience
         self._state_dir = state_dir
         self._socket = socket
         self._owner = owner
@@ -40,7 +56,7 @@ class LastResort:
         self._proc = proc
 
     async def run(self) -> None:
-        """Work until nothing stands still any more, or an agent is there again."""
+        """Work until nothing is frozen any more, or another agent holds the node lock."""
         async with client.CriClient(self._socket) as cri:
             freezer = Freezer(
                 runtime=cri,
@@ -50,31 +66,37 @@ class LastResort:
                 cgroup_root=self._cgroup_root,
                 owner=self._owner,
             )
-            while await self._goes_on(cri, freezer):  # noqa: ASYNC110 - the kernel tells nobody
-                await asyncio.sleep(LOOK_AGAIN)
+            begun = time.monotonic()
+            while await self._run_once(  # noqa: ASYNC110 - the kernel sends no event
+                cri, freezer, states=_ALL if time.monotonic() - begun >= self._patience else _SWAPPED
+            ):
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _goes_on(self, cri: client.CriClient, freezer: Freezer) -> bool:
-        """Look once; return whether there is something left to do."""
-        with charge.taken(self._state_dir) as in_charge:
+    async def _run_once(self, cri: client.CriClient, freezer: Freezer, *, states: Collection[str]) -> bool:
+        """Run one pass; return whether there is work left."""
+        with node_lock.taken(self._state_dir) as in_charge:
             if not in_charge:
                 log.info("last_resort.not_needed", state_dir=str(self._state_dir))
                 return False
             try:
-                return await _let_go(cri, freezer)
+                return await _release(cri, freezer, states=states)
             except CriError as error:
                 log.warning("last_resort.runtime_unavailable", error=str(error))
                 return True
 
 
-async def _let_go(cri: client.CriClient, freezer: Freezer) -> bool:
-    """Do what can be done now; return whether anything stands still yet. Raises CriError."""
-    still = freezer.left_frozen()
+async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collection[str]) -> bool:
+    """Handle the containers with marks of these states; return whether any container is still frozen.
+
+    Raises CriError.
+    """
+    still = freezer.left_frozen(states)
     if not still:
-        return False
+        return bool(freezer.left_frozen())
     views = await cri.list_containers()
     for successor in leftovers.in_the_way(views, still=still):
         await cri.remove_container(successor)
-    names: dict[ContainerId, ContainerView] = {view.id: view for view in views}
+    names: dict[ContainerId, ContainerSummary] = {view.id: view for view in views}
     for container_id, fate in leftovers.fates(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
             container = str(names[container_id].ref) if container_id in names else ""
@@ -87,7 +109,7 @@ async def _let_go(cri: client.CriClient, freezer: Freezer) -> bool:
 
 
 async def before_the_end(settings: Settings) -> None:
-    """Let go what stands still, in an agent that cannot start. Never fails, and takes some seconds at most."""
+    """Release frozen containers, in an agent that cannot start. Never fails, and takes some seconds at most."""
     try:
         socket = discovery.discover(settings.cri_endpoint).path
         async with asyncio.timeout(_BEFORE_AN_END):
@@ -98,20 +120,28 @@ async def before_the_end(settings: Settings) -> None:
                 cgroup_root=settings.sysfs / "fs" / "cgroup",
                 proc=settings.proc,
             ).run()
-    except Exception as error:  # noqa: BLE001 - why the agent cannot start is what people must hear
+    except Exception as error:  # noqa: BLE001 - the reason why the agent cannot start must be reported
         log.warning("last_resort.failed", error=repr(error))
 
 
 def owner(node: str, *, socket_path: str) -> str:
-    """Return what is written on containers that an agent holds; the same socket has more than one name."""
+    """Return the owner in the marks of held containers.
+
+    The socket path is resolved, because it can have several names.
+    """
     return f"{node} {Path(socket_path).resolve()}"
 
 
 def main() -> None:
-    """Let go what stands still."""
-    state_dir, socket, whose, cgroup_root, proc = sys.argv[1:]
+    """Run the last resort with the arguments of the command line."""
+    patience, state_dir, socket, mark_owner, cgroup_root, proc = sys.argv[1:]
     resort = LastResort(
-        state_dir=Path(state_dir), socket=socket, owner=whose, cgroup_root=Path(cgroup_root), proc=Path(proc)
+        state_dir=Path(state_dir),
+        socket=socket,
+        owner=mark_owner,
+        cgroup_root=Path(cgroup_root),
+        proc=Path(proc),
+        patience=float(patience),
     )
     asyncio.run(resort.run())
 

@@ -1,4 +1,4 @@
-"""Who asks on the control socket (unix(7), SO_PEERCRED)."""
+"""Identify the client on the control socket (unix(7), SO_PEERCRED)."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 def uid(http: web.Request) -> int:
-    """Return the user id of the process at the other end."""
+    """Return the user id of the client process."""
     assert http.transport is not None, "the request has just been read"
     peer = http.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(peer)
@@ -18,5 +18,5 @@ def uid(http: web.Request) -> int:
 
 
 def name(http: web.Request) -> str:
-    """Return who asks, for conditions and logs."""
+    """Return the client's name for conditions and logs."""
     return f"uid {uid(http)}"

@@ -1,32 +1,36 @@
-"""Everything that tells Kubernetes: conditions of pods and of the node, events, and taints where they are wanted."""
+"""All reporters to Kubernetes: conditions of pods and of the node, Events, and taints if enabled."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agent.engine.metrics import Metrics
-from agent.reporters.device_taints import DeviceTaintReporter
-from agent.reporters.events import EventReporter
-from agent.reporters.node_condition import NodeConditionReporter
-from agent.reporters.pod_conditions import PodConditionReporter
-from agent.settings import Settings
-from agent.sources.pods import PodWatch
-from common.kube import client as kube
-from common.parts import Parts
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.reporters.device_taints import DeviceTaintReporter
+from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.reporters.node_condition import NodeConditionReporter
+from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.agent.reporters.restart_counts import RestartCounts
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.pods import PodWatch
+from kubemend.common.components import ComponentRegistry
+from kubemend.common.kube import client as kube
 
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """The reporters. ``taints`` is None where none are wanted."""
+    """The reporters. ``taints`` is None unless enabled."""
 
     pods: PodConditionReporter
     node: NodeConditionReporter
     events: EventReporter
     taints: DeviceTaintReporter | None
+    counts: RestartCounts
 
     @classmethod
-    def of(cls, settings: Settings, *, api: kube.KubeClient, pods: PodWatch, metrics: Metrics, parts: Parts) -> Self:
-        """Make them all."""
+    def of(
+        cls, settings: Settings, *, api: kube.KubeClient, pods: PodWatch, metrics: Metrics, parts: ComponentRegistry
+    ) -> Self:
+        """Create all reporters."""
         name = settings.node_name
         taints = None
         if settings.device_taints:
@@ -50,14 +54,16 @@ class Reporting:
                 on_outcome=lambda outcome, count: metrics.announcements.labels(outcome.value).inc(count),
             ),
             taints=taints,
+            counts=RestartCounts(api=api, pods=pods.pods),
         )
 
     def works(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return what must run for ever, by name."""
+        """Return the tasks that must run indefinitely, by name."""
         works = {
             "pod-conditions": self.pods.run(),
             "node-condition": self.node.run(),
             "events": self.events.run(),
+            "restart-counts": self.counts.run(),
         }
         if self.taints is not None:
             works["device-taints"] = self.taints.run()

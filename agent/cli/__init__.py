@@ -2,16 +2,16 @@
 
 import click
 
-from agent.cli.lazy import LazyGroup
+from kubemend.agent.cli.lazy import LazyGroup
 
 _MODULES = {
-    "agent": "agent.cli.agent",
-    "clear": "agent.cli.devices",
-    "doctor": "agent.cli.doctor",
-    "explain": "agent.cli.explain",
-    "release-devices": "agent.cli.devices",
-    "restart": "agent.cli.restart",
-    "scan": "agent.cli.scan",
+    "agent": "kubemend.agent.cli.agent",
+    "clear": "kubemend.agent.cli.devices",
+    "doctor": "kubemend.agent.cli.doctor",
+    "explain": "kubemend.agent.cli.explain",
+    "release-devices": "kubemend.agent.cli.devices",
+    "restart": "kubemend.agent.cli.restart",
+    "scan": "kubemend.agent.cli.scan",
 }
 
 

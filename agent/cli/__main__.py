@@ -1,5 +1,5 @@
 """``python -m agent.cli``."""
 
-from agent.cli import main
+from kubemend.agent.cli import main
 
 main()

@@ -5,8 +5,8 @@ import sys
 
 import click
 
-from agent import settings as settings_module
-from agent.settings import Settings
+from kubemend.agent import settings as settings_module
+from kubemend.agent.settings import Settings
 
 EXIT_CANNOT_START = 3
 
@@ -17,15 +17,15 @@ def agent(settings: Settings) -> None:
     """Run the node agent (what the DaemonSet runs).
 
     Every setting can be given as a flag, as a variable, or in the file named by --config; flags win over variables,
-    variables over the file. Parts of the node that are missing are reported on /readyz and picked up when they
-    appear.
+    variables over the file. Components of the node that are missing are reported on /readyz and used as
+    soon as they appear.
     """
-    # Imported here: nobody who asks for the help must wait for gRPC and the Kubernetes client.
-    from agent.app import agent as app
-    from agent.health.catalog_file import CatalogError
-    from agent.history.store import HistoryError
-    from common import logs
-    from common.web import ListenError
+    # Imported here so that --help does not load gRPC and the Kubernetes client.
+    from kubemend.agent.app import agent as app
+    from kubemend.agent.clients.journal.store import HistoryError
+    from kubemend.agent.health.catalog.catalog_file import CatalogError
+    from kubemend.common import logs
+    from kubemend.common.web import ListenError
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     try:

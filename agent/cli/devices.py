@@ -1,4 +1,4 @@
-"""``kubemend clear`` and ``kubemend release-devices``: a person's word to the agent of this node."""
+"""``kubemend clear`` and ``kubemend release-devices``: operator commands to the agent of this node."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from agent import settings as settings_module
-from common import durations
+from kubemend.agent import settings as settings_module
+from kubemend.common import durations
 
 EXIT_NOT_DONE = 1
 EXIT_USAGE = 2
@@ -25,49 +25,51 @@ _Answer = TypeVar("_Answer")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @settings_module.some_options("state_dir")
 def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
-    """Say that what is held against DEVICE is dealt with; run it on the node, as root.
+    """Clear the faults recorded for DEVICE; run it on the node, as root.
 
-    DEVICE is a GPU's UUID, a PCI address, or NVML's index. What the agent still sees (a link that is down, a driver
+    DEVICE is a GPU's UUID, a PCI address, or NVML's index. Faults that the agent still observes (a link that is down, a
     that wants a reset) stays until it sees the end of it.
 
-    Exit code 0: nothing is held any more; 1: something still is, or no such device; 2: usage; 3: no agent answers.
+    Exit code 0: no fault is left; 1: a fault is left, or no such device; 2: usage; 3: no agent answers.
     """
-    from agent.control import devices
+    from kubemend.agent.control import devices
 
-    done = _asked("clear", devices.clear(device, socket=_socket(state_dir)))
+    done = _call("clear", devices.clear(device, socket=_socket(state_dir)))
     if as_json:
         click.echo(json.dumps(done))
     else:
-        click.echo(f"{done['device']}: {_listed(done['over'], otherwise='nothing was held')}")
+        click.echo(f"{done['device']}: {_listed(done['over'], otherwise='no fault was recorded')}")
         if done["still_seen"]:
-            click.echo(f"  still seen, and held: {', '.join(done['still_seen'])}")
+            click.echo(f"  still observed, not cleared: {', '.join(done['still_seen'])}")
     sys.exit(EXIT_NOT_DONE if done["still_seen"] else 0)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--for", "time", default="10m", show_default=True, help="Take the driver up again after this time.")
-@click.option("--resume", is_flag=True, help="Take the driver up again now.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON; a COMMAND prints what it likes.")
+@click.option("--for", "time", default="10m", show_default=True, help="Reopen the driver after this time.")
+@click.option("--resume", is_flag=True, help="Reopen the driver now.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print what was done as JSON; the output of COMMAND is unchanged."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @settings_module.some_options("state_dir")
 def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[str, ...], state_dir: Path) -> None:
-    """Have the agent of this node let go of every NVML handle, so that a GPU can be reset.
+    """Have the agent of this node close every NVML handle, so that a GPU can be reset.
 
-    With a COMMAND, run that meanwhile, and take the driver up again when it has ended:
+    With a COMMAND, run it and reopen the driver when it has ended:
 
         kubemend release-devices nvidia-smi --gpu-reset -i 3
 
-    Until then no fault is seen that only NVML tells of; the kernel log is read all the same.
+    Until then faults that only NVML reports are not detected; the kernel log is still read.
 
     Exit code 0, or the command's; 1: a call into the driver hangs; 2: usage; 3: no agent answers.
     """
-    from agent.control import devices
+    from kubemend.agent.control import devices
 
     socket = _socket(state_dir)
     if resume:
         if command:
             raise click.UsageError("--resume takes no COMMAND")
-        _asked("release-devices", devices.resume(socket=socket))
+        _call("release-devices", devices.resume(socket=socket))
         if as_json:
             click.echo(json.dumps({"released": False}))
         return
@@ -75,15 +77,15 @@ def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[st
         seconds = durations.seconds(time)
     except ValueError as error:
         raise click.BadParameter(f"--for {error}") from error
-    _asked("release-devices", devices.release(seconds=seconds, socket=socket))
+    _call("release-devices", devices.release(seconds=seconds, socket=socket))
     if not command:
-        text = f"released for {time}; kubemend release-devices --resume takes them up at once"
+        text = f"released for {time}; kubemend release-devices --resume reopens the driver at once"
         click.echo(json.dumps({"released": True, "seconds": seconds}) if as_json else text)
         return
     try:
         code = _run(command)
     finally:
-        _asked("release-devices", devices.resume(socket=socket))
+        _call("release-devices", devices.resume(socket=socket))
     sys.exit(code)
 
 
@@ -96,24 +98,24 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _socket(state_dir: Path) -> Path:
-    from agent.control import messages
+    from kubemend.agent.control import messages
 
     return state_dir / messages.SOCKET
 
 
-def _asked(command: str, asking: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Return the agent's answer, or say in a line why there is none and exit."""
-    from agent.control import client
+def _call(command: str, call: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """Return the agent's answer, or print one line with the reason and exit."""
+    from kubemend.agent.control import client
 
     try:
-        return asyncio.run(asking)
+        return asyncio.run(call)
     except client.NotReachableError as error:
-        why, code = str(error), EXIT_NOT_REACHABLE
+        reason, code = str(error), EXIT_NOT_REACHABLE
     except client.NotAcceptedError as error:
-        why, code = str(error), EXIT_USAGE if error.usage else EXIT_NOT_DONE
+        reason, code = str(error), EXIT_USAGE if error.usage else EXIT_NOT_DONE
     except client.LostError as error:
-        why, code = str(error), EXIT_NOT_DONE
-    click.echo(f"kubemend {command}: {why}", err=True)
+        reason, code = str(error), EXIT_NOT_DONE
+    click.echo(f"kubemend {command}: {reason}", err=True)
     sys.exit(code)
 
 

@@ -14,15 +14,15 @@ EXIT_UNKNOWN_CODE = 1
 @click.argument("code", required=False)
 @click.option("--log", "log_file", type=click.File(errors="replace"), help="Read kernel or journal lines; - is stdin.")
 @click.option("--catalog", type=click.Path(path_type=Path), help="File with changes to the catalog of fault codes.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the catalog has on CODE as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the catalog's entry for CODE as JSON.")
 def explain(*, code: str | None, log_file: TextIO | None, catalog: Path | None, as_json: bool) -> None:
-    """Tell what a fault code means and what is done about it: explain 79, explain 'SXid 20034'.
+    """Explain a fault code and the action that it triggers: explain 79, explain 'SXid 20034'.
 
-    With --log, read log lines and print one JSON object per finding; lines that mean nothing print nothing.
+    With --log, read log lines and print one JSON object per finding; lines without a finding print nothing.
     Exit code 1: the catalog does not have the code.
     """
-    from agent.health import catalog_file
-    from agent.health import explain as explaining
+    from kubemend.agent.health.catalog import catalog_file
+    from kubemend.agent.health.catalog import explain as explaining
 
     if (code is None) == (log_file is None):
         raise click.UsageError("give a CODE, or --log FILE (- for stdin)")

@@ -1,7 +1,7 @@
-"""A group of commands that loads the module of a command when that command is used, or its help is shown.
+"""Load the module of a command only when the command is used or its help is shown.
 
-Each command has its own needs: the node agent those of gRPC, the controller those of its rounds. ``kubemend scan`` on
-a node in trouble must not wait for any of them.
+Each command has its own dependencies: gRPC for the node agent, the gang rounds for the controller. ``kubemend scan`` on
+a node in trouble must load none of them.
 """
 
 import importlib
@@ -11,22 +11,22 @@ import click
 
 
 class LazyGroup(click.Group):
-    """``modules`` names for each command the module that has it, under its name with ``_`` for ``-``."""
+    """``modules`` maps each command to the module that defines it as a function, named with ``_`` for ``-``."""
 
     def __init__(self, *args: Any, modules: dict[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._modules = dict(modules)
 
     def add_modules(self, modules: dict[str, str]) -> None:
-        """Take in more commands, by the modules that have them."""
+        """Add commands, each with the module that defines it."""
         self._modules.update(modules)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands; it loads none of them."""
+        """Return the names of all commands without loading any."""
         return sorted({*self.commands, *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name, and load its module first if need be; None: there is no such command."""
+        """Return the command, loading its module first if necessary; None: no such command."""
         module = self._modules.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from agent import settings as settings_module
-from agent.restart import intents, options
-from common import durations
+from kubemend.agent import settings as settings_module
+from kubemend.agent.restart import intents, options
+from kubemend.common import durations
 
-EXIT_INTERRUPTED = 130  # 128 and SIGINT, as shells have it
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 @click.command()
@@ -23,12 +23,12 @@ EXIT_INTERRUPTED = 130  # 128 and SIGINT, as shells have it
 @click.option(
     "--strategy",
     type=click.Choice([strategy.value for strategy in intents.Strategy]),
-    help="How; without it, as the pod is annotated.",
+    help="Restart strategy. Default: as annotated on the pod.",
 )
 @click.option("--grace", help="Time after SIGTERM, such as 10s or 500ms; 0 is SIGKILL at once. Default: as annotated.")
-@click.option("--reason", default="", help="Why, in a line, for the pod's condition and the agent's log.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Follow it to its verified end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the progress as JSON, an object a line.")
+@click.option("--reason", default="", help="Reason in one line, for the pod's condition and the agent's log.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Follow the restart until it is verified.")
+@click.option("--json", "as_json", is_flag=True, help="Print the progress as JSON, one object per line.")
 @settings_module.some_options("state_dir")
 def restart(
     *,
@@ -44,19 +44,19 @@ def restart(
 ) -> None:
     """Restart containers of a pod in place, through the agent of this node; run it there, as root.
 
-    Without --container it restarts those that the pod is annotated for, else its only main container. The pod need
-    not have opted in, and its budget is not asked; whatever could harm it is refused all the same. Ctrl-C ends the
-    watching only: the agent sees the restart through.
+    Without --container it restarts the annotated containers of the pod, else its only main container. The pod need not
+    have opted in, and its budget does not apply. A restart that could harm the pod is still refused. Ctrl-C only
+    stops following: the agent completes the restart.
 
-    Exit code 0: restarted and verified (with --no-wait: taken in); 1: refused, failed or not verified; 2: usage;
+    Exit code 0: restarted and verified (with --no-wait: accepted); 1: refused, failed or not verified; 2: usage;
     3: no agent answers.
     """
-    from agent.control import client, following, messages, rendering
-    from agent.restart import asking
+    from kubemend.agent.control import client, following, messages, rendering
+    from kubemend.agent.restart import overrides
 
     where, name = _pod(pod, namespace)
     try:
-        asked = asking.Asked(
+        asked = overrides.RestartOverrides(
             strategy=intents.Strategy(strategy) if strategy is not None else None,
             containers=frozenset(containers),
             grace_seconds=_grace(grace) if grace is not None else None,
@@ -78,9 +78,11 @@ def restart(
     except client.NotAcceptedError as error:
         code = _failed(error, following.EXIT_USAGE if error.usage else following.EXIT_NOT_DONE)
     except client.LostError as error:
-        code = _failed(f"{error}; what was begun is seen through by it or by its successor", following.EXIT_NOT_DONE)
+        code = _failed(
+            f"{error}; a restart that has begun is completed by this agent or the next one", following.EXIT_NOT_DONE
+        )
     except KeyboardInterrupt:
-        code = _failed("no longer followed; the agent sees through what it has taken in", EXIT_INTERRUPTED)
+        code = _failed("no longer following; the agent completes the restarts that it has accepted", EXIT_INTERRUPTED)
     sys.exit(code)
 
 
@@ -89,15 +91,15 @@ def _pod(text: str, namespace: str | None) -> tuple[str, str]:
     first, slash, last = text.rpartition("/")
     given = first if slash and first not in ("pod", "pods", "po") else None
     if not last or "/" in first or given == "" or (given and namespace and given != namespace):
-        raise click.BadParameter(f"{text!r} is no pod; write NAME, NAMESPACE/NAME or pod/NAME", param_hint="POD")
+        raise click.BadParameter(f"{text!r} is not a pod; write NAME, NAMESPACE/NAME or pod/NAME", param_hint="POD")
     return given or namespace or "default", last
 
 
 def _grace(text: str) -> float:
-    """Return how many seconds a grace period has. Raises ValueError."""
+    """Return a grace period in seconds. Raises ValueError."""
     seconds = durations.seconds(text)
     if seconds > options.LONGEST_GRACE:
-        raise ValueError(f"{text!r}: {options.LONGEST_GRACE:g}s is the longest")
+        raise ValueError(f"{text!r}: must be at most {options.LONGEST_GRACE:g}s")
     return seconds
 
 

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent import settings as settings_module
-from agent.cli import progress
-from common import durations
+from kubemend.agent import settings as settings_module
+from kubemend.agent.cli import progress
+from kubemend.common import durations
 
 if TYPE_CHECKING:
-    from agent.scan.report import Report
+    from kubemend.agent.scan.report import Report
 
 EXIT_UNKNOWN = 3
 
 
-class _CannotTell(click.ClickException):
-    """Nothing can be told."""
+class _UndeterminedError(click.ClickException):
+    """Nothing could be determined."""
 
     exit_code = EXIT_UNKNOWN
 
 
 class _Command(click.Command):
-    """When it is used wrongly nobody may believe that a device is unhealthy, as click's own exit code 2 would say."""
+    """Exit with 3 on wrong usage. Click's own exit code 2 would mean an unhealthy device."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the arguments. Raises _CannotTell."""
+        """Parse the arguments. Raises _UndeterminedError."""
         try:
             return super().make_context(*args, **kwargs)
         except click.UsageError as error:
-            raise _CannotTell(error.format_message()) from error
+            raise _UndeterminedError(error.format_message()) from error
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
@@ -48,13 +48,13 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 
 @click.command(cls=_Command)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--agent", "of_agent", is_flag=True, help="Print what this node's agent holds; look at nothing.")
+@click.option("--agent", "of_agent", is_flag=True, help="Print the verdicts of this node's agent; check no device.")
 @click.option(
     "--timeout",
     default="15s",
     show_default=True,
     callback=_seconds,
-    help="How long everything may take. Without persistence mode NVML needs seconds for each GPU: give it 60s.",
+    help="Timeout of the whole scan. Without persistence mode NVML needs seconds for each GPU: give it 60s.",
 )
 @settings_module.some_options("kernel_log", "proc", "sysfs", "catalog", "state_dir")
 def scan(
@@ -68,22 +68,22 @@ def scan(
     catalog: Path | None,
     state_dir: Path,
 ) -> None:
-    """Look once at every GPU and NIC of this machine, and tell which are well; run it as root.
+    """Check every GPU and NIC of this machine once and print their health; run it as root.
 
-    It needs neither Kubernetes nor an agent, and changes nothing. What only shows over time (errors that grow, a
-    link that was lost, heat) it cannot see: that takes the agent, and --agent prints what that has seen.
+    It needs neither Kubernetes nor an agent, and changes nothing. It cannot detect faults that only show over time
+    (growing error counters, a link that was lost, heat). The agent can, and --agent prints the agent's verdicts.
 
-    Exit code, as of monitoring plugins: 0: all are healthy, or there is no device; 1: one is degraded; 2: one is
-    unhealthy; 3: nothing bad was seen, but something could not be told.
+    Exit code, as for monitoring plugins: 0: all are healthy, or there is no device; 1: one is degraded; 2: one is
+    unhealthy; 3: no fault was found, but a check was inconclusive.
     """
-    from agent.scan import rendering
-    from common import logs
+    from kubemend.agent.scan import rendering
+    from kubemend.common import logs
 
     logs.configure(level="error", log_format="console")
     if of_agent:
         report = _held_by_agent(state_dir)
     else:
-        report = _looked(kernel_log=kernel_log, proc=proc, sysfs=sysfs, overrides=catalog, timeout=timeout)
+        report = _scanned(kernel_log=kernel_log, proc=proc, sysfs=sysfs, overrides=catalog, timeout=timeout)
     if as_json:
         click.echo(json.dumps(rendering.as_json(report), indent=2))
     else:
@@ -91,29 +91,29 @@ def scan(
     sys.exit(report.exit_code)
 
 
-def _looked(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":
-    from agent.health import catalog_file
-    from agent.scan import judging, looking
+def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":
+    from kubemend.agent.health.catalog import catalog_file
+    from kubemend.agent.scan import judging, looking
 
     catalog = catalog_file.builtin()
     try:
         if overrides is not None:
             catalog = catalog_file.merged(catalog, overrides.read_text())
     except (catalog_file.CatalogError, OSError) as error:
-        raise _CannotTell(str(error)) from error
+        raise _UndeterminedError(str(error)) from error
     machine = looking.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
     look = looking.look(machine, catalog=catalog, timeout=timeout)
-    found = progress.run(look, what="looking at GPUs and NICs")
+    found = progress.run(look, what="checking GPUs and NICs")
     return judging.judge(found, catalog=catalog, now=time.time())
 
 
 def _held_by_agent(state_dir: Path) -> "Report":
-    from agent.control import client, devices, messages
-    from agent.scan import judging
+    from kubemend.agent.control import client, devices, messages
+    from kubemend.agent.scan import judging
 
     try:
         return judging.of_agent(asyncio.run(devices.listed(socket=state_dir / messages.SOCKET)))
     except (client.NotReachableError, client.NotAcceptedError, client.LostError) as error:
-        raise _CannotTell(str(error)) from error
+        raise _UndeterminedError(str(error)) from error
     except ValueError as error:
-        raise _CannotTell(f"the agent is of another version: {error}") from error
+        raise _UndeterminedError(f"the agent is of another version: {error}") from error

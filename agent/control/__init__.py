@@ -1,1 +1,1 @@
-"""The agent's control socket as both its ends know it: the messages, and the client that ``kubemend restart`` is."""
+"""The agent's control socket: the messages shared by both ends, and the client that ``kubemend restart`` uses."""

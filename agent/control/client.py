@@ -8,20 +8,20 @@ from typing import Any, Final
 
 import aiohttp
 
-from agent.control import messages
+from kubemend.agent.control import messages
 
 _CONNECT_SECONDS: Final = 5.0
 
 SILENCE: Final = 30.0
-"""Seconds without a sign of life after which the agent is taken for hung. It gives one every few seconds."""
+"""Seconds without a sign of life after which the agent counts as hung. It sends one every few seconds."""
 
 
 class NotReachableError(Exception):
-    """The agent does not answer on its socket. The text is one line: which socket, why, and the mend."""
+    """The agent does not answer on its socket. The text is one line: which socket, why, and the hint."""
 
 
 class NotAcceptedError(Exception):
-    """The agent has turned a request down; the text is for people. ``usage``: it was asked in the wrong way."""
+    """The agent refused a request; the text is for people. ``usage``: the request was malformed."""
 
     def __init__(self, text: str, *, usage: bool) -> None:
         super().__init__(text)
@@ -29,11 +29,11 @@ class NotAcceptedError(Exception):
 
 
 class LostError(Exception):
-    """The agent went away while a restart was followed. What it has begun is seen through all the same."""
+    """The connection to the agent ended while a restart was followed. A restart that has begun is still completed."""
 
 
 async def restart(request: messages.RestartRequest, *, socket: Path) -> AsyncGenerator[dict[str, Any], None]:
-    """Ask for a restart and yield its progress (``agent.control.events``); close the iterator to follow it no longer.
+    """Request a restart and yield its progress (``agent.control.events``); close the iterator to stop following.
 
     Raises NotReachableError, NotAcceptedError or LostError.
     """
@@ -50,7 +50,7 @@ async def restart(request: messages.RestartRequest, *, socket: Path) -> AsyncGen
 
 
 async def ask(path: str, *, socket: Path, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Post a body, or get without one, and return the object that is answered.
+    """Send a POST with a body, or a GET without one, and return the object in the answer.
 
     Raises NotReachableError, NotAcceptedError or LostError.
     """
@@ -65,7 +65,7 @@ async def ask(path: str, *, socket: Path, body: dict[str, Any] | None = None) ->
         async with contextlib.aclosing(_events(answer)) as events:
             async for event in events:
                 return event
-    raise LostError("the agent has gone away")
+    raise LostError("the connection to the agent was lost")
 
 
 async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any], None]:
@@ -73,25 +73,25 @@ async def _events(answer: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, An
     async with answer:
         try:
             if answer.status != 200:
-                raise NotAcceptedError(_told(await answer.read()), usage=answer.status == 400)
+                raise NotAcceptedError(_error_text(await answer.read()), usage=answer.status == 400)
             async for line in answer.content:
                 if line.strip():
                     yield json.loads(line)
         except TimeoutError as error:
-            raise LostError(f"the agent has given no sign of life for {SILENCE:g} s") from error
+            raise LostError(f"the agent sent no sign of life for {SILENCE:g} s") from error
         except (aiohttp.ClientError, ConnectionError, ValueError) as error:
-            raise LostError(f"the agent has gone away: {error}") from error
+            raise LostError(f"the connection to the agent was lost: {error}") from error
 
 
-def _told(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["error"])
-    return "what listens on the socket is not an agent of this version"
+    return "the process that listens on the socket is not an agent of this version"
 
 
 def _unreachable(socket: Path, error: Exception) -> str:
     return (
-        f"cannot reach the agent at {socket}: {_why(error)}; is it running on this node, are you root, "
+        f"cannot reach the agent at {socket}: {_why(error)}. Is it running on this node, are you root, "
         "and is this its state directory (--state-dir)?"
     )
 
@@ -102,5 +102,5 @@ def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return error.os_error.strerror or str(error.os_error)
     if isinstance(error, aiohttp.ClientResponseError):
-        return "what listens there does not speak HTTP"
+        return "the process that listens there does not speak HTTP"
     return str(error)

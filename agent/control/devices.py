@@ -1,4 +1,4 @@
-"""What is asked of devices on the control socket: a JSON object in the body of a POST, an object in the answer."""
+"""Device requests on the control socket: a JSON object in the body of a POST, an object in the answer."""
 
 import json
 import math
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.control import client
-from agent.control.messages import BadRequestError
+from kubemend.agent.control import client
+from kubemend.agent.control.messages import BadRequestError
 
 LIST: Final = "/v1/devices"
 """GET: ``{"devices": [{device, health, action, reason, message, since}]}``."""
@@ -22,20 +22,20 @@ RESUME: Final = "/v1/devices/resume"
 """POST ``{}``: ``{}``."""
 
 RELEASE_SECONDS: Final = 20.0
-"""How long the agent may take to let go of the driver."""
+"""Seconds that the agent may take to close its driver handles."""
 
 _LONGEST_NAME = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request's fields; one that does not belong to it is refused."""
+    """The fields of a request; unknown fields are refused."""
 
     fields: dict[str, Any]
 
     @classmethod
     def parse(cls, text: bytes, *, known: frozenset[str]) -> "Body":
-        """Read a body. Raises BadRequestError."""
+        """Parse a body. Raises BadRequestError."""
         try:
             given = json.loads(text)
         except (ValueError, RecursionError):
@@ -44,19 +44,19 @@ class Body:
             raise BadRequestError("the request is not a JSON object")
         if unknown := sorted(set(given) - known):
             raise BadRequestError(
-                f"unknown fields {', '.join(unknown)}; there are {', '.join(sorted(known)) or 'none'}"
+                f"unknown fields {', '.join(unknown)}; known fields: {', '.join(sorted(known)) or 'none'}"
             )
         return cls(given)
 
     def name(self, key: str) -> str:
-        """Return a device's name."""
+        """Return a device's name. Raises BadRequestError."""
         name = self.fields.get(key)
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
             raise BadRequestError(f"field {key} must be the name of a device")
         return name
 
     def seconds(self, key: str) -> float:
-        """Return a number of seconds, more than 0."""
+        """Return a number of seconds, more than 0. Raises BadRequestError."""
         number = self.fields.get(key)
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf:
             return float(number)
@@ -64,21 +64,21 @@ class Body:
 
 
 async def listed(*, socket: Path) -> list[dict[str, Any]]:
-    """Return every device's verdict as the agent holds it. Raises the client's errors."""
+    """Return the agent's verdict on every device. Raises the client's errors."""
     answer = await client.ask(LIST, socket=socket)
     return list(answer["devices"])
 
 
 async def clear(device: str, *, socket: Path) -> dict[str, Any]:
-    """Say that what is held against a device is dealt with. Raises the client's errors."""
+    """Clear the faults recorded for a device. Raises the client's errors."""
     return await client.ask(CLEAR, body={"device": device}, socket=socket)
 
 
 async def release(*, seconds: float, socket: Path) -> None:
-    """Have the agent let go of the driver. Raises the client's errors."""
+    """Have the agent close its driver handles. Raises the client's errors."""
     await client.ask(RELEASE, body={"seconds": seconds}, socket=socket)
 
 
 async def resume(*, socket: Path) -> None:
-    """Have the agent take the driver up again. Raises the client's errors."""
+    """Have the agent reopen the driver. Raises the client's errors."""
     await client.ask(RESUME, body={}, socket=socket)

@@ -1,33 +1,33 @@
-"""The progress of a restart as JSON objects. Their names and fields are an interface: docs/operations.md."""
+"""The progress of a restart as JSON objects. Their names and fields are a public interface: docs/operations.md."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from agent.actuator.outcomes import Outcome
-from agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
-from agent.model.workloads import ContainerRef
-from agent.restart import admission, verification
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import admission, verification
 
 Json = dict[str, Any]
 
 
 def at(milliseconds: float, event: Json) -> Json:
-    """Return the event with its ``ms`` since the request."""
+    """Return the event with ``ms``, the milliseconds since the request."""
     return {"event": event["event"], "ms": round(milliseconds, 1), **event}
 
 
 def accepted(target: ContainerRef, *, who: str) -> Json:
-    """The agent has taken the request in: it will be seen through, whether or not anybody follows it."""
+    """Return the event for an accepted request. The agent completes the restart even if no client follows it."""
     return {"event": "accepted", "pod": str(target.pod), "uid": target.pod.uid, "container": target.name, "by": who}
 
 
 def missed(count: int) -> Json:
-    """The reader was too slow for so many events."""
+    """Return the event for ``count`` events that were dropped because the reader was too slow."""
     return {"event": "missed", "count": count}
 
 
 def encode(event: Event) -> Json:
-    """Return what an event is in JSON; durations are in milliseconds."""
+    """Return an event as JSON; durations are in milliseconds."""
     match event:
         case Queued():
             return {"event": "queued"}
@@ -61,30 +61,30 @@ def encode(event: Event) -> Json:
 
 
 def done(last: Event | None, *, stopped: bool) -> Json:
-    """Return the last object: whether the restart was done and verified, and why not.
+    """Return the last object: whether the restart was done and verified, and if not, why.
 
-    ``last`` is the latest decision or report, ``stopped`` that the agent was stopped before the end.
+    ``last`` is the latest decision or report. ``stopped`` means that the agent was stopped before the end.
     """
-    ok, reason, detail = _ending(last)
+    ok, reason, detail = _result(last)
     if stopped and not ok:
-        reason, detail = "AgentStopped", "the agent was stopped; the next one sees through what was begun"
+        reason, detail = "AgentStopped", "the agent was stopped; the next one completes a restart that has begun"
     return {"event": "done", "ok": ok, "reason": reason, "detail": detail}
 
 
-def _ending(last: Event | None) -> tuple[bool, str, str]:
+def _result(last: Event | None) -> tuple[bool, str, str]:
     match last:
         case Reported() if last.verified or not last.outcome.result.restarted:
             return last.verified, last.outcome.result.value, last.outcome.detail
         case Reported():
-            return False, "NotVerified", _open_questions(last)
+            return False, "NotVerified", _unpassed_checks(last)
         case Decided(decision) if decision.verb is admission.Verb.HOLD:
-            return False, decision.reason.value, f"given up: {decision.detail}"
+            return False, decision.reason.value, f"timed out: {decision.detail}"
         case Decided(decision):
             return False, decision.reason.value, decision.detail
-    return False, "Unknown", "nothing has been decided"
+    return False, "Unknown", "no decision has been made"
 
 
-def _open_questions(report: Reported) -> str:
+def _unpassed_checks(report: Reported) -> str:
     open_ = [check for check in report.checks if check.state is not verification.CheckState.PASSED]
     return "; ".join(f"{check.name} {check.state.value}: {check.detail}" for check in open_)
 

@@ -1,39 +1,39 @@
-"""What a person's request looks like on the control socket: one JSON object in the body of a POST."""
+"""A restart request on the control socket: one JSON object in the body of a POST."""
 
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.restart import asking, intents, options
+from kubemend.agent.restart import intents, options, overrides
 
 SOCKET: Final = "control.sock"
 """The socket's name in the agent's state directory."""
 
 RESTARTS: Final = "/v1/restarts"
-"""Where requests are posted. The answer is their progress: an object a line, until the agent closes it."""
+"""Path for restart requests. The answer is their progress: one object per line, until the agent closes it."""
 
 LARGEST: Final = 16 * 1024
-"""Bytes that a request may have."""
+"""Maximum size of a request in bytes."""
 
 _LONGEST_REASON = 256
 _FIELDS = ("namespace", "pod", "containers", "strategy", "grace_seconds", "reason")
 
 
 class BadRequestError(ValueError):
-    """A request cannot be understood. The text is one line for people."""
+    """A request is invalid. The text is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRequest:
-    """A restart that somebody asks for. ``reason`` is theirs, for conditions and logs."""
+    """A restart requested by an operator. ``reason`` is the operator's own text, for conditions and logs."""
 
     namespace: str
     pod: str
-    asked: asking.Asked = field(default_factory=asking.Asked)
+    asked: overrides.RestartOverrides = field(default_factory=overrides.RestartOverrides)
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it is sent."""
+        """Return the request as JSON."""
         strategy = self.asked.strategy
         return {
             "namespace": self.namespace,
@@ -46,7 +46,7 @@ class RestartRequest:
 
 
 def parse(body: bytes) -> RestartRequest:
-    """Return what a body asks for. Raises BadRequestError."""
+    """Parse a request. Raises BadRequestError."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -54,11 +54,11 @@ def parse(body: bytes) -> RestartRequest:
     if not isinstance(given, dict):
         raise BadRequestError("the request is not a JSON object")
     if unknown := sorted(set(given) - set(_FIELDS)):
-        raise BadRequestError(f"unknown fields {', '.join(unknown)}; there are {', '.join(_FIELDS)}")
+        raise BadRequestError(f"unknown fields {', '.join(unknown)}; known fields: {', '.join(_FIELDS)}")
     return RestartRequest(
         namespace=_name(given, "namespace"),
         pod=_name(given, "pod"),
-        asked=asking.Asked(
+        asked=overrides.RestartOverrides(
             strategy=_strategy(given.get("strategy")),
             containers=_containers(given.get("containers") or []),
             grace_seconds=_grace(given.get("grace_seconds")),
@@ -80,11 +80,11 @@ def _containers(names: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-def _strategy(word: Any) -> intents.Strategy | None:
-    if word is None:
+def _strategy(name: Any) -> intents.Strategy | None:
+    if name is None:
         return None
     try:
-        return intents.Strategy(word)
+        return intents.Strategy(name)
     except ValueError:
         known = ", ".join(strategy.value for strategy in intents.Strategy)
         raise BadRequestError(f"field strategy must be one of {known}") from None

@@ -1,38 +1,38 @@
-"""The progress of a restart as lines for people. Pure."""
+"""Render the progress of a restart as lines for people. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from agent.restart import verification
+from kubemend.agent.restart import verification
 
 Json = Mapping[str, Any]
 
 
 class Lines:
-    """Turns events into lines, in the order in which they come. What is only said again gives none."""
+    """Renders events as lines, in their order. An event that repeats the last wait gives no line."""
 
     def __init__(self) -> None:
         self._waited_for: tuple[Any, ...] | None = None
 
     def line(self, event: Json) -> str | None:
-        """Return the event as a line, with the milliseconds since the request in front of it."""
+        """Return the event as a line that starts with the milliseconds since the request; None for a repetition."""
         if event["event"] == "step" and event["step"] == "wait":
             wait = (event["why"], event["container"], event["error"])
             if wait == self._waited_for:
                 return None
             self._waited_for = wait
-        what, text = _words(event)
+        what, text = _label_and_text(event)
         return f"{event['ms']:>7.0f} ms  {what:<9} {text}".rstrip()
 
 
-def _words(event: Json) -> tuple[str, str]:
+def _label_and_text(event: Json) -> tuple[str, str]:
     match event["event"]:
         case "accepted":
             return "accepted", f"{event['pod']}, container {event['container']}"
         case "queued":
             return "queued", "other restarts go first"
         case "joined":
-            return "joined", f"it is being restarted already because {event['message']}"
+            return "joined", f"a restart is already in progress because {event['message']}"
         case "decided":
             return "decided", _decided(event)
         case "begun":
@@ -49,15 +49,15 @@ def _words(event: Json) -> tuple[str, str]:
         case "missed":
             return "missed", f"{event['count']} events came faster than they were read"
         case other:
-            return str(other), ""  # of a newer agent
+            return str(other), ""  # from a newer agent
 
 
 def _decided(event: Json) -> str:
-    words = f"{event['verb']}: {_because(event)}"
+    text = f"{event['verb']}: {_because(event)}"
     if event["strategy"] is None:
-        return words
+        return text
     grace = f"{event['grace_seconds']:g} s grace" if event["grace_seconds"] else "SIGKILL"
-    return f"{words}; strategy {event['strategy']}, {grace}"
+    return f"{text}; strategy {event['strategy']}, {grace}"
 
 
 def _step(event: Json) -> str:

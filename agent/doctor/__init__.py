@@ -1,5 +1,5 @@
-"""``kubemend doctor``: does everything that the agent needs work on this node, and if not, what mends it.
+"""``kubemend doctor``: check the agent's requirements on this node, with a hint for each failure.
 
-``examine`` looks at all of it at once, each thing with a deadline of its own; ``rendering`` says what was found. One
-module per thing looked at. Nothing here is needed by the agent, and nothing here changes the node.
+``examine`` runs all checks concurrently, each with a timeout of its own; ``rendering`` formats the results. There is
+one module per subject. The agent needs nothing of this package, and the package changes nothing on the node.
 """

@@ -1,14 +1,14 @@
-"""What the agent's account may do in the API: each right that the agent uses, asked for by an access review."""
+"""Check the agent's permissions in the API: each one it uses, by an access review."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.doctor import kubernetes_api
-from agent.doctor.checks import Check, Result
-from agent.restart import owners
-from common.kube import errors, paths
+from kubemend.agent.doctor import kubernetes_api
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.agent.restart import owners
+from kubemend.common.kube import errors, paths
 
 RIGHTS = "api-rights"
 NODE = "api-rights-node"
@@ -21,7 +21,7 @@ _GROUPS_API = "leaderworkerset.x-k8s.io"
 
 
 class Api(Protocol):
-    """The two calls that are needed (``common.kube.client.KubeClient``)."""
+    """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]: ...
     async def get(self, path: str) -> dict[str, Any]: ...
@@ -48,7 +48,7 @@ NEEDED = (
     Right("patch", "pods", subresource="status"),
     Right("get", "jobs", group="batch"),
 )
-"""What agent.sources.pods, agent.sources.owners and agent.reporters do."""
+"""Permissions used by agent.sources.pods, agent.sources.owners and agent.reporters."""
 
 FOR_NODE = (
     Right("get", "nodes"),
@@ -57,17 +57,17 @@ FOR_NODE = (
     Right("get", "events"),
     Right("patch", "events"),
 )
-"""What agent.reporters.node_condition and agent.reporters.events do."""
+"""Permissions used by agent.reporters.node_condition and agent.reporters.events."""
 
 FOR_GROUPS = Right("get", "leaderworkersets", group=_GROUPS_API)
-"""What agent.sources.owners does for pods of a LeaderWorkerSet, and for no others."""
+"""Permission used by agent.sources.owners for pods of a LeaderWorkerSet only."""
 
 FOR_TRAINING = tuple(Right("get", resource, group=owners.KUBEFLOW) for resource in owners.TRAINING.values())
-"""What agent.sources.owners does for pods of Kubeflow's jobs, and for no others."""
+"""Permissions used by agent.sources.owners for pods of Kubeflow's jobs only."""
 
 
 async def needed(api: Api) -> Sequence[Check]:
-    """Say which of the rights that every agent needs are missing."""
+    """Check the permissions that every agent needs."""
     try:
         refused = await _refused(api, NEEDED)
     except errors.KubeError as error:
@@ -79,29 +79,29 @@ async def needed(api: Api) -> Sequence[Check]:
 
 
 async def for_node(api: Api) -> Sequence[Check]:
-    """Say whether the node's condition and events can be written."""
+    """Check the permissions to write the node's condition and Events."""
     try:
         refused = await _refused(api, FOR_NODE)
     except errors.KubeError as error:
         return (kubernetes_api.not_asked(NODE, error),)
     if not refused:
         return (Check(NODE, Result.OK, f"allowed: {', '.join(map(str, FOR_NODE))}"),)
-    what = f"not allowed: {', '.join(map(str, refused))}; the node's condition or events are not told in full"
+    what = f"not allowed: {', '.join(map(str, refused))}; the node's condition or Events are published incompletely"
     return (Check(NODE, Result.WARN, what, _BIND),)
 
 
 async def for_groups(api: Api) -> Sequence[Check]:
-    """Say whether LeaderWorkerSets can be read, where the cluster has them."""
+    """Check the permission to read LeaderWorkerSets, if the cluster has them."""
     return (await _optional(api, GROUPS, [FOR_GROUPS], whose="LeaderWorkerSets"),)
 
 
 async def for_training(api: Api) -> Sequence[Check]:
-    """Say whether Kubeflow's jobs can be read, where the cluster has them."""
+    """Check the permission to read Kubeflow's jobs, if the cluster has them."""
     return (await _optional(api, TRAINING, FOR_TRAINING, whose="Kubeflow's training jobs"),)
 
 
 async def _optional(api: Api, name: str, rights: Sequence[Right], *, whose: str) -> Check:
-    """Say whether what only some clusters have can be read; ``rights`` are of one API group."""
+    """Check permissions on an API that only some clusters have; ``rights`` belong to one API group."""
     try:
         refused = await _refused(api, rights)
         installed = not refused or await _has(api, rights[0].group)
@@ -116,7 +116,7 @@ async def _optional(api: Api, name: str, rights: Sequence[Right], *, whose: str)
 
 
 async def _refused(api: Api, rights: Iterable[Right]) -> list[Right]:
-    """Return the rights that this account does not have. Raises KubeError."""
+    """Return the missing permissions. Raises KubeError."""
     asked = tuple(rights)
     allowed = await asyncio.gather(*(_allowed(api, right) for right in asked))
     return [right for right, yes in zip(asked, allowed, strict=True) if not yes]

@@ -1,7 +1,7 @@
-"""Control groups: which version, and can a container be frozen.
+"""Check the cgroup version, and whether containers can be frozen.
 
-A successor on standby is held until its frozen predecessor is dead (``standby``); to freeze takes ``cgroup.freeze`` of
-a version 2 hierarchy (Linux 5.2 or newer), which a hybrid node has at ``unified``. Only restarts of pods that an exit
+A successor on standby is held until its frozen predecessor is dead (``standby``). Freezing needs ``cgroup.freeze`` of a
+version 2 hierarchy (Linux 5.2 or newer), which a hybrid node has at ``unified``. Only restarts of pods that an exit
 could end, and in which nothing else runs, need it.
 """
 
@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.doctor.checks import Check, Result
-from common import own_thread
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.common import blocking
 
 NAME = "cgroups"
 
@@ -19,21 +19,21 @@ _LIMIT = "containers cannot be frozen, so pods in which nothing else runs and th
 
 
 class Version(enum.Enum):
-    """``HYBRID``: v1, and a v2 hierarchy without controllers beside it, which is enough to freeze containers."""
+    """``HYBRID``: v1 with an additional v2 hierarchy without controllers, which is enough to freeze containers."""
 
     V1 = "v1"
     V2 = "v2"
-    HYBRID = "v1 with a v2 hierarchy beside it"
+    HYBRID = "v1 with an additional v2 hierarchy"
 
 
 async def freezer(sysfs: Path) -> Sequence[Check]:
-    """Say which cgroups there are, and whether the agent could freeze a container."""
+    """Check the cgroup version, and whether the agent could freeze a container."""
     root = sysfs / "fs" / "cgroup"
-    return (await own_thread.once(lambda: _look(root), name="doctor"),)
+    return (await blocking.once(lambda: _check(root), name="doctor"),)
 
 
 def version(root: Path) -> Version | None:
-    """Return what is mounted at the root of the cgroup file systems; None when that is none. Raises OSError."""
+    """Return the version mounted at the root of the cgroup file systems, or None. Raises OSError."""
     if (root / "cgroup.controllers").exists():
         return Version.V2
     if (root / "unified" / "cgroup.controllers").exists():
@@ -43,28 +43,28 @@ def version(root: Path) -> Version | None:
     )
 
 
-def _look(root: Path) -> Check:
+def _check(root: Path) -> Check:
     found = version(root)
     if found is None:
-        mend = "mount the host's /sys/fs/cgroup into the agent's container"
-        return Check(NAME, Result.UNKNOWN, f"no cgroup file system at {root}", mend)
+        hint = "mount the host's /sys/fs/cgroup into the agent's container"
+        return Check(NAME, Result.UNKNOWN, f"no cgroup file system at {root}", hint)
     if found is Version.V1:
-        mend = "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount a v2 hierarchy at unified"
-        return Check(NAME, Result.WARN, f"cgroup v1: {_LIMIT}", mend)
+        hint = "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount a v2 hierarchy at unified"
+        return Check(NAME, Result.WARN, f"cgroup v1: {_LIMIT}", hint)
     return _freezer(root / "unified" if found is Version.HYBRID else root, found=found)
 
 
 def _freezer(root: Path, *, found: Version) -> Check:
     file = next(_freeze_files(root), None)
-    if file is None and (root / "cgroup.freeze").exists():  # every cgroup has it but the node's root
-        mend = "run the agent privileged, or mount the host's /sys/fs/cgroup into its container"
+    if file is None and (root / "cgroup.freeze").exists():  # every cgroup has it except the node's root
+        hint = "run the agent privileged, or mount the host's /sys/fs/cgroup into its container"
         what = f"{root} shows the agent's own cgroup only: {_LIMIT}, and moved cpusets are not followed"
-        return Check(NAME, Result.WARN, what, mend)
+        return Check(NAME, Result.WARN, what, hint)
     if file is None:
         return Check(NAME, Result.WARN, f"cgroup {found.value} without a freezer: {_LIMIT}", "use Linux 5.2 or newer")
     if not os.access(file, os.W_OK):
-        mend = "run the agent privileged, with the host's /sys/fs/cgroup mounted writable"
-        return Check(NAME, Result.WARN, f"cgroup {found.value}, but {file} cannot be written: {_LIMIT}", mend)
+        hint = "run the agent privileged, with the host's /sys/fs/cgroup mounted writable"
+        return Check(NAME, Result.WARN, f"cgroup {found.value}, but {file} cannot be written: {_LIMIT}", hint)
     return Check(NAME, Result.OK, f"cgroup {found.value}, and containers can be frozen")
 
 

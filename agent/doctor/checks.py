@@ -1,4 +1,4 @@
-"""What an examination finds, as values."""
+"""Results of an examination, as values."""
 
 import enum
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ EXIT_WORKS: Final = 0
 """Everything works, perhaps with a warning, or is not needed on this node."""
 
 EXIT_DOES_NOT_WORK: Final = 1
-"""Something does not work, or it could not be told whether it does."""
+"""A check failed or was inconclusive."""
 
 
 class Result(enum.Enum):
-    """How one thing does. ``WARN``: it works, with a limit that is worth knowing. ``UNKNOWN`` is never "it works"."""
+    """The result of a check. ``WARN``: it works, with a relevant limit. ``UNKNOWN`` never counts as working."""
 
     OK = "ok"
     WARN = "warn"
@@ -22,23 +22,23 @@ class Result(enum.Enum):
 
     @property
     def works(self) -> bool:
-        """Whether nobody has to do anything."""
+        """Whether no action is needed."""
         return self not in (Result.FAIL, Result.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. ``what`` says in one line what was found and where, ``mend`` what to do about it."""
+    """One line of the report. ``what`` describes the result in one line, ``hint`` how to fix it."""
 
     name: str
     result: Result
     what: str
-    mend: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was found on a node, in the order in which one thing needs another."""
+    """All checks of a node, in the order of their dependencies."""
 
     node: str
     checks: tuple[Check, ...]

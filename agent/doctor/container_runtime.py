@@ -1,42 +1,42 @@
-"""The container runtime: does it answer, what can it do for a restart, and are its processes ours to see."""
+"""Check the container runtime: whether it answers, what it supports, and whether its processes are visible."""
 
 import functools
 from collections.abc import Sequence
 
-from agent.cri import client, discovery
-from agent.cri.errors import CriError, NotCri, NotFound, PermissionDenied, RuntimeUnavailable
-from agent.doctor.checks import Check, Result
-from agent.model.workloads import ContainerId, ContainerState
-from agent.settings import Settings
-from agent.sources.processes import ProcFs
-from common import own_thread
+from kubemend.agent.clients.cri import client, discovery
+from kubemend.agent.clients.cri.errors import CriError, NotCri, NotFound, PermissionDenied, RuntimeUnavailable
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import blocking
 
 RUNTIME = "container-runtime"
 CONFIG, EVENTS = ABILITIES = ("container-config", "container-events")
 PROCESSES = "host-processes"
 
 _ERRORS = (discovery.NoRuntimeSocketError, ValueError, CriError)  # ValueError: the endpoint is not a socket's
-_TOLD_ELSEWHERE = (discovery.NoRuntimeSocketError, ValueError, RuntimeUnavailable, PermissionDenied, NotCri)
+_REPORTED_ELSEWHERE = (discovery.NoRuntimeSocketError, ValueError, RuntimeUnavailable, PermissionDenied, NotCri)
 
-_SAMPLE = 5  # containers that are compared with /proc; one that matches proves it
+_SAMPLE = 5  # containers that are compared with /proc; one match is proof
 
 
 async def runtime(settings: Settings) -> Sequence[Check]:
-    """Say which runtime answers, and where."""
+    """Check which runtime answers, and where."""
     try:
         choice = _choose(settings)
         async with _connect(choice) as cri:
             version = await cri.version()
     except _ERRORS as error:
-        return (Check(RUNTIME, Result.FAIL, *_told(error)),)
+        return (Check(RUNTIME, Result.FAIL, *_problem(error)),)
     return (Check(RUNTIME, Result.OK, f"{version.name} {version.version} at {choice.path} ({choice.why})"),)
 
 
 async def abilities(settings: Settings) -> Sequence[Check]:
-    """Say what the runtime can do for us.
+    """Check which features of the runtime restarts can use.
 
-    Asked once for both: on containerd 1.7 whoever reads the event stream takes the events away from other readers
-    (the agent's listings make up for that), so it is not read longer than it must be.
+    One query covers both: on containerd 1.7 each reader of the event stream takes events away from other readers (the
+    agent's listings compensate for that), so it is read only as long as necessary.
     """
     try:
         async with _connect(_choose(settings)) as cri:
@@ -47,10 +47,10 @@ async def abilities(settings: Settings) -> Sequence[Check]:
 
 
 def config_check(*, gives_config: bool | None) -> Check:
-    """Say what it means that the runtime gives a container's config back, or hides it."""
+    """Return the check for whether the runtime returns a container's config or hides it."""
     match gives_config:
         case True:
-            return Check(CONFIG, Result.OK, "the runtime gives a container's config back: restarts by swap")
+            return Check(CONFIG, Result.OK, "the runtime returns a container's config: restarts by swap")
         case False:
             return Check(
                 CONFIG,
@@ -63,32 +63,32 @@ def config_check(*, gives_config: bool | None) -> Check:
             return Check(
                 CONFIG,
                 Result.UNKNOWN,
-                "no container of kubelet's on this node: whether the runtime gives a container's config back "
-                "shows only on one",
-                "start a pod on this node and ask again",
+                "this node has no container of kubelet, which is needed to check whether the runtime returns a "
+                "container's config",
+                "start a pod on this node and run doctor again",
             )
 
 
 def events_check(*, has_events: bool) -> Check:
-    """Say what it means that the runtime has an event stream, or not."""
+    """Return the check for whether the runtime has an event stream."""
     if has_events:
-        return Check(EVENTS, Result.OK, "the runtime tells container events as they happen")
+        return Check(EVENTS, Result.OK, "the runtime streams container events")
     return Check(
         EVENTS,
         Result.WARN,
         "the runtime has no event stream: containers are listed every second instead",
-        "containerd has it from 1.7 on",
+        "use containerd 1.7 or newer",
     )
 
 
 async def processes(settings: Settings) -> Sequence[Check]:
-    """Compare the pids that the runtime tells with /proc: from another PID namespace they mean other processes."""
+    """Compare the runtime's pids with /proc: from another PID namespace they would mean other processes."""
     proc = ProcFs(root=settings.proc, cgroup_root=settings.sysfs / "fs" / "cgroup")
     compared: list[tuple[ContainerId, int]] = []
     try:
         async with _connect(_choose(settings)) as cri:
             for container, pid in await _pids(cri):
-                facts = await own_thread.once(functools.partial(proc.look, pid), name="doctor")
+                facts = await blocking.once(functools.partial(proc.look, pid), name="doctor")
                 if facts is not None and facts.container == container:
                     return (Check(PROCESSES, Result.OK, f"{settings.proc} is the host's"),)
                 compared.append((container, pid))
@@ -96,7 +96,7 @@ async def processes(settings: Settings) -> Sequence[Check]:
         return (_not_asked(PROCESSES, error),)
     if not compared:
         what = f"no running container to compare {settings.proc} with"
-        return (Check(PROCESSES, Result.UNKNOWN, what, "start a pod on this node and ask again"),)
+        return (Check(PROCESSES, Result.UNKNOWN, what, "start a pod on this node and run doctor again"),)
     container, pid = compared[0]
     return (
         Check(
@@ -104,18 +104,18 @@ async def processes(settings: Settings) -> Sequence[Check]:
             Result.FAIL,
             f"{settings.proc} does not show container {container[:12]} as process {pid}, as the runtime does: "
             "a fault's process cannot be found",
-            "run the agent with hostPID: true, or mount the host's procfs and name it by --proc",
+            "run the agent with hostPID: true, or mount the host's procfs and pass its path with --proc",
         ),
     )
 
 
 async def _pids(cri: client.CriClient) -> list[tuple[ContainerId, int]]:
-    """Return containers that run with the pids that the runtime tells, the newest first. Raises CriError."""
+    """Return running containers with the pids from the runtime, newest first. Raises CriError."""
     running = await cri.list_containers(state=ContainerState.RUNNING)
     found = []
     for view in reversed(running):
         try:
-            info = await cri.container_info(view.id)
+            info = await cri.container_status(view.id)
         except NotFound:
             continue  # removed since the listing
         if info.pid is not None and info.state is ContainerState.RUNNING:
@@ -131,19 +131,19 @@ def _choose(settings: Settings) -> discovery.Choice:
 
 
 def _connect(choice: discovery.Choice) -> client.CriClient:
-    """Connect without deadlines that matter: each look has its own."""
+    """Connect with a very long deadline: each check has its own timeout."""
     return client.CriClient(choice.path, deadlines=client.Deadlines(read=3600.0))
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """Return what is wrong, and the mend."""
+def _problem(error: Exception) -> tuple[str, str]:
+    """Return the problem and the hint."""
     if isinstance(error, CriError):
-        return f"{error.what} at {error.where}", error.mend
-    what, _, mend = str(error).partition("; ")
-    return what, mend
+        return f"{error.what} at {error.where}", error.hint
+    what, _, hint = str(error).partition("; ")
+    return what, hint
 
 
 def _not_asked(name: str, error: Exception) -> Check:
-    """Return "could not tell"; a cause that the check of the runtime itself tells is not told again."""
-    cause = "" if isinstance(error, _TOLD_ELSEWHERE) else f": {_told(error)[0]}"
-    return Check(name, Result.UNKNOWN, f"the runtime could not be asked{cause}", f"see {RUNTIME}")
+    """Return an inconclusive check; a cause that the runtime's own check reports is not repeated."""
+    cause = "" if isinstance(error, _REPORTED_ELSEWHERE) else f": {_problem(error)[0]}"
+    return Check(name, Result.UNKNOWN, f"the runtime could not be queried{cause}", f"see {RUNTIME}")

@@ -1,10 +1,10 @@
-"""Look at everything at once. A look that hangs becomes "could not be told" and holds up none of the others."""
+"""Run all checks concurrently. A check that hangs becomes inconclusive and delays no other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agent.doctor import (
+from kubemend.agent.doctor import (
     api_rights,
     cgroups,
     container_runtime,
@@ -18,96 +18,96 @@ from agent.doctor import (
     running_agent,
     standby,
 )
-from agent.doctor.checks import Check, Report, Result
-from agent.settings import Settings
-from common.kube import client as kube
+from kubemend.agent.doctor.checks import Check, Report, Result
+from kubemend.agent.settings import Settings
+from kubemend.common.kube import client as kube
 
 PATIENCE = 10.0
-"""Seconds that a look may take. NVML gets more: nvmlInit takes seconds per GPU without persistence mode."""
+"""Timeout of a check in seconds. NVML has more: nvmlInit takes seconds per GPU without persistence mode."""
 
 _NVML_PATIENCE = 3
-_NEVER = 3600.0  # seconds; the look's own deadline comes first
+_NEVER = 3600.0  # seconds; the check's own timeout comes first
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What to do for the checks of these names, and what mends a silence."""
+    """The checks of these names, their timeout, and the hint if they time out."""
 
     names: tuple[str, ...]
     work: Callable[[], Awaitable[Sequence[Check]]]
-    if_silent: str
+    timeout_hint: str
     patience: float
 
 
 async def examine(settings: Settings, *, patience: float = PATIENCE) -> Report:
-    """Look at all that an agent with these settings needs. ``patience`` is in seconds.
+    """Check all requirements of an agent with these settings. ``patience`` is in seconds.
 
-    Only reads, except for a file that is written into the state directory and removed again, and access reviews.
+    It only reads, except for access reviews and a temporary file in the state directory.
     """
     async with kube.connect(kubeconfig=settings.kubeconfig, deadlines=kube.Deadlines(call=_NEVER)) as api:
         async with asyncio.TaskGroup() as tasks:
-            looks = [tasks.create_task(_take(look)) for look in _looks(settings, api=api, patience=patience)]
+            looks = [tasks.create_task(_run(look)) for look in _looks(settings, api=api, patience=patience)]
         return Report(node=settings.node_name, checks=tuple(check for look in looks for check in look.result()))
 
 
 def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tuple[_Look, ...]:
     server = "is the API server up, and reachable from here?"
     runtime = "see the runtime's log (journalctl -u containerd or crio): it hangs or is overloaded"
-    disk = "see whether the file system answers; use a local one"
+    disk = "check whether the file system answers; use a local one"
 
-    def look(*names: str, work: Callable[[], Awaitable[Sequence[Check]]], if_silent: str, times: int = 1) -> _Look:
-        return _Look(names=names, work=work, if_silent=if_silent, patience=times * patience)
+    def look(*names: str, work: Callable[[], Awaitable[Sequence[Check]]], timeout_hint: str, times: int = 1) -> _Look:
+        return _Look(names=names, work=work, timeout_hint=timeout_hint, patience=times * patience)
 
     return (
-        look(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), if_silent=runtime),
-        look(*container_runtime.ABILITIES, work=lambda: container_runtime.abilities(settings), if_silent=runtime),
-        look(container_runtime.PROCESSES, work=lambda: container_runtime.processes(settings), if_silent=runtime),
-        look(kubernetes_api.API, work=lambda: kubernetes_api.server(api), if_silent=server),
-        look(*kubernetes_api.NODE, work=lambda: kubernetes_api.node(api, name=settings.node_name), if_silent=server),
-        look(api_rights.RIGHTS, work=lambda: api_rights.needed(api), if_silent=server),
-        look(api_rights.NODE, work=lambda: api_rights.for_node(api), if_silent=server),
-        look(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), if_silent=server),
-        look(api_rights.TRAINING, work=lambda: api_rights.for_training(api), if_silent=server),
+        look(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), timeout_hint=runtime),
+        look(*container_runtime.ABILITIES, work=lambda: container_runtime.abilities(settings), timeout_hint=runtime),
+        look(container_runtime.PROCESSES, work=lambda: container_runtime.processes(settings), timeout_hint=runtime),
+        look(kubernetes_api.API, work=lambda: kubernetes_api.server(api), timeout_hint=server),
+        look(*kubernetes_api.NODE, work=lambda: kubernetes_api.node(api, name=settings.node_name), timeout_hint=server),
+        look(api_rights.RIGHTS, work=lambda: api_rights.needed(api), timeout_hint=server),
+        look(api_rights.NODE, work=lambda: api_rights.for_node(api), timeout_hint=server),
+        look(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), timeout_hint=server),
+        look(api_rights.TRAINING, work=lambda: api_rights.for_training(api), timeout_hint=server),
         look(
             pod_resources.NAME,
             work=lambda: pod_resources.answers(settings.pod_resources_socket),
-            if_silent="see kubelet's log: it hangs or is overloaded",
+            timeout_hint="see kubelet's log: it hangs or is overloaded",
         ),
         look(
             kernel_log.NAME,
             work=lambda: kernel_log.readable(settings.kernel_log, proc=settings.proc),
-            if_silent="name /dev/kmsg, or a regular file of records in its format",
+            timeout_hint="pass /dev/kmsg, or a regular file of records in its format, with --kernel-log",
         ),
         look(
             *nvml.NAMES,
             work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=patience),
-            if_silent="run nvidia-smi on the node and look for NVRM in its kernel log",
+            timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
             times=_NVML_PATIENCE,
         ),
-        look(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), if_silent=disk),
-        look(standby.NAME, work=lambda: standby.available(settings), if_silent=runtime),
-        look(directories.STATE, work=lambda: directories.state(settings.state_dir), if_silent=disk),
-        look(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), if_silent=disk),
-        look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), if_silent=disk),
+        look(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), timeout_hint=disk),
+        look(standby.NAME, work=lambda: standby.available(settings), timeout_hint=runtime),
+        look(directories.STATE, work=lambda: directories.state(settings.state_dir), timeout_hint=disk),
+        look(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), timeout_hint=disk),
+        look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), timeout_hint=disk),
         look(
             hub.NAME,
             work=lambda: hub.reachable(settings),
-            if_silent="see whether a network policy or firewall drops what goes there",
+            timeout_hint="check whether a network policy or firewall drops traffic to it",
         ),
         look(
             running_agent.NAME,
             work=lambda: running_agent.ready(settings.listen()),
-            if_silent="see the agent's log; what listens there may not be the agent",
+            timeout_hint="see the agent's log; another process may listen there",
         ),
     )
 
 
-async def _take(look: _Look) -> Sequence[Check]:
+async def _run(look: _Look) -> Sequence[Check]:
     try:
         async with asyncio.timeout(look.patience):
             return await look.work()
     except TimeoutError:
-        what, mend = f"no answer within {look.patience:g} s", look.if_silent
+        what, hint = f"no answer within {look.patience:g} s", look.timeout_hint
     except OSError as error:
-        what, mend = f"could not be looked at: {error}", "run as root on the node, or in the agent's pod"
-    return tuple(Check(name=name, result=Result.UNKNOWN, what=what, mend=mend) for name in look.names)
+        what, hint = f"could not be checked: {error}", "run as root on the node, or in the agent's pod"
+    return tuple(Check(name=name, result=Result.UNKNOWN, what=what, hint=hint) for name in look.names)

@@ -1,20 +1,22 @@
-"""The API server: does it answer, does it know this node, and what does the kubelet there do differently."""
+"""Check the API server, this node's object, and the version-dependent behaviour of its kubelet."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agent.doctor.checks import Check, Result
-from common.kube import errors, paths
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.common.kube import errors, paths
 
 API = "kubernetes-api"
 NAME, KUBELET, RULES = NODE = ("node", "kubelet", "restart-rules")
 
 RULES_FEATURE = "RestartAllContainersOnContainerExits"
-"""How a kubelet with KEP-5532 declares it (component-helpers/nodedeclaredfeatures/features/restartallcontainers)."""
+"""The name by which a kubelet with KEP-5532 declares it
+(component-helpers/nodedeclaredfeatures/features/restartallcontainers).
+"""
 
 NO_FREEZE_SINCE = (1, 35)
-"""Before, kubelet drops every status update of a pod in which a container that had ended for good runs again.
+"""Before 1.35, kubelet drops every status update of a pod in which a container that had ended permanently runs again.
 
 From then on a pod of which all containers could restart is exempt: pkg/kubelet/status/status_manager.go,
 ``AllContainersCouldRestart`` in pkg/api/v1/pod/util.go.
@@ -24,27 +26,27 @@ _VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)")
 
 
 class Api(Protocol):
-    """The one read that is needed (``common.kube.client.KubeClient``)."""
+    """The one API call needed here (``common.kube.client.KubeClient``)."""
 
     async def get(self, path: str) -> dict[str, Any]: ...
 
 
 async def server(api: Api) -> Sequence[Check]:
-    """Say whether the API server answers, and its version."""
+    """Check whether the API server answers, and its version."""
     try:
         answer = await api.get("/version")
     except errors.KubeError as error:
-        return (Check(API, Result.FAIL, error.what, error.mend),)
+        return (Check(API, Result.FAIL, error.what, error.hint),)
     return (Check(API, Result.OK, f"the API server answers, version {answer.get('gitVersion', 'unknown')}"),)
 
 
 async def node(api: Api, *, name: str) -> Sequence[Check]:
-    """Say whether there is such a node, and what its kubelet's version and features mean for restarts."""
+    """Check whether the node exists, and whether its kubelet's version and features affect restarts."""
     try:
         found = await api.get(f"{paths.NODES}/{name}")
     except errors.NotFoundError:
-        mend = "set --node-name, in a pod by NODE_NAME from the field spec.nodeName"
-        return Check(NAME, Result.FAIL, f"the cluster has no node named {name}", mend), *_unread()
+        hint = "set --node-name, in a pod by NODE_NAME from the field spec.nodeName"
+        return Check(NAME, Result.FAIL, f"the cluster has no node named {name}", hint), *_unread()
     except errors.KubeError as error:
         return not_asked(NAME, error), *_unread()
     status = found.get("status") or {}
@@ -56,10 +58,10 @@ async def node(api: Api, *, name: str) -> Sequence[Check]:
 
 
 def kubelet_check(version: str) -> Check:
-    """Say what this version of kubelet does with a pod in which an init container is run again."""
+    """Return the check for how this kubelet version handles a pod in which an init container runs again."""
     match = _VERSION.match(version)
     if match is None:
-        what = f"kubelet's version cannot be told from {version!r}"
+        what = f"kubelet's version {version!r} cannot be parsed"
         return Check(KUBELET, Result.UNKNOWN, what, "see kubeletVersion in the node's status")
     if (int(match["major"]), int(match["minor"])) >= NO_FREEZE_SINCE:
         return Check(KUBELET, Result.OK, f"kubelet {version}")
@@ -73,7 +75,7 @@ def kubelet_check(version: str) -> Check:
 
 
 def rules_check(status: Mapping[str, Any]) -> Check:
-    """Say whether kubelet restarts whole pods by rules of their own (KEP-5532), from a node's status."""
+    """Return the check for whether kubelet restarts whole pods by restart rules (KEP-5532), from a node's status."""
     if RULES_FEATURE in (status.get("declaredFeatures") or ()):
         return Check(RULES, Result.OK, "kubelet has RestartAllContainers: the strategy rules can be used")
     what = "kubelet does not declare RestartAllContainers: the strategy rules is not available, the others are"
@@ -81,12 +83,12 @@ def rules_check(status: Mapping[str, Any]) -> Check:
 
 
 def not_asked(name: str, error: errors.KubeError) -> Check:
-    """Return "could not tell"; a cause that the check of the server itself tells is not told again."""
+    """Return an inconclusive check; a cause that the server's own check reports is not repeated."""
     if isinstance(error, errors.ApiUnavailableError | errors.UnauthorizedError):
-        return Check(name, Result.UNKNOWN, "the API server could not be asked", f"see {API}")
-    return Check(name, Result.UNKNOWN, error.what, error.mend or f"see {API}")
+        return Check(name, Result.UNKNOWN, "the API server could not be queried", f"see {API}")
+    return Check(name, Result.UNKNOWN, error.what, error.hint or f"see {API}")
 
 
 def _unread() -> Sequence[Check]:
-    what, mend = "the node's status could not be read", f"see {NAME}"
-    return tuple(Check(name, Result.UNKNOWN, what, mend) for name in (KUBELET, RULES))
+    what, hint = "the node's status could not be read", f"see {NAME}"
+    return tuple(Check(name, Result.UNKNOWN, what, hint) for name in (KUBELET, RULES))

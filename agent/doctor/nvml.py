@@ -1,4 +1,4 @@
-"""The GPUs, by NVML: does the driver answer for each of them. Asked in a process of its own (``nvml_probe``)."""
+"""Check with NVML whether the driver answers for each GPU, in a process of its own (``nvml_probe``)."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.doctor import nvml_probe
-from agent.doctor.checks import Check, Result
-from agent.sources.nvml import presence, reader, statuses
-from agent.sources.nvml.child import Child
-from common import own_thread, process
-from common.parts import PartState, PartStatus
+from kubemend.agent.doctor import nvml_probe
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.agent.sources.nvml import component_status, detection, reader
+from kubemend.agent.sources.nvml.child import Child
+from kubemend.common import blocking, process
+from kubemend.common.components import ComponentState, ComponentStatus
 
 GPUS, EVENTS = NAMES = ("nvml", "gpu-events")
 
@@ -19,25 +19,25 @@ _STOP_SECONDS = 5.0
 
 
 async def gpus(*, sysfs: Path, hang_deadline: float) -> Sequence[Check]:
-    """Say what NVML tells. ``hang_deadline`` is how long one call may take, in seconds."""
-    on_bus = await own_thread.once(lambda: presence.gpus_on_bus(sysfs), name="doctor")
+    """Check NVML. ``hang_deadline`` is the maximum duration of one call, in seconds."""
+    on_bus = await blocking.once(lambda: detection.gpus_on_bus(sysfs), name="doctor")
     try:
         message = await _ask(hang_deadline)
     except OSError as error:
-        return _stopped(statuses.not_started(error))
+        return _stopped(component_status.not_started(error))
     if isinstance(message, nvml_probe.Hanging):
-        return _stopped(statuses.unresponsive(call=message.call, seconds=hang_deadline))
+        return _stopped(component_status.unresponsive(call=message.call, seconds=hang_deadline))
     return judge(message, on_bus=on_bus)
 
 
 def judge(answer: nvml_probe.Answer, *, on_bus: int) -> Sequence[Check]:
-    """Say what an answer means on a node with so many NVIDIA GPUs on its PCI bus."""
+    """Return the checks for an answer on a node with so many NVIDIA GPUs on its PCI bus."""
     if answer.code == reader.LIBRARY_NOT_FOUND:
-        return _stopped(statuses.no_library(seen_gpus=False, on_bus=on_bus))
+        return _stopped(component_status.no_library(seen_gpus=False, on_bus=on_bus))
     if answer.code == reader.DRIVER_NOT_LOADED:
-        return _stopped(statuses.no_driver(seen_gpus=False, on_bus=on_bus))
+        return _stopped(component_status.no_driver(seen_gpus=False, on_bus=on_bus))
     if answer.code:
-        return _stopped(statuses.not_initialised(answer.error))
+        return _stopped(component_status.not_initialised(answer.error))
     return _devices_check(answer), _events_check(answer)
 
 
@@ -45,11 +45,11 @@ def _devices_check(answer: nvml_probe.Answer) -> Check:
     silent = [f"GPU {device.name}: {device.error}" for device in answer.devices if device.error]
     what = f"driver {answer.driver or 'unknown'}, {len(answer.devices)} GPUs{_mig(answer)}"
     if silent:
-        mend = "run nvidia-smi on the node and look for NVRM in its kernel log"
-        return Check(GPUS, Result.FAIL, f"{what}; {'; '.join(silent)}", mend)
+        hint = "run nvidia-smi on the node and look for NVRM in its kernel log"
+        return Check(GPUS, Result.FAIL, f"{what}; {'; '.join(silent)}", hint)
     if not answer.devices:
-        mend = "give the agent's container all GPUs (NVIDIA_VISIBLE_DEVICES=all, or privileged)"
-        return Check(GPUS, Result.FAIL, f"{what}: NVML shows none", mend)
+        hint = "give the agent's container all GPUs (NVIDIA_VISIBLE_DEVICES=all, or privileged)"
+        return Check(GPUS, Result.FAIL, f"{what}: NVML lists none", hint)
     return Check(GPUS, Result.OK, what)
 
 
@@ -62,26 +62,26 @@ def _mig(answer: nvml_probe.Answer) -> str:
 
 def _events_check(answer: nvml_probe.Answer) -> Check:
     if not answer.devices:
-        return Check(EVENTS, Result.UNKNOWN, "there is no GPU to ask", f"see {GPUS}")
+        return Check(EVENTS, Result.UNKNOWN, "there is no GPU to query", f"see {GPUS}")
     without = [device.name for device in answer.devices if device.events is False]
     unasked = [device.name for device in answer.devices if device.events is None]
     if unasked:
-        return Check(EVENTS, Result.UNKNOWN, f"could not be asked: {', '.join(unasked)}", f"see {GPUS}")
+        return Check(EVENTS, Result.UNKNOWN, f"could not be queried: {', '.join(unasked)}", f"see {GPUS}")
     if without:
         what = (
             f"no Xid events from {', '.join(without)}: those GPUs are polled, and their Xids come from the kernel log"
         )
-        return Check(EVENTS, Result.WARN, what, "see that the kernel log can be read")
-    return Check(EVENTS, Result.OK, "NVML tells Xids as they happen")
+        return Check(EVENTS, Result.WARN, what, "make sure that the kernel log can be read")
+    return Check(EVENTS, Result.OK, "NVML reports Xids as events")
 
 
-def _stopped(status: PartStatus) -> Sequence[Check]:
-    """Return the checks for an NVML that told nothing. A node with GPUs on its bus needs one."""
-    if status.state is PartState.IDLE:
+def _stopped(status: ComponentStatus) -> Sequence[Check]:
+    """Return the checks for an NVML without an answer. A node with GPUs on its bus needs NVML."""
+    if status.state is ComponentState.IDLE:
         return tuple(Check(name, Result.NOT_NEEDED, status.message) for name in NAMES)
     return (
-        Check(GPUS, Result.FAIL, status.message, status.mend),
-        Check(EVENTS, Result.UNKNOWN, "NVML could not be asked", f"see {GPUS}"),
+        Check(GPUS, Result.FAIL, status.message, status.hint),
+        Check(EVENTS, Result.UNKNOWN, "NVML could not be queried", f"see {GPUS}"),
     )
 
 
@@ -95,17 +95,17 @@ async def _ask(hang_deadline: float) -> nvml_probe.Message:
             return nvml_probe.decode(line) if line.endswith(b"\n") else await _crashed(child)
         finally:
             child.close_stdin()
-            with contextlib.suppress(TimeoutError):  # one that hangs is left behind: killing it could wedge its GPU
+            with contextlib.suppress(TimeoutError):  # a hanging one is left behind: killing it could wedge its GPU
                 async with asyncio.timeout(_STOP_SECONDS):
                     await child.ended()
 
 
 async def _crashed(child: Child) -> nvml_probe.Answer:
-    """Return an answer in place of the one that a probe that ends without any has not given."""
-    status, words = await child.ended(), await child.stderr.read()
+    """Return an answer for a probe that ended without one."""
+    status, output = await child.ended(), await child.stderr.read()
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    last = words.decode(errors="replace").strip().rpartition("\n")[2]
-    return nvml_probe.Answer(code=reader.UNKNOWN, error=f"a process that asks it ends {how} ({last or 'no word'})")
+    last = output.decode(errors="replace").strip().rpartition("\n")[2]
+    return nvml_probe.Answer(code=reader.UNKNOWN, error=f"the probe process ended {how} ({last or 'no output'})")
 
 
 @contextlib.contextmanager

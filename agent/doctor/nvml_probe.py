@@ -1,8 +1,8 @@
-"""One look at NVML in a process of its own: ``python -m agent.doctor.nvml_probe``, started by ``nvml``.
+"""Query NVML once in a process of its own: ``python -m agent.doctor.nvml_probe``, started by ``nvml``.
 
-Like the agent's worker, and for its reasons: any NVML call can block for ever, and to kill a process in the middle of
-one can wedge a GPU. So the main thread never calls NVML; it says which call hangs, and ends the process when stdin is
-closed. Signals that a terminal sends to the whole group are ignored.
+It works like the agent's worker, for the same reasons: any NVML call can block indefinitely, and killing a process in
+the middle of one can wedge a GPU. So the main thread never calls NVML; it reports the hanging call, and ends the
+process when stdin is closed. Signals that a terminal sends to the whole group are ignored.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ import sys
 import threading
 from dataclasses import dataclass
 
-from agent.model.devices import Gpu
-from agent.sources.nvml import events, reader
-from agent.sources.nvml.calls import Calls
-from agent.sources.nvml.outcomes import Failure, ReadError, Value
-from agent.sources.nvml.protocol import Condition, Slot
+from kubemend.agent.model.devices import Gpu
+from kubemend.agent.sources.nvml import events, reader
+from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.protocol import Condition, Slot
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. ``name`` is its UUID, or its index where it has not told that; None is "it did not say"."""
+    """One GPU. ``name`` is its UUID, or its index if the UUID is unknown; None means no answer."""
 
     name: str
     error: str = ""
@@ -33,7 +33,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What NVML said. ``code`` is the nvmlReturn_t that stood in the way, 0 when none did; ``error`` its text."""
+    """NVML's answer. ``code`` is the nvmlReturn_t of the error, 0 without one; ``error`` its text."""
 
     code: int = 0
     error: str = ""
@@ -52,7 +52,7 @@ Message = Answer | Hanging
 
 
 class MessageError(ValueError):
-    """A line that is none of the probe's messages."""
+    """A line that is not a valid message of the probe."""
 
 
 def encode(message: Message) -> bytes:
@@ -62,7 +62,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Read one line. Raises MessageError when it is none of our messages."""
+    """Decode one line. Raises MessageError when it is not a valid message."""
     try:
         body = json.loads(line)
         if body.pop("type") == Hanging.__name__:
@@ -73,7 +73,7 @@ def decode(line: bytes) -> Message:
 
 
 def look(nvml: reader.Reader) -> Answer:
-    """Ask NVML about everything once, and let go of it."""
+    """Query everything from NVML once, then shut NVML down."""
     begun = nvml.init()
     if not isinstance(begun, Value):
         return _refused(begun)
@@ -89,7 +89,7 @@ def _device(nvml: reader.Reader, slot: Slot) -> Device:
     if slot.gpu is None or slot.condition is not Condition.ANSWERS:
         name = slot.gpu.uuid if slot.gpu is not None else f"index {slot.index}"
         return Device(name=name, error=slot.error or slot.condition.value)
-    return Device(name=slot.gpu.uuid, mig=_mig(nvml, slot.gpu), events=_tells_xids(nvml, slot.gpu))
+    return Device(name=slot.gpu.uuid, mig=_mig(nvml, slot.gpu), events=_supports_xid_events(nvml, slot.gpu))
 
 
 def _mig(nvml: reader.Reader, gpu: Gpu) -> bool | None:
@@ -98,7 +98,7 @@ def _mig(nvml: reader.Reader, gpu: Gpu) -> bool | None:
     return bool(mode.value[0]) if isinstance(mode, Value) else None
 
 
-def _tells_xids(nvml: reader.Reader, gpu: Gpu) -> bool | None:
+def _supports_xid_events(nvml: reader.Reader, gpu: Gpu) -> bool | None:
     handle = nvml.ask("nvmlDeviceGetHandleByUUID", gpu.uuid)
     types = nvml.ask("nvmlDeviceGetSupportedEventTypes", handle.value) if isinstance(handle, Value) else handle
     return bool(types.value & events.XID) if isinstance(types, Value) else None
@@ -111,18 +111,18 @@ def _refused(failure: Failure) -> Answer:
 
 
 def main(hang_deadline: float) -> None:
-    """Look once, on this process's stdin and stdout. ``hang_deadline`` is in seconds."""
+    """Query once, on this process's stdin and stdout. ``hang_deadline`` is in seconds."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die
     out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is none of our messages
+    os.dup2(2, 1)  # output printed by a library must not mix with messages
 
-    def say(call: str | None) -> None:
+    def announce(call: str | None) -> None:
         if call is not None:
             os.write(out, encode(Hanging(call)))
 
-    calls = Calls(deadline=hang_deadline, announce=say, came_back=lambda: None)
+    calls = Calls(deadline=hang_deadline, announce=announce, came_back=lambda: None)
     thread = threading.Thread(target=_look_to_exit, args=(calls, out), name="nvml", daemon=True)
     thread.start()
     while True:
@@ -130,7 +130,7 @@ def main(hang_deadline: float) -> None:
         if not ready:
             calls.check()
         elif not os.read(0, 4096):
-            os._exit(0)  # past a hanging call, which would hold up a normal exit for ever
+            os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
 
 
 def _look_to_exit(calls: Calls, out: int) -> None:
@@ -141,7 +141,7 @@ def _look_to_exit(calls: Calls, out: int) -> None:
 
 
 def _die(failed: threading.ExceptHookArgs) -> None:
-    """End the process when its thread fails: nobody else would."""
+    """End the process when its thread fails: otherwise it would never end."""
     threading.__excepthook__(failed)
     os._exit(1)
 

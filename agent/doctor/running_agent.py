@@ -1,21 +1,21 @@
-"""The agent itself, where one runs: what its own parts say."""
+"""Check the running agent, if any, by the statuses of its components."""
 
 import json
 from collections.abc import Mapping, Sequence
 
 import aiohttp
 
-from agent.doctor.checks import Check, Result
-from common.parts import PartState, PartStatus
+from kubemend.agent.doctor.checks import Check, Result
+from kubemend.common.components import ComponentState, ComponentStatus
 
 NAME = "agent"
 
-_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what an agent may listen on
-_NOT_OURS = "give the agent another address by --metrics-address, or end what listens there"
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses that an agent may listen on
+_NOT_OURS = "pass another address with --metrics-address, or stop the process that listens there"
 
 
 async def ready(address: tuple[str, int]) -> Sequence[Check]:
-    """Ask the agent's /readyz. No agent at all is no fault: doctor is also run before there is one."""
+    """Query the agent's /readyz. A missing agent is not a fault: doctor also runs before the agent is installed."""
     given, port = address
     host = _ANYWHERE.get(given, given)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/readyz"
@@ -25,27 +25,29 @@ async def ready(address: tuple[str, int]) -> Sequence[Check]:
     except aiohttp.ClientConnectorError:
         return (Check(NAME, Result.NOT_NEEDED, f"no agent listens at {host}:{port}"),)
     except (aiohttp.ClientError, ValueError):
-        return (Check(NAME, Result.FAIL, f"what listens at {host}:{port} is not an agent", _NOT_OURS),)
+        return (Check(NAME, Result.FAIL, f"the process that listens at {host}:{port} is not an agent", _NOT_OURS),)
     return (parts_check(parts),)
 
 
-def parts_check(parts: Mapping[str, PartStatus]) -> Check:
-    """Say what the parts of a running agent say."""
-    degraded = {name: part for name, part in parts.items() if part.state is PartState.DEGRADED}
+def parts_check(parts: Mapping[str, ComponentStatus]) -> Check:
+    """Return the check for the components of a running agent."""
+    degraded = {name: part for name, part in parts.items() if part.state is ComponentState.DEGRADED}
     if degraded:
         what = "; ".join(f"{name}: {part.message}" for name, part in degraded.items())
-        mend = "; ".join(dict.fromkeys(part.mend for part in degraded.values()))
-        return Check(NAME, Result.FAIL, f"it runs, but {what}", mend)
-    starting = [name for name, part in parts.items() if part.state is PartState.STARTING]
+        hint = "; ".join(dict.fromkeys(part.hint for part in degraded.values()))
+        return Check(NAME, Result.FAIL, f"it runs, but {what}", hint)
+    starting = [name for name, part in parts.items() if part.state is ComponentState.STARTING]
     if starting:
-        return Check(NAME, Result.WARN, f"it runs, and is still starting: {', '.join(starting)}", "ask again")
+        return Check(NAME, Result.WARN, f"it runs, and is still starting: {', '.join(starting)}", "run doctor again")
     return Check(NAME, Result.OK, f"it runs and is ready: {', '.join(parts)}")
 
 
-def _parts(body: bytes) -> Mapping[str, PartStatus]:
-    """Read the body of /readyz (``common.web``). Raises ValueError when it is something else."""
+def _parts(body: bytes) -> Mapping[str, ComponentStatus]:
+    """Parse the body of /readyz (``common.web``). Raises ValueError when it is something else."""
     try:
         items = json.loads(body)["parts"].items()
-        return {name: PartStatus(PartState(part["state"]), part["message"], part["mend"]) for name, part in items}
+        return {
+            name: ComponentStatus(ComponentState(part["state"]), part["message"], part["hint"]) for name, part in items
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("not the parts of an agent") from error

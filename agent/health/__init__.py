@@ -1,1 +1,1 @@
-"""From findings to verdicts. Pure: a fold over facts, the catalog of codes, and who a fault concerns."""
+"""From findings to verdicts. Pure: a fold over facts, the catalog of codes, and the attribution to containers."""

@@ -1,1 +1,1 @@
-"""The words of kubemend as frozen values. No I/O, no clock, no third-party imports."""
+"""The value types of kubemend, all frozen. No I/O, no clock, no third-party imports."""

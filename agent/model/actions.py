@@ -1,4 +1,4 @@
-"""What a fault asks for: the action classes, ordered by how much they disturb."""
+"""Action classes: the remedies that faults call for, ordered by how much they disturb."""
 
 import enum
 
@@ -6,9 +6,9 @@ import enum
 class ActionClass(enum.Enum):
     """The remedy that a fault calls for.
 
-    ``severity`` orders them; a verdict never steps down except on evidence. ``ASK_DRIVER`` means that only the
-    driver can say (NVML field 230 or Xid 154): until it has, nothing is restarted on the device. ``OBSERVE`` asks for
-    nothing at once: the device works, but worse or less surely than it should.
+    ``severity`` orders them; a verdict never steps down except on evidence. ``ASK_DRIVER`` means that only the driver
+    can decide (NVML field 230 or Xid 154): until it has, nothing is restarted on the device. ``OBSERVE`` asks for no
+    immediate action: the device works, but with less performance or reliability than it should.
     """
 
     NONE = "None"
@@ -26,7 +26,7 @@ class ActionClass(enum.Enum):
 
     @property
     def leaves_device_usable(self) -> bool:
-        """Whether a new process may be started on the device without more than this action."""
+        """Whether a new process may start on the device without more than this action."""
         return self in (ActionClass.NONE, ActionClass.OBSERVE, ActionClass.RESTART_APP)
 
 

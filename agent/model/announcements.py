@@ -1,25 +1,25 @@
-"""Announcements: what kubemend tells people in Kubernetes Events. Conditions say what holds, these what happened."""
+"""Messages that kubemend records as Kubernetes Events. Conditions show states, Events show what happened."""
 
 import enum
 from dataclasses import dataclass
 
-from agent.model.workloads import PodRef
+from kubemend.agent.model.workloads import PodRef
 
 
 class Level(enum.Enum):
-    """The two types of Event that Kubernetes knows."""
+    """The two Event types of Kubernetes."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """One thing that happened to a pod, or (``about`` None) to this node.
+class EventMessage:
+    """One occurrence that concerns a pod, or (``about`` None) this node.
 
-    ``reason`` is CamelCase and stable, ``message`` for people, ``at`` Unix time. ``subject`` tells apart what has the
-    same reason on the same object (a device, a container): what agrees in all three is one story, told once and then
-    counted. ``container`` is the one that it is about, where it is about one.
+    ``reason`` is CamelCase and stable, ``message`` is for people, ``at`` is Unix time. ``subject`` (a device, a
+    container) separates messages with the same reason on the same object. Messages that agree in object, reason and
+    subject form one series: recorded once and then counted. ``container`` names the container concerned, if any.
     """
 
     about: PodRef | None

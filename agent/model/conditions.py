@@ -1,14 +1,14 @@
-"""Conditions: what kubemend says about a pod or node in its status."""
+"""Conditions that kubemend publishes in the status of pods and nodes."""
 
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import conditions
+from kubemend.common import conditions
 
 PREFIX: Final = "kubemend.io/"
-"""Every condition of ours has a type that begins with this."""
+"""Prefix of every condition type of kubemend."""
 
 DEVICES_HEALTHY: Final = PREFIX + "DevicesHealthy"
 DEVICE_FAILURE: Final = conditions.DEVICE_FAILURE
@@ -16,7 +16,7 @@ IN_PLACE_RESTART: Final = PREFIX + "InPlaceRestart"
 
 
 class ConditionStatus(enum.Enum):
-    """The three values that Kubernetes knows."""
+    """The three condition statuses of Kubernetes."""
 
     TRUE = "True"
     FALSE = "False"
@@ -37,7 +37,7 @@ class Condition:
 
 
 def ours(status: Mapping[str, Any]) -> Iterator[Condition]:
-    """Yield our conditions in the status of a pod or node; a status that Kubernetes does not know reads as Unknown."""
+    """Yield kubemend's conditions in the status of a pod or node. A status unknown to Kubernetes reads as Unknown."""
     for condition in status.get("conditions") or ():
         if condition["type"].startswith(PREFIX):
             yield Condition(

@@ -1,4 +1,4 @@
-"""Devices: how they are named by the kernel, by the driver and by Kubernetes, and the node's inventory of them."""
+"""Devices: their names in the kernel, the driver and Kubernetes, and the node's inventory of them."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class PciAddress:
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """One MIG device of a GPU, by the ids that Xid events and log lines carry."""
+    """One MIG device of a GPU, by the ids in Xid events and log lines."""
 
     uuid: GpuUuid
     gpu_instance: int
@@ -54,7 +54,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU that NVML has shown on this boot."""
+    """One GPU that NVML has listed since boot."""
 
     uuid: GpuUuid
     pci: PciAddress
@@ -65,13 +65,13 @@ class Gpu:
 
     @property
     def remembered(self) -> bool:
-        """Whether only an earlier agent has seen it: then its instances are not known. It has no index."""
+        """Whether only a previous agent has listed it. Then it has no index, and its instances are unknown."""
         return self.index < 0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLocator:
-    """Where a finding happened, in the words of its source. ``None`` is "the source did not say"."""
+    """The place of a finding, as its source gives it. ``None``: the source does not give it."""
 
     pci: PciAddress | None = None
     uuid: GpuUuid | None = None
@@ -89,9 +89,10 @@ class DeviceLocator:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The GPUs of the node. ``complete`` is False while NVML cannot be asked: absence then proves nothing.
+    """The GPUs of the node.
 
-    ``silent`` are those that did not answer when they were asked last: nothing is known of how they are now.
+    ``complete`` is False while NVML does not answer: absence then proves nothing. ``silent`` are the GPUs that did not
+    answer the last query: their current state is unknown.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -110,11 +111,11 @@ class Inventory:
             yield from ((instance.uuid, gpu) for instance in gpu.mig)
 
     def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
-        """Return the GPU of that UUID, or the one that a MIG UUID is an instance of."""
+        """Return the GPU with that UUID, or the GPU that a MIG instance with that UUID belongs to."""
         return self._by_uuid.get(uuid)
 
     def locate(self, where: DeviceLocator) -> Gpu | None:
-        """Return the GPU that a finding is about, or None when the inventory does not know it."""
+        """Return the GPU that a finding concerns, or None when it is not in the inventory."""
         if where.uuid is not None and (gpu := self._by_uuid.get(where.uuid)) is not None:
             return gpu
         return self._by_pci.get(where.pci) if where.pci is not None else None
@@ -122,8 +123,8 @@ class Inventory:
     def allocatable_ids(self, where: DeviceLocator) -> frozenset[GpuUuid]:
         """Return every id under which a container may hold the located device.
 
-        A finding on a MIG instance concerns that instance alone; one on the whole GPU concerns the GPU and all
-        its instances (peers lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
+        A finding on a MIG instance concerns that instance alone. One on the whole GPU concerns the GPU and all its
+        instances (other tools lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
         """
         gpu = self.locate(where)
         if gpu is None:
@@ -143,7 +144,7 @@ class Inventory:
 
 
 def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
-    """Return the name under which a device's health is kept: its GPU's UUID, else its PCI address."""
+    """Return the name under which a device's health is stored: its GPU's UUID, else its PCI address."""
     gpu = inventory.locate(where)
     if gpu is not None:
         return gpu.uuid
@@ -151,7 +152,7 @@ def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
 
 
 def locator(device: str) -> DeviceLocator:
-    """Return where a device is, from the name under which its health is kept (``device_key``)."""
+    """Return the locator for a name made by ``device_key``."""
     try:
         return DeviceLocator(pci=PciAddress.parse(device))
     except ValueError:

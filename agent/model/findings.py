@@ -1,16 +1,16 @@
-"""A finding: one fact that a source saw about a device or a container, with its time and its evidence."""
+"""A finding: one fact about a device or a container that a source observed, with its time and evidence."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
 
 
 class Source(enum.Enum):
-    """Who saw it."""
+    """The source that observed a finding."""
 
     KERNEL_LOG = "kernel-log"
     NVML = "nvml"
@@ -18,16 +18,16 @@ class Source(enum.Enum):
     SYSFS = "sysfs"
     CRI = "cri"
     HEARTBEAT = "heartbeat"
-    RESTART = "restart"  # what became of a restart of ours
+    RESTART = "restart"  # the result of a restart by kubemend
     KUBELET = "kubelet"  # a container's allocatedResourcesStatus
-    OPERATOR = "operator"  # a person's word
+    OPERATOR = "operator"  # an operator command
 
 
 class FindingKind(enum.Enum):
-    """What sort of fact it is; with ``Finding.code`` it keys the catalog (what each means: ``catalog.yaml``).
+    """The kind of a fact; with ``Finding.code`` it keys the catalog (meanings: ``catalog.yaml``).
 
-    Kinds that say how something is, rather than what happened, hold until the source that raised them says
-    ``FAULT_OVER``. At its start a source says so of all that it finds not to hold: an earlier agent may have raised it.
+    Kinds that describe a state, not an occurrence, hold until their source emits ``FAULT_OVER``. When a source starts,
+    it emits ``FAULT_OVER`` for every state that does not hold: a previous agent may have raised it.
     """
 
     XID = "Xid"
@@ -39,14 +39,14 @@ class FindingKind(enum.Enum):
     APP_GONE = "AppGone"
     """The process that an app-class fault concerned has ended: the evidence that such a fault is over."""
     FAULT_OVER = "FaultOver"
-    """The evidence that something no longer holds; ``Finding.code`` is the kind that is over (``LinkDown``)."""
+    """The evidence that a fault no longer holds; ``Finding.code`` is the kind that is over (``LinkDown``)."""
     CLEARED = "Cleared"
-    """An operator's word that all that is held against the device is dealt with."""
+    """An operator has cleared all faults of the device."""
     PROCESS_STUCK = "ProcessStuck"
     RESTARTS_IN_VAIN = "RestartsInVain"
     FAULT_REPEATED = "FaultRepeated"
 
-    # What NVML shows of a GPU
+    # GPU states and errors from NVML
     GPU_UNAVAILABLE = "GpuUnavailable"
     MEMORY_POISONED = "MemoryPoisoned"
     NVML_ERROR = "NvmlError"  # codes are NVML's return codes
@@ -67,7 +67,7 @@ class FindingKind(enum.Enum):
     HOT = "Hot"
     SLOW_UNDER_LOAD = "SlowUnderLoad"
 
-    # What the kernel log says of other parts than the NVIDIA driver's own codes
+    # Kernel log messages of other components, without a code of the NVIDIA driver
     AER_CORRECTABLE = "AerCorrectable"
     AER_NON_FATAL = "AerNonFatal"
     AER_FATAL = "AerFatal"
@@ -80,7 +80,7 @@ class FindingKind(enum.Enum):
     SOFT_LOCKUP = "SoftLockup"
     HUNG_TASK = "HungTask"
 
-    # What netlink and sysfs show of a NIC
+    # NIC states from netlink and sysfs
     NIC_LOST = "NicLost"
     LINK_DOWN = "LinkDown"
     LINK_FLAPPING = "LinkFlapping"
@@ -89,17 +89,18 @@ class FindingKind(enum.Enum):
     RDMA_ERRORS = "RdmaErrors"
 
     REPORTED_UNHEALTHY = "ReportedUnhealthy"
-    """The device's own plugin says so, in a container's allocatedResourcesStatus (KEP-4680)."""
+    """The device's own plugin reports it, in a container's allocatedResourcesStatus (KEP-4680)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fact about a device.
 
-    ``action`` is what the catalog asks for; the driver's own word may raise or lower it (``agent.health.fold``).
-    ``observed_at`` is Unix time in seconds. ``boot_seconds`` is the kernel's own clock (seconds since boot) where
-    the source has one: it orders causes and effects, and tells a process from a later one with the same pid.
-    ``key`` is unique per boot (a log sequence number, an event serial): the same finding never counts twice.
+    ``action`` comes from the catalog; the driver's own recommendation may raise or lower it
+    (``agent.health.state.fold``). ``observed_at`` is Unix time in seconds. ``boot_seconds`` is the kernel's own clock
+    (seconds since boot) where the source has one: it orders causes and effects, and distinguishes a process from a
+    later one with the same pid. ``key`` is unique per boot (a log sequence number, an event serial), so the same
+    finding never counts twice.
     """
 
     source: Source
@@ -117,5 +118,5 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """A short name for people, such as ``Xid 79``."""
+        """Short name for people, such as ``Xid 79``."""
         return f"{self.kind.value} {self.code}".strip()

@@ -3,17 +3,21 @@
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model.workloads import ContainerId, ContainerRef
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
 
 CODE: Final = "Hung"
-"""The cause of a restart for a hang, in KUBEMEND_RESTART_REASON and in metrics."""
+"""Cause code of a restart for a hang, in KUBEMEND_RESTART_REASON and in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What one thread was doing. ``state`` is the kernel's letter (proc_pid_stat(5)): R runs, S sleeps, D cannot be
-    killed while it waits. ``waits_in`` is the kernel function, ``stack`` the uppermost ones; empty: the kernel does not
-    say. ``used`` is the CPU time that it has used, in the kernel's ticks, 0 where nobody asked. Pids are the node's."""
+    """The state of one thread.
+
+    ``state`` is the kernel's letter (proc_pid_stat(5)): R runs, S sleeps, D cannot be killed while it waits.
+    ``waits_in`` is the kernel function and ``stack`` the innermost kernel functions; both are empty where the kernel
+    does not give them. ``used`` is the thread's CPU time in kernel ticks, 0 where it was not read. Pids are those of
+    the node's PID namespace.
+    """
 
     pid: int
     tid: int
@@ -30,9 +34,10 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """One container's silence. ``silent`` and ``timeout`` are seconds, ``observed_at`` is Unix time.
+    """A container whose heartbeat timed out.
 
-    ``threads`` are the most telling ones, ``doing`` says in a few words what all of them were at.
+    ``silent`` and ``timeout`` are seconds, ``observed_at`` is Unix time. ``threads`` are the most informative threads;
+    ``doing`` summarizes all of them in a few words.
     """
 
     target: ContainerRef

@@ -1,14 +1,14 @@
-"""How hard a device works."""
+"""The load of a device."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One reading of one device; None is "could not be told".
+    """One reading of one device; None means that the value is unavailable.
 
     ``utilization`` is the share of the last sample period in which anything ran, ``clock`` the clock as a share of the
-    highest, ``power`` what it draws as a share of its limit (which it may pass for moments).
+    highest, ``power`` the power draw as a share of its limit (which it may exceed for moments).
     """
 
     utilization: float | None = None

@@ -1,19 +1,19 @@
-"""NICs: which PCI functions of the node are network adapters, and what the kernel calls their parts."""
+"""NICs: the PCI functions of the node that are network adapters, and the kernel's names for their parts."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.model.devices import PciAddress
+from kubemend.agent.model.devices import PciAddress
 
 
 class LinkLayer(enum.Enum):
-    """What an RDMA port runs over, in the kernel's words (``ports/N/link_layer``). ``Ethernet`` is RoCE."""
+    """The link layer of an RDMA port, as the kernel names it (``ports/N/link_layer``). ``Ethernet`` is RoCE."""
 
     ETHERNET = "Ethernet"
     INFINIBAND = "InfiniBand"
     UNSPECIFIED = "Unknown"
-    """Any other, such as EFA's."""
+    """Any other link layer, such as EFA's."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -26,15 +26,15 @@ class RdmaPort:
 
     @property
     def name(self) -> str:
-        """As ``rdma link`` writes it: ``mlx5_0/1``."""
+        """Name in the notation of ``rdma link``: ``mlx5_0/1``."""
         return f"{self.device}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class PciPlace:
-    """Where a PCI function sits: the bridges above it, from the root down, itself last, and its NUMA node.
+    """The position of a PCI function: the bridges above it, root first, then itself, and its NUMA node.
 
-    ``path`` is in sysfs's words: ``("pci0000:3a", "0000:3a:01.0", "0000:3b:00.0")``.
+    ``path`` uses sysfs names: ``("pci0000:3a", "0000:3a:01.0", "0000:3b:00.0")``.
     """
 
     path: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class PciPlace:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One physical function with a network or RDMA device. Virtual functions and virtual devices are none.
+    """One physical function with a network or RDMA device. Virtual functions and virtual devices are excluded.
 
-    ``model`` is vendor, device and subsystem, by which peers are found. A device moved into a pod's network namespace
-    is not seen: then ``netdevs`` lacks it.
+    ``model`` is vendor, device and subsystem; peers have the same model. A network device that was moved into a pod's
+    network namespace is not visible, and ``netdevs`` lacks it.
     """
 
     pci: PciAddress
@@ -59,18 +59,18 @@ class Nic:
 
     @property
     def rdma_device(self) -> str | None:
-        """The RDMA device's name (``mlx5_0``), or None where it has none."""
+        """Name of the RDMA device (``mlx5_0``), or None where it has none."""
         return self.ports[0].device if self.ports else None
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name by which an operator may mean it: PCI address, netdevs and RDMA device."""
+        """All names that an operator may use for it: PCI address, netdevs and RDMA device."""
         return frozenset({str(self.pci), *self.netdevs, *(port.device for port in self.ports)})
 
 
 @dataclass(frozen=True, slots=True)
 class NicInventory:
-    """The NICs of the node. ``complete`` is False while sysfs or netlink could not be asked: nothing is proven then."""
+    """The NICs of the node. ``complete`` is False while sysfs or netlink is unavailable: absence proves nothing."""
 
     nics: tuple[Nic, ...] = ()
     complete: bool = False
@@ -81,5 +81,5 @@ class NicInventory:
         object.__setattr__(self, "_by_pci", addresses)
 
     def by_pci(self, pci: PciAddress) -> Nic | None:
-        """Return the NIC at that address, or the one that the function at that address is a virtual function of."""
+        """Return the NIC at that address, or the NIC whose virtual function has that address."""
         return self._by_pci.get(pci)

@@ -1,15 +1,16 @@
-"""A round as this node sees it: what the controller orders for one member, and where the member stands."""
+"""A round on this node: the controller's order for one member, and the member's state."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
-from agent.model.workloads import PodRef, PodUid
+from kubemend.agent.model.workloads import PodRef, PodUid
 
 
 class OrderKind(enum.Enum):
-    """RESTART: end what runs, and hold what comes after. HOLD: end nothing, hold what runs or starts."""
+    """RESTART: end the running container and hold its successor. HOLD: end nothing, hold what runs or starts."""
 
     RESTART = "Restart"
     HOLD = "Hold"
@@ -17,10 +18,11 @@ class OrderKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a round wants of one member (coordination/v1 ``Stop``).
+    """The order of a round for one member (coordination/v1 ``Stop``).
 
     ``containers`` empty: the pod's targets (``agent.restart.members.targets``). ``strategy`` empty and
-    ``grace_seconds`` None: the pod's own. Without a word about the round for ``hold_seconds`` what is held is let go.
+    ``grace_seconds`` None: the pod's own. If no message about the round arrives for ``hold_seconds``, the held
+    containers are released.
     """
 
     round: str
@@ -34,6 +36,25 @@ class Order:
     containers: frozenset[str] = frozenset()
     strategy: str = ""
     grace_seconds: float | None = None
+
+
+AGENT_AWAY_SECONDS: Final = 60.0
+"""After an agent's end until what it holds for rounds is let run, where no agent comes after it."""
+
+FIRST_CONTACT_SECONDS: Final = 20.0
+"""Seconds for which a restarted agent holds in any case, because the hub renews the hold only once it is connected."""
+
+
+def hold_ends_at(*, heard_at: float, hold_seconds: float, resumed_at: float | None = None) -> float:
+    """Return when a hold ends if no further message about its round arrives (seconds since boot).
+
+    ``resumed_at`` is when an agent resumed the hold of a previous one: the hub cannot renew a hold while there is no
+    agent. Agents that die repeatedly extend a hold by ``AGENT_AWAY_SECONDS`` at most. Pure.
+    """
+    due = heard_at + hold_seconds
+    if resumed_at is None:
+        return due
+    return max(due, min(resumed_at + FIRST_CONTACT_SECONDS, due + AGENT_AWAY_SECONDS))
 
 
 class Phase(enum.Enum):
@@ -52,10 +73,10 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one member stands in one round (coordination/v1 ``StepResult``).
+    """The state of one member in one round (coordination/v1 ``StepResult``).
 
-    ``seconds`` are the lengths of the restart's phases; ``slipped`` is for how many seconds at most something new ran
-    before it was held. ``attempt`` is the round's number in its gang, 0 where nobody has said it.
+    ``seconds`` are the lengths of the restart's phases. ``slipped`` is the maximum number of seconds for which a
+    successor ran before it was held. ``attempt`` is the round's number in its gang, 0 where it is unknown.
     """
 
     round: str
@@ -70,10 +91,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is written down of a member in a round: enough for the next agent to go on.
+    """The journal record of a member in a round: enough for the next agent to resume.
 
-    ``heard_at`` is when the round was last heard of, in seconds since the boot that ``boot`` names; ``written_at`` is
-    Unix time. ``names`` are the containers that are held, and ``released`` says that they no longer are.
+    ``heard_at`` is the time of the last message about the round, in seconds since the boot that ``boot`` names;
+    ``written_at`` is Unix time. ``names`` are the held containers; ``released`` means that they are no longer held.
     """
 
     order: Order
@@ -87,17 +108,17 @@ class Record:
 
     @property
     def key(self) -> tuple[str, PodUid]:
-        """The round and the pod: there is one record for both."""
+        """The round and the pod; a record is unique by both."""
         return self.order.round, self.order.pod
 
     def is_under_way(self, *, boot: str) -> bool:
-        """Whether something may still be held for it, in that boot."""
+        """Return whether containers may still be held for it in that boot."""
         held = self.standing.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.STUCK)
         return held and self.boot == boot and not self.released
 
 
 class FaultKind(enum.Enum):
-    """What kind of fault has hit a member (coordination/v1 ``Fault.Kind``)."""
+    """The kind of fault of a member (coordination/v1 ``Fault.Kind``)."""
 
     OTHER = "Other"
     EXIT = "Exit"
@@ -106,9 +127,9 @@ class FaultKind(enum.Enum):
 
 
 class Taken(enum.Enum):
-    """What becomes of a member's fault (coordination/v1 ``FaultAnswer``).
+    """The hub's answer to a member's fault (coordination/v1 ``FaultAnswer``).
 
-    ROUND: its gang is restarted. ALONE: restart it here and now. NOTHING: nobody shall restart it.
+    ROUND: its gang is restarted. ALONE: this agent restarts it now. NOTHING: it must not be restarted.
     """
 
     ROUND = "Round"

@@ -1,13 +1,13 @@
-"""A verdict: the folded health of one device."""
+"""A verdict: the health of one device, folded from its findings."""
 
 import enum
 from dataclasses import dataclass
 
-from agent.model.actions import ActionClass
+from kubemend.agent.model.actions import ActionClass
 
 
 class Health(enum.Enum):
-    """``UNKNOWN`` is a verdict of its own, never a kind of healthy."""
+    """Health of a device. ``UNKNOWN`` never counts as healthy."""
 
     HEALTHY = "Healthy"
     DEGRADED = "Degraded"
@@ -17,10 +17,10 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about a device, what should be done, and since when.
+    """The health of a device, the action it needs, and the time since when.
 
-    ``reason`` is CamelCase and stable (``Xid79``); ``message`` is for people; ``since`` is the Unix time of the
-    first evidence, or 0 when there is none.
+    ``reason`` is CamelCase and stable (``Xid79``); ``message`` is for people; ``since`` is the Unix time of the first
+    evidence, or 0 when there is none.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""Pods and containers as the agent sees them: identities, the runtime's view and the API's view."""
+"""Pods and containers: their identities, and their state in the runtime and in the API."""
 
 import enum
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NewType
 
-from agent.model.conditions import Condition
-from agent.model.devices import GpuUuid
+from kubemend.agent.model.conditions import Condition
+from kubemend.agent.model.devices import GpuUuid
 
 PodUid = NewType("PodUid", str)
 ContainerId = NewType("ContainerId", str)
 SandboxId = NewType("SandboxId", str)
 
 PHASES_OVER = frozenset({"Succeeded", "Failed"})
-"""A pod's phases in which nothing of it runs any more, nor ever will."""
+"""Pod phases in which no container runs or will run again."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -31,7 +31,7 @@ class PodRef:
 
 @dataclass(frozen=True, order=True, slots=True)
 class ContainerRef:
-    """A container of a pod, by its name in the spec; it outlives every restart."""
+    """A container of a pod, by its name in the spec; the reference stays valid across restarts."""
 
     pod: PodRef
     name: str
@@ -50,8 +50,8 @@ class ContainerState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerView:
-    """One container as the runtime lists it. ``created_at`` is in nanoseconds, as CRI gives it.
+class ContainerSummary:
+    """One container as the runtime lists it. ``created_at`` is in nanoseconds, as in CRI.
 
     ``restart_id`` is the id of the kubemend restart that created it, or None when kubelet did.
     """
@@ -67,9 +67,10 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """One pod sandbox as the runtime lists it. ``annotations`` are the pod's, as they were at its start.
+    """One pod sandbox as the runtime lists it.
 
-    ``runtime_handler`` is what its RuntimeClass names, empty for the node's default.
+    ``annotations`` are the pod's annotations at its start. ``runtime_handler`` is the handler of its RuntimeClass,
+    empty for the node's default.
     """
 
     id: SandboxId
@@ -89,7 +90,7 @@ class RestartPolicy(enum.Enum):
 
 
 class ContainerRole(enum.Enum):
-    """How kubelet treats a container of the spec."""
+    """The role of a container of the spec for kubelet."""
 
     INIT = "init"
     SIDECAR = "sidecar"  # an init container with restartPolicy Always (KEP-753)
@@ -123,7 +124,10 @@ class SleepHook:
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedHook:
-    """A handler that we cannot run as kubelet would; a container with such a postStart is left to kubelet to start."""
+    """A handler that the agent cannot run as kubelet would.
+
+    A container with such a postStart is left to kubelet to start.
+    """
 
     why: str
 
@@ -132,29 +136,29 @@ Hook = ExecHook | HttpHook | SleepHook | UnsupportedHook
 
 
 class RuleAction(enum.Enum):
-    """What a ``restartPolicyRules`` item asks kubelet for (KEP-5307, KEP-5532)."""
+    """The action of a ``restartPolicyRules`` item (KEP-5307, KEP-5532)."""
 
     RESTART = "Restart"
     RESTART_ALL = "RestartAllContainers"
-    OTHER = "other"  # of a Kubernetes newer than we know
+    OTHER = "other"  # from a newer Kubernetes
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRule:
-    """One item of ``restartPolicyRules``; ``inverted`` is the operator NotIn. Kubelet takes the first that matches."""
+    """One item of ``restartPolicyRules``; ``inverted`` is the operator NotIn. Kubelet uses the first that matches."""
 
     action: RuleAction
     exit_codes: frozenset[int]
     inverted: bool = False
 
     def matches(self, exit_code: int) -> bool:
-        """Whether the rule is about this exit code."""
+        """Return whether the rule applies to this exit code."""
         return (exit_code in self.exit_codes) is not self.inverted
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """When kubelet kills a container that does not answer; seconds, with the API's own defaults."""
+    """The settings that decide when kubelet kills an unresponsive container; seconds, with the API's defaults."""
 
     initial_delay: float = 0.0
     period: float = 10.0
@@ -163,11 +167,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What the pod's spec and status say about one container. ``started`` is status' word on the startup probe."""
+    """One container according to the pod's spec and status. ``started`` is the status of the startup probe."""
 
     name: str
     role: ContainerRole
-    restart_policy: RestartPolicy | None = None  # None: the pod's holds
+    restart_policy: RestartPolicy | None = None  # None: the pod's applies
     restart_rules: tuple[RestartRule, ...] = ()
     post_start: Hook | None = None
     pre_stop: Hook | None = None
@@ -178,10 +182,10 @@ class ContainerSpec:
     restart_count: int = 0
     running: bool = False
     started: bool = False
-    holds_devices: bool = False  # by its spec, whatever kubelet has given it
+    holds_devices: bool = False  # by its spec, whatever kubelet has allocated
 
     def rule_for(self, exit_code: int) -> RestartRule | None:
-        """Return the rule by which kubelet would act on this exit code, or None."""
+        """Return the rule that kubelet applies to this exit code, or None."""
         return next((rule for rule in self.restart_rules if rule.matches(exit_code)), None)
 
 
@@ -196,7 +200,7 @@ class OwnerRef:
 
 
 class ReportedHealth(enum.Enum):
-    """What a device's own plugin or DRA driver says of it (KEP-4680)."""
+    """Health of a device as its plugin or DRA driver reports it (KEP-4680)."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -205,7 +209,7 @@ class ReportedHealth(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceHealth:
-    """One item of a container's ``allocatedResourcesStatus``: the ``id`` is in the words of the plugin or driver."""
+    """One item of a container's ``allocatedResourcesStatus``; ``id`` is the id of the plugin or driver."""
 
     resource: str
     id: str
@@ -215,10 +219,10 @@ class ResourceHealth:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod as the API server last told it.
+    """One pod as last received from the API server.
 
-    ``leaving`` says why Kubernetes ends it although nobody has deleted it (eviction, preemption, the node's shutdown);
-    empty where it does not.
+    ``leaving`` is the reason for which Kubernetes ends the pod without a deletion (eviction, preemption, node
+    shutdown), else empty.
     """
 
     ref: PodRef
@@ -233,12 +237,13 @@ class PodView:
     pod_ip: str | None = None
     node_name: str = ""
     resource_version: str = ""
-    conditions: tuple[Condition, ...] = ()  # ours alone (agent.model.conditions.PREFIX)
+    conditions: tuple[Condition, ...] = ()  # only kubemend's (agent.model.conditions.PREFIX)
     resource_health: tuple[ResourceHealth, ...] = ()  # of all its containers
+    reads_restarts: bool = False  # the annotation kubemend.io/restarts, by a downward API volume
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs any more, nor ever will."""
+        """Whether no container of it runs or will run again."""
         return self.phase in PHASES_OVER
 
     def container(self, name: str) -> ContainerSpec | None:
@@ -253,7 +258,7 @@ class PodView:
 
 @dataclass(frozen=True, order=True, slots=True)
 class ClaimDevice:
-    """A device held through a DRA ResourceClaim; driver, pool and device name it in the whole cluster (KEP-4381)."""
+    """A device held through a DRA ResourceClaim; driver, pool and device identify it in the cluster (KEP-4381)."""
 
     driver: str
     pool: str
@@ -272,8 +277,8 @@ class PluginDevice:
 class Allocation:
     """Devices that one container holds, from kubelet's pod-resources API (which gives no pod UID).
 
-    ``devices`` are those known by UUID. ``claims`` and ``plugin_devices`` are those not matched with a GPU (yet):
-    never empty just because we could not tell.
+    ``devices`` are those known by UUID. ``claims`` and ``plugin_devices`` are those not (yet) matched with a GPU: they
+    are kept, so that an unmatched device never looks like no device.
     """
 
     namespace: str
@@ -286,7 +291,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """Who holds which device. ``known`` False means that kubelet could not be asked: not "nobody holds any"."""
+    """The holders of devices. ``known`` False: kubelet did not answer, which does not mean that no device is held."""
 
     items: tuple[Allocation, ...] = ()
     known: bool = False

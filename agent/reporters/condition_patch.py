@@ -1,22 +1,22 @@
-"""The patch that brings conditions in the API to what they should be. Pure."""
+"""Compute the patch from the conditions in the API to the desired ones. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from agent.model.conditions import Condition
-from common.kube import timestamps
+from kubemend.agent.model.conditions import Condition
+from kubemend.common.kube import timestamps
 
 
 def merge(
     *, desired: Mapping[str, Condition], known: Mapping[str, Condition], uid: str, now: float, heartbeat: bool = False
 ) -> dict[str, Any] | None:
-    """Return a strategic merge patch for a status subresource, or None when nothing differs.
+    """Return a strategic merge patch for a status subresource, or None if nothing differs.
 
     ``desired`` and ``known`` are keyed by type; ``now`` is Unix time. Lists of conditions merge by ``type``, so other
-    writers' conditions stay. ``lastTransitionTime`` is sent only when the status changes; otherwise the merge keeps
-    the old one (API conventions, "typical status properties"). The UID is a precondition: a new object of the same
-    name is never patched. With ``heartbeat`` every condition is sent, changed or not, with the time at which it was
-    last known to hold: only nodes' conditions have a field for that (core/v1 ``NodeCondition``).
+    writers' conditions stay. ``lastTransitionTime`` is sent only when the status changes; otherwise the merge keeps the
+    old one (API conventions, "typical status properties"). The UID is a precondition: a new object of the same name is
+    never patched. With ``heartbeat`` every condition is sent, changed or not, with the time at which it was last known
+    to hold: only nodes' conditions have a field for that (core/v1 ``NodeCondition``).
     """
     changed = [
         _entry(condition, known.get(condition.type), now=now, heartbeat=heartbeat)

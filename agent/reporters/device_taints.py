@@ -1,7 +1,7 @@
-"""Keeps new ResourceClaims off devices that are unhealthy, by one DeviceTaintRule each, where the cluster has them.
+"""Keep new ResourceClaims off unhealthy devices by one DeviceTaintRule each, if the cluster has them.
 
 Desired state: the rules in the API are compared with the verdicts whenever those change, and every ``resync`` seconds
-while there is a rule or an unhealthy device. Rules that an earlier agent left are found by their label.
+while there is a rule or an unhealthy device. Rules of a previous agent are found by their label.
 """
 
 import asyncio
@@ -11,28 +11,30 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.model.verdicts import Health, Verdict
-from agent.reporters import resource_slices, taint_rules
-from agent.reporters.taint_rules import Rule
-from common import aio, contained
-from common.kube import client, errors, paths
-from common.parts import PartState, PartStatus
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.reporters import resource_slices, taint_rules
+from kubemend.agent.reporters.taint_rules import Rule
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
 
 GROUP = "resource.k8s.io"
 
-_NOT_SERVED = PartStatus(
-    PartState.IDLE,
+_NOT_SERVED = ComponentStatus(
+    ComponentState.IDLE,
     f"the API server serves no DeviceTaintRules ({GROUP})",
-    "where they are wanted, enable their API version and the feature gate DRADeviceTaintRules in the control plane",
+    "to use them, enable their API version and the feature gate DRADeviceTaintRules in the control plane",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: ``resync`` while there is something to taint, ``served`` until an API that was not there is looked for
-    again.
+    """Intervals in seconds.
+
+    ``resync`` applies while a rule or an unhealthy device exists, ``served`` between checks for an API that is not
+    served.
     """
 
     resync: float = 60.0
@@ -41,7 +43,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """Where the two kinds are, each in the version that the server prefers: they are not always in the same."""
+    """The API paths of the two kinds, in the versions that the server prefers, which may differ."""
 
     rules: str
     slices: str
@@ -49,14 +51,14 @@ class _Served:
 
 
 class DeviceTaintReporter:
-    """``set`` says how the devices are, ``run`` brings the rules about. Before the first ``set`` nothing is done."""
+    """``set`` stores the devices' verdicts, ``run`` writes the rules. Before the first ``set`` nothing is done."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
         node_name: str,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         pace: Pace | None = None,
         backoff: aio.Backoff | None = None,
     ) -> None:
@@ -72,14 +74,14 @@ class DeviceTaintReporter:
         self._news = asyncio.Event()
 
     def set(self, verdicts: Sequence[Verdict]) -> None:
-        """Say how all devices of the node are. Does not block; what changes nothing of a rule costs nothing."""
+        """Set the verdicts of all devices of the node. Does not block; a change that affects no rule costs nothing."""
         before, self._verdicts = self._verdicts, tuple(verdicts)
         if before is None or _matters(before) != _matters(verdicts):
             self._news.set()
 
     async def run(self) -> None:
-        """Converge for ever."""
-        self._report(PartStatus(PartState.IDLE, "nothing has been said of the devices yet"))
+        """Converge indefinitely."""
+        self._report(ComponentStatus(ComponentState.IDLE, "no verdicts yet"))
         await self._news.wait()
         while True:
             self._news.clear()
@@ -91,17 +93,17 @@ class DeviceTaintReporter:
                         await self._converge(self._served)
             except errors.KubeError as error:
                 if isinstance(error, errors.NotFoundError):
-                    self._served = None  # what was there may have been switched off
-                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+                    self._served = None  # the API may have been switched off
+                self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
                 await self._backoff.wait()
                 continue
             self._backoff.reset()
-            self._report(_NOT_SERVED if self._served is None else PartStatus(PartState.READY))
+            self._report(_NOT_SERVED if self._served is None else ComponentStatus(ComponentState.READY))
             await self._until_due()
 
     async def _until_due(self) -> None:
         if self._served is None:
-            await asyncio.sleep(self._pace.served)  # no verdict changes what the server has
+            await asyncio.sleep(self._pace.served)  # no verdict changes what the server serves
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pace.resync if self._has_rules or self._unhealthy else None):
@@ -112,7 +114,7 @@ class DeviceTaintReporter:
         return any(verdict.health is Health.UNHEALTHY for verdict in self._verdicts or ())
 
     async def _discover(self) -> _Served | None:
-        """Return where the API has what is needed; None when it has it not."""
+        """Return the API paths, or None if the API is not served."""
         try:
             group = await self._api.get(f"/apis/{GROUP}")
             by_version = {
@@ -154,7 +156,7 @@ class DeviceTaintReporter:
             try:
                 found[item["metadata"]["name"]] = taint_rules.of_object(item)
             except KeyError:
-                log.warning("device_taint.not_ours", rule=item["metadata"]["name"])
+                log.warning("device_taint.foreign", rule=item["metadata"]["name"])
         return found
 
     async def _carry_out(self, plan: taint_rules.Plan, served: _Served) -> None:
@@ -164,7 +166,7 @@ class DeviceTaintReporter:
             log.info("device_taint.removed", rule=key)
         for key, rule in plan.create.items():
             body = taint_rules.rule_object(rule, node=self._node, node_uid=await self._uid())
-            with contextlib.suppress(errors.ConflictError):  # it is there by now: ours, and the answer was lost
+            with contextlib.suppress(errors.ConflictError):  # it exists: created before, and the answer was lost
                 await self._api.create(served.rules, {"apiVersion": served.api_version, **body})
             log.info("device_taint.added", rule=key, device=rule.known_as, reason=rule.reason)
         for key, rule in plan.change.items():

@@ -1,41 +1,41 @@
-"""Announcements as Events of the core API. Pure.
+"""Convert event messages into Events of the core API. Pure.
 
-core/v1 and not events.k8s.io/v1, though both show the same objects: there an Event's text is fixed once it is written
+core/v1 and not events.k8s.io/v1, although both show the same objects: there an Event's text is fixed once it is written
 and only its count may grow (``ValidateEventUpdate``), and it has no ``lastTimestamp``, by which ``kubectl get events``
-is sorted and most tools that collect events go. Here the newest text stands beside the count, as in kubelet's own.
+sorts, and most tools that collect events. Here the Event has the newest text and the count, as kubelet's own.
 """
 
 import hashlib
 from typing import Any
 
-from agent.model.announcements import Announcement
-from common.kube import paths, repeats, timestamps
+from kubemend.agent.model.announcements import EventMessage
+from kubemend.common.kube import paths, repeats, timestamps
 
 Object = dict[str, Any]
 
 COMPONENT = "kubemend"
 MAX_MESSAGE = 1024
-"""Characters (``NoteLengthLimit`` of events.k8s.io, by which those that read Events there expect to be bound)."""
+"""Characters (``NoteLengthLimit`` of events.k8s.io, which readers of Events there expect)."""
 
-_NODES_NAMESPACE = "default"  # where Events about objects without a namespace live (client-go's recorder)
+_NODES_NAMESPACE = "default"  # the namespace of Events about objects without one (client-go's recorder)
 _MAX_PREFIX = 230  # of the object's name in the Event's, which may have 253 characters
 
 
-def collection(announcement: Announcement) -> str:
-    """Return the path under which the announcement's Event is created."""
+def collection(announcement: EventMessage) -> str:
+    """Return the path under which the message's Event is created."""
     return paths.collection("events", namespace=_namespace(announcement))
 
 
-def name(announcement: Announcement, *, node: str) -> str:
-    """Return the Event's name: the same for what is one story, also for the next agent, so that none is told twice."""
+def name(announcement: EventMessage, *, node: str) -> str:
+    """Return the Event's name: the same for one series, also for the next agent, so that no Event is recorded twice."""
     about = (announcement.about.uid, announcement.about.name) if announcement.about is not None else (node, node)
     key = "\n".join((about[0], announcement.reason, announcement.subject))
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return f"{about[1][:_MAX_PREFIX].rstrip('-.')}.{digest}"
 
 
-def created(announcement: Announcement, *, node: str, count: int, first: float) -> Object:
-    """Return the Event as it is created; ``first`` is the Unix time of the first of ``count`` that it stands for."""
+def created(announcement: EventMessage, *, node: str, count: int, first: float) -> Object:
+    """Return the Event as it is created; ``first`` is the Unix time of the first of the ``count`` messages in it."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -51,18 +51,18 @@ def created(announcement: Announcement, *, node: str, count: int, first: float) 
     }
 
 
-def continued(announcement: Announcement, *, count: int) -> Object:
-    """Return the patch of an Event that is there already: how often by now, when last, and in which words."""
+def continued(announcement: EventMessage, *, count: int) -> Object:
+    """Return the patch of an existing Event: the new count, time and text."""
     return repeats.core(message=_cut(announcement.message), count=count, at=announcement.at)
 
 
-def _namespace(announcement: Announcement) -> str:
+def _namespace(announcement: EventMessage) -> str:
     return announcement.about.namespace if announcement.about is not None else _NODES_NAMESPACE
 
 
-def _involved(announcement: Announcement, *, node: str) -> Object:
+def _involved(announcement: EventMessage, *, node: str) -> Object:
     pod = announcement.about
-    if pod is None:  # with its name for a UID, as kubelet does: ``kubectl describe node`` looks for that, too
+    if pod is None:  # the UID is the name, as in kubelet: ``kubectl describe node`` searches for that, too
         return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     if announcement.container:

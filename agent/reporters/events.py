@@ -1,8 +1,8 @@
-"""Tells announcements as Kubernetes Events, few of them whatever happens, and only as long as they are news.
+"""Record event messages as Kubernetes Events, at a limited rate, and only while they are recent.
 
-What has the same object, reason and subject is one series: the first is told at once, those that follow are counted
-into the same Event, not more often than ``spacing``. Each object has an allowance on top. Events are dropped, and
-counted, when they cannot be told for a while: the conditions say what holds.
+Messages with the same object, reason and subject are one series: the first is recorded at once, later ones are counted
+into the same Event, at most once per ``spacing``. Each object has an allowance on top. Messages are dropped, and
+counted, if they cannot be recorded for a while: the conditions have the current state.
 """
 
 import asyncio
@@ -13,32 +13,32 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.model.announcements import Announcement
-from agent.model.workloads import PodRef
-from agent.reporters import event_objects
-from agent.reporters.allowances import Allowances
-from common import aio, contained
-from common.kube import client, errors, repeats
-from common.parts import PartState, PartStatus
+from kubemend.agent.model.announcements import EventMessage
+from kubemend.agent.model.workloads import PodRef
+from kubemend.agent.reporters import event_objects
+from kubemend.agent.reporters.allowances import Allowances
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors, repeats
 
 log = structlog.get_logger(__name__)
 
 
 class Outcome(enum.Enum):
-    """What became of announcements, for metrics."""
+    """The outcome of event messages, for metrics."""
 
-    TOLD = "told"  # by a write of ours, together with others or alone
-    KNOWN = "known"  # an earlier agent has told them
-    REFUSED = "refused"  # the server will never take them, or their namespace is going away
-    DROPPED = "dropped"  # no longer news, or too many series
+    TOLD = "told"  # by one of this agent's writes, together with others or alone
+    KNOWN = "known"  # a previous agent has recorded them
+    REFUSED = "refused"  # the server will never accept them, or their namespace is being deleted
+    DROPPED = "dropped"  # no longer recent, or too many series
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``burst`` and ``refill`` are an object's allowance of writes (client-go's ``defaultSpamBurst`` and ``-QPS``).
 
-    Seconds: ``refill``, ``spacing`` between two writes of one series, ``keep`` until what has not been told is no
-    longer news. ``series``: how many are remembered.
+    Seconds: ``refill``, ``spacing`` between two writes of one series, ``keep`` until an unrecorded message is dropped.
+    ``series``: the maximum number of series in memory.
     """
 
     burst: int = 25
@@ -53,41 +53,41 @@ _Key = tuple[PodRef | None, str, str]
 
 @dataclass(eq=False, slots=True)
 class _Series:
-    """One story: its newest announcement, and how many have not been told yet (the oldest at ``first``, Unix time)."""
+    """One series: its newest message, and how many are not recorded yet (the oldest is from ``first``, Unix time)."""
 
-    announcement: Announcement
+    announcement: EventMessage
     first: float
-    since: float = 0.0  # the loop's time of the same
-    untold: int = 0
-    count: int | None = None  # in the API; None: there is no Event yet, as far as we know
+    since: float = 0.0  # the same in loop time
+    unrecorded: int = 0
+    count: int | None = None  # in the API; None: no Event is known to exist
     not_before: float = float("-inf")  # loop time
 
-    def add(self, announcement: Announcement, *, now: float) -> None:
-        if not self.untold:
+    def add(self, announcement: EventMessage, *, now: float) -> None:
+        if not self.unrecorded:
             self.first, self.since = announcement.at, now
         self.announcement = announcement
-        self.untold += 1
+        self.unrecorded += 1
 
     def settle(self, announcements: int, *, now: float) -> None:
-        """Take off what is dealt with; what came meanwhile stays."""
-        self.untold -= announcements
+        """Subtract messages that are done; those that arrived in the meantime stay."""
+        self.unrecorded -= announcements
         self.first, self.since = self.announcement.at, now
 
 
 class EventReporter:
-    """``tell`` takes announcements in, ``run`` writes them."""
+    """``tell`` accepts messages, ``run`` writes them."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
         node_name: str,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         on_outcome: Callable[[Outcome, int], None] = lambda _outcome, _announcements: None,
         limits: Limits | None = None,
         backoff: aio.Backoff | None = None,
     ) -> None:
-        """Create it; ``on_outcome`` is told what became of how many announcements."""
+        """``on_outcome`` receives each outcome with the number of messages."""
         self._api = api
         self._node = node_name
         self._report = report
@@ -98,8 +98,8 @@ class EventReporter:
         self._series: dict[_Key, _Series] = {}  # the one that was added to last comes last
         self._news = asyncio.Event()
 
-    def tell(self, announcement: Announcement) -> None:
-        """Take an announcement in. Does not block."""
+    def tell(self, announcement: EventMessage) -> None:
+        """Accept a message. Does not block."""
         key = (announcement.about, announcement.reason, announcement.subject)
         series = self._series.pop(key, None)
         if series is None:
@@ -107,37 +107,39 @@ class EventReporter:
             series = _Series(announcement, first=announcement.at)
         series.add(announcement, now=asyncio.get_running_loop().time())
         self._series[key] = series
-        if series.untold == 1:
+        if series.unrecorded == 1:
             self._news.set()
 
     async def run(self) -> None:
-        """Tell for ever."""
-        self._report(PartStatus(PartState.IDLE, "nothing has happened yet"))
+        """Record indefinitely."""
+        self._report(ComponentStatus(ComponentState.IDLE, "no events yet"))
         while True:
             series = await self._next()
-            told = True
+            recorded = True
             with contained.within(contained.Part.EVENT, series.announcement.about) as work:
-                told = await self._attempt(series)
+                recorded = await self._attempt(series)
             if work.failed:
-                self._dealt_with(series, Outcome.DROPPED)
-            if not told:
-                series.not_before = asyncio.get_running_loop().time()  # others first
+                self._finish(series, Outcome.DROPPED)
+            if not recorded:
+                series.not_before = asyncio.get_running_loop().time()  # other series go first
                 await self._backoff.wait()
 
     def _make_room(self) -> None:
-        """Forget a series of which all is told, else the one that was added to longest ago."""
+        """Drop a series without unrecorded messages, else the one whose last message is oldest."""
         while len(self._series) >= self._limits.series:
             oldest = next(iter(self._series))
-            key = next((key for key, series in self._series.items() if not series.untold), oldest)
-            self._dealt_with(self._series.pop(key), Outcome.DROPPED)
+            key = next((key for key, series in self._series.items() if not series.unrecorded), oldest)
+            self._finish(self._series.pop(key), Outcome.DROPPED)
 
     async def _next(self) -> _Series:
-        """Wait until a series may be told, and return it."""
+        """Wait until a series may be written, and return it."""
         clock = asyncio.get_running_loop().time
         while True:
             self._news.clear()
             self._drop_stale(now=clock())
-            first = min((series for series in self._series.values() if series.untold), key=self._due_at, default=None)
+            first = min(
+                (series for series in self._series.values() if series.unrecorded), key=self._due_at, default=None
+            )
             wait = self._due_at(first) - clock() if first is not None else None
             if first is not None and wait is not None and wait <= 0:
                 return first
@@ -150,43 +152,41 @@ class EventReporter:
 
     def _drop_stale(self, *, now: float) -> None:
         for series in self._series.values():
-            if series.untold and now - series.since > self._limits.keep:
-                self._dealt_with(series, Outcome.DROPPED)
+            if series.unrecorded and now - series.since > self._limits.keep:
+                self._finish(series, Outcome.DROPPED)
 
     async def _attempt(self, series: _Series) -> bool:
-        """Tell it as it stands now; return False when that must be tried again."""
-        announcements = series.untold
+        """Record its present state; return False if that must be tried again."""
+        announcements = series.unrecorded
         try:
             outcome = await self._write(series)
         except errors.NotFoundError:
             if series.count is not None:
-                series.count = None  # the Event's hour is over
+                series.count = None  # the Event has expired
                 return False
-            outcome = Outcome.REFUSED  # its namespace is gone
+            outcome = Outcome.REFUSED  # its namespace has been deleted
         except errors.InvalidError as error:
             log.warning("event.refused", reason=series.announcement.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.ForbiddenError as error:
             if errors.NAMESPACE_GOES not in error.said:
-                self._report(
-                    PartStatus(PartState.DEGRADED, "the API server does not allow Events to be told", error.mend)
-                )
+                self._report(ComponentStatus(ComponentState.DEGRADED, "creating Events is forbidden", error.hint))
                 return False
             outcome = Outcome.REFUSED
         except errors.KubeError as error:
-            log.debug("event.not_told", reason=series.announcement.reason, error=str(error))
+            log.debug("event.write_failed", reason=series.announcement.reason, error=str(error))
             return False
         else:
-            self._report(PartStatus(PartState.READY))
+            self._report(ComponentStatus(ComponentState.READY))
         self._backoff.reset()
         now = asyncio.get_running_loop().time()
         self._allowances.spend(series.announcement.about, now=now)
         series.not_before = now + self._limits.spacing
-        self._dealt_with(series, outcome, announcements=announcements)
+        self._finish(series, outcome, announcements=announcements)
         return True
 
-    def _dealt_with(self, series: _Series, outcome: Outcome, *, announcements: int | None = None) -> None:
-        announcements = series.untold if announcements is None else announcements
+    def _finish(self, series: _Series, outcome: Outcome, *, announcements: int | None = None) -> None:
+        announcements = series.unrecorded if announcements is None else announcements
         if not announcements:
             return
         series.settle(announcements, now=asyncio.get_running_loop().time())
@@ -197,21 +197,21 @@ class EventReporter:
         )
 
     async def _write(self, series: _Series) -> Outcome:
-        announcement, untold = series.announcement, series.untold
+        announcement, unrecorded = series.announcement, series.unrecorded
         path = event_objects.collection(announcement)
         name = event_objects.name(announcement, node=self._node)
         if series.count is None:
-            event = event_objects.created(announcement, node=self._node, count=untold, first=series.first)
+            event = event_objects.created(announcement, node=self._node, count=unrecorded, first=series.first)
             try:
                 await self._api.create(path, event)
-            except errors.ConflictError:  # of an earlier agent; or ours, and the answer was lost
+            except errors.ConflictError:  # a previous agent's; or this agent's, and the answer was lost
                 count, last = repeats.told(await self._api.get(f"{path}/{name}"))
                 series.count = count
                 if last >= int(announcement.at):
                     return Outcome.KNOWN
             else:
-                series.count = untold
+                series.count = unrecorded
                 return Outcome.TOLD
-        await self._api.patch(f"{path}/{name}", event_objects.continued(announcement, count=series.count + untold))
-        series.count += untold
+        await self._api.patch(f"{path}/{name}", event_objects.continued(announcement, count=series.count + unrecorded))
+        series.count += unrecorded
         return Outcome.TOLD

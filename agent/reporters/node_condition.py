@@ -1,8 +1,8 @@
-"""Brings our condition of the node in the API to what the agent last said of it, and keeps it there.
+"""Keep the node's condition in the API equal to the agent's.
 
 Desired state, like the pods' (``agent.reporters.pod_conditions``), with a heartbeat: the node's status shows when the
-condition was last known to hold, so that one whose agent is gone can be told. At each heartbeat it is read again, so
-what another writer did to it is set right by then.
+condition was last known to hold, which reveals an agent that is gone. The condition is read again at each heartbeat, so
+changes by other writers are repaired by then.
 """
 
 import asyncio
@@ -14,34 +14,34 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.model.conditions import Condition
-from agent.reporters import status_conditions
-from agent.reporters.allowances import Allowances
-from agent.reporters.status_conditions import StatusConditions
-from common import aio
-from common.kube import client, errors, paths
-from common.parts import PartState, PartStatus
+from kubemend.agent.model.conditions import Condition
+from kubemend.agent.reporters import status_conditions
+from kubemend.agent.reporters.allowances import Allowances
+from kubemend.agent.reporters.status_conditions import StatusConditions
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
 
 
 class Outcome(enum.Enum):
-    """What became of an attempt to write, for metrics."""
+    """The outcome of an attempt to write, for metrics."""
 
     WRITTEN = "written"
     FAILED = "failed"  # and will be tried again
-    REFUSED = "refused"  # the server will never take it
-    NODE_GONE = "node-gone"  # it is waited for
+    REFUSED = "refused"  # the server will never accept it
+    NODE_GONE = "node-gone"  # the reporter waits for it
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two writes, at least.
+    """Minimum seconds between two writes.
 
-    ``changed``: when status or reason differ. ``reworded``: when only the message does; a message may count or
-    measure something, and thousands of nodes that each write it at once are a load. ``heartbeat``: when nothing
-    differs (node-problem-detector's default). After ``burst`` writes there is only one each ``refill``: a device that
-    changes all the time must not write for ever.
+    ``changed``: if status or reason differ. ``reworded``: if only the message does; a message may count or measure
+    something, and thousands of nodes that each write it at once are a load. ``heartbeat``: if nothing differs
+    (node-problem-detector's default). After ``burst`` writes there is only one each ``refill``: a device that changes
+    all the time must not cause unlimited writes.
     """
 
     changed: float = 0.1
@@ -52,20 +52,20 @@ class Pace:
 
 
 class NodeConditionReporter:
-    """``set`` says what should be, ``run`` brings it about. Before the first ``set`` nothing is written."""
+    """``set`` stores the desired condition, ``run`` writes it. Before the first ``set`` nothing is written."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
         node_name: str,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
         backoff: aio.Backoff | None = None,
     ) -> None:
-        """Create it; ``clock`` gives Unix seconds."""
+        """``clock`` returns Unix seconds."""
         self._api = api
         self._node_name = node_name
         self._report = report
@@ -79,14 +79,14 @@ class NodeConditionReporter:
         self._news = asyncio.Event()
 
     def set(self, condition: Condition) -> None:
-        """Say what should be in the API; the newest of a type counts. Does not block."""
+        """Set the desired condition; the newest of a type counts. Does not block."""
         if self._status.desired.get(condition.type) != condition:
             self._status.desired[condition.type] = condition
             self._news.set()
 
     async def run(self) -> None:
-        """Write for ever."""
-        self._report(PartStatus(PartState.IDLE, "nothing has been said of the node yet"))
+        """Write indefinitely."""
+        self._report(ComponentStatus(ComponentState.IDLE, "no condition of the node yet"))
         while True:
             await self._until_due()
             outcome = await self._attempt()
@@ -106,7 +106,7 @@ class NodeConditionReporter:
                 async with asyncio.timeout(None if wait == float("inf") else wait):
                     await self._news.wait()
         if not self._status.unsaid:
-            self._status.known = None  # a heartbeat: look before writing
+            self._status.known = None  # a heartbeat: read before writing
 
     def _due_at(self) -> float:
         """Return the loop time at which the next write is due."""
@@ -127,26 +127,26 @@ class NodeConditionReporter:
         try:
             await status_conditions.write(self._api, self._status, now=self._clock(), heartbeat=True)
         except errors.NotFoundError:
-            # Gone, or another one of its name: whatever node comes next has nothing of ours.
+            # Deleted, or replaced by another of its name: the next node object has no conditions of this agent.
             self._status.uid = self._status.known = None
             self._report(_no_such_node(self._node_name))
             return Outcome.NODE_GONE
         except (errors.ConflictError, errors.ApiUnavailableError):
-            return Outcome.FAILED  # that the API server is away is told by who watches it
+            return Outcome.FAILED  # the watch reports that the API server is unavailable
         except errors.InvalidError as error:
-            self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+            self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             return Outcome.REFUSED
         except errors.KubeError as error:
-            self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+            self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             return Outcome.FAILED
-        self._report(PartStatus(PartState.READY))
+        self._report(ComponentStatus(ComponentState.READY))
         log.info("node_condition.written", node=self._node_name, types=sorted(self._status.desired))
         return Outcome.WRITTEN
 
 
-def _no_such_node(name: str) -> PartStatus:
-    return PartStatus(
-        PartState.DEGRADED,
+def _no_such_node(name: str) -> ComponentStatus:
+    return ComponentStatus(
+        ComponentState.DEGRADED,
         f"the API server has no node {name}",
         "name the node as Kubernetes does (NODE_NAME), or wait until kubelet has registered it",
     )

@@ -1,8 +1,8 @@
-"""Brings the conditions of pods in the API to what the agent last said about them, and keeps them there.
+"""Keep pods' conditions in the API equal to the agent's.
 
-Desired state, not a queue: the newest condition per pod and type is kept, so an outage of the API server costs
-nothing but time, and memory is bounded. A pod's first change goes out at once; those that follow within ``spacing``
-go out together. Writes are serial per pod and parallel across pods.
+Desired state, not a queue: the newest condition per pod and type is kept, so an outage of the API server costs nothing
+but time, and memory is bounded. A pod's first change is written at once; those that follow within ``spacing`` are
+written together. Writes are serial per pod and parallel across pods.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from typing import Self
 
 import structlog
 
-from agent.model.conditions import Condition
-from agent.model.workloads import PodRef, PodUid, PodView
-from agent.reporters import status_conditions
-from agent.reporters.status_conditions import StatusConditions
-from common import aio, contained
-from common.kube import client, errors, paths
+from kubemend.agent.model.conditions import Condition
+from kubemend.agent.model.workloads import PodRef, PodUid, PodView
+from kubemend.agent.reporters import status_conditions
+from kubemend.agent.reporters.status_conditions import StatusConditions
+from kubemend.common import aio, contained
+from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
 
 
 class Outcome(enum.Enum):
-    """What became of an attempt to write, for metrics."""
+    """The outcome of an attempt to write, for metrics."""
 
     WRITTEN = "written"
     FAILED = "failed"  # and will be tried again
-    REFUSED = "refused"  # the server will never take it
+    REFUSED = "refused"  # the server will never accept it
     POD_GONE = "pod-gone"
-    DROPPED = "dropped"  # more pods than ``max_pods`` had something unsaid
+    DROPPED = "dropped"  # more pods than ``max_pods`` had unwritten conditions
 
 
 @dataclass(eq=False, slots=True)
@@ -49,12 +49,12 @@ class _Pod:
 
     @property
     def unsaid(self) -> bool:
-        """Whether the API lacks something."""
+        """Return whether the API lacks a condition."""
         return self.status.unsaid
 
 
 class PodConditionReporter:
-    """The reporter. ``set`` says what should be, ``run`` brings it about."""
+    """The reporter. ``set`` stores desired conditions, ``run`` writes them."""
 
     def __init__(
         self,
@@ -68,11 +68,12 @@ class PodConditionReporter:
         parallel: int = 8,
         max_pods: int = 1000,
     ) -> None:
-        """Create it.
+        """Create the reporter.
 
-        ``look_up`` gives the watched view of a pod (conditions of an earlier agent are adopted from it); ``clock``
-        gives Unix seconds. ``spacing`` and ``repair_after`` are in seconds: the latter is how long after a write of
-        ours another writer's change to the same condition stands, so that two agents never fight at full speed.
+        ``look_up`` returns the watched view of a pod (conditions of a previous agent are adopted from it); ``clock``
+        returns Unix seconds. ``spacing`` and ``repair_after`` are in seconds: for ``repair_after`` seconds after a
+        write, another writer's change to the same condition is left alone, so that two agents never fight at full
+        speed.
         """
         self._api = api
         self._look_up = look_up
@@ -83,13 +84,13 @@ class PodConditionReporter:
         self._max_pods = max_pods
         self._slots = asyncio.Semaphore(parallel)
         self._pods: dict[PodUid, _Pod] = {}
-        self._unsaid: set[PodUid] = set()
+        self._unwritten: set[PodUid] = set()
         self._queue: asyncio.Queue[_Pod] = asyncio.Queue()
-        self._all_said = asyncio.Event()
-        self._all_said.set()
+        self._all_written = asyncio.Event()
+        self._all_written.set()
 
     def set(self, pod: PodRef, condition: Condition) -> None:
-        """Say what should be in the API; the newest of a type counts. Does not block."""
+        """Set a pod's desired condition; the newest of a type counts. Does not block."""
         entry = self._pods.get(pod.uid) or self._adopt(pod)
         desired = entry.status.desired
         if desired.get(condition.type) == condition:
@@ -98,7 +99,7 @@ class PodConditionReporter:
         self._wake(entry)
 
     def observe(self, pod: PodView) -> None:
-        """Take note of how the API shows a pod; if another writer changed our conditions, they are set right."""
+        """Process a pod as the API shows it; repair conditions that another writer has changed."""
         entry = self._pods.get(pod.ref.uid)
         if entry is None:
             return
@@ -109,25 +110,25 @@ class PodConditionReporter:
         self._count(entry)
 
     def forget(self, uid: PodUid) -> None:
-        """Drop everything about a pod that is gone."""
+        """Drop everything about a deleted pod."""
         if (entry := self._pods.pop(uid, None)) is not None:
             self._count(entry)
 
     def pending(self) -> int:
         """Return how many pods have conditions that are not in the API yet."""
-        return len(self._unsaid)
+        return len(self._unwritten)
 
     async def flush(self, *, timeout: float) -> bool:
         """Wait until all is in the API, at most ``timeout`` seconds; return whether it is. Needs ``run`` running."""
         try:
             async with asyncio.timeout(timeout):
-                await self._all_said.wait()
+                await self._all_written.wait()
         except TimeoutError:
             return False
         return True
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write indefinitely."""
         async with asyncio.TaskGroup() as group:
             while True:
                 entry = await self._queue.get()
@@ -142,7 +143,7 @@ class PodConditionReporter:
         return entry
 
     def _make_room(self) -> None:
-        """Drop a pod about which all is said (it is read again when needed), else the one that waits longest."""
+        """Drop a pod without unwritten conditions (it is read again when needed), else the one that waits longest."""
         oldest = next(iter(self._pods.values()))
         victim = next((entry for entry in self._pods.values() if not entry.unsaid), oldest)
         if victim.unsaid:
@@ -157,19 +158,19 @@ class PodConditionReporter:
             self._queue.put_nowait(entry)
 
     def _count(self, entry: _Pod) -> None:
-        """Note whether something about a pod is unsaid: call it whenever that may have changed."""
+        """Record whether a pod has unwritten conditions; call it whenever that may have changed."""
         uid = entry.ref.uid
         if (kept := self._pods.get(uid)) is not None and kept.unsaid:
-            self._unsaid.add(uid)
+            self._unwritten.add(uid)
         else:
-            self._unsaid.discard(uid)
-        if self._unsaid:
-            self._all_said.clear()
+            self._unwritten.discard(uid)
+        if self._unwritten:
+            self._all_written.clear()
         else:
-            self._all_said.set()
+            self._all_written.set()
 
     async def _converge(self, entry: _Pod) -> None:
-        """Write until the API has all that was said about one pod, or the pod is gone."""
+        """Write until the API has all conditions of one pod, or the pod is deleted."""
         backoff = aio.Backoff(first=0.1, limit=5.0)
         while entry.unsaid and self._pods.get(entry.ref.uid) is entry:
             outcome = await self._attempt(entry)
@@ -181,12 +182,12 @@ class PodConditionReporter:
                 self.forget(entry.ref.uid)
             backoff.reset()
             self._count(entry)
-            await asyncio.sleep(self._spacing)  # what is said meanwhile goes out together
+            await asyncio.sleep(self._spacing)  # changes in the meantime are written together
         entry.active = False
         self._count(entry)
 
     async def _attempt(self, entry: _Pod) -> Outcome:
-        """Write once. What a defect of ours keeps from being written counts as said, until the pod changes."""
+        """Write once. After an internal error the conditions count as written, until the pod changes."""
         with contained.within(contained.Part.CONDITION, entry.ref):
             return await self._write(entry)
         entry.status.known = {**(entry.status.known or {}), **entry.status.desired}
@@ -204,7 +205,7 @@ class PodConditionReporter:
             log.warning("conditions.refused", pod=str(entry.ref), error=str(error))
             return Outcome.REFUSED
         except errors.KubeError as error:
-            log.warning("conditions.not_written", pod=str(entry.ref), error=str(error))
+            log.warning("conditions.write_failed", pod=str(entry.ref), error=str(error))
             return Outcome.FAILED
         if wrote:
             entry.written_at = asyncio.get_running_loop().time()

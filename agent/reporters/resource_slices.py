@@ -1,10 +1,10 @@
-"""Which devices a node's DRA drivers publish, and by which names we may know them. Pure."""
+"""Read which devices a node's DRA drivers publish, and under which names their health is kept. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from agent.model.devices import PciAddress
-from agent.model.workloads import ClaimDevice
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.workloads import ClaimDevice
 
 Object = Mapping[str, Any]
 
@@ -12,7 +12,7 @@ _UUIDS: Final = frozenset({"uuid", "parentUUID"})
 """Attributes that name a GPU: its own UUID, or of a MIG device its GPU's, whose faults are its own, too."""
 
 _ADDRESSES: Final = frozenset({"pciBusID", "pciAddress"})
-"""``resource.kubernetes.io/pciBusID`` is Kubernetes' own; the other one is what drivers of NICs had before."""
+"""``resource.kubernetes.io/pciBusID`` is Kubernetes' own; drivers of NICs used the other one before."""
 
 
 def published(slices: Iterable[Object]) -> dict[ClaimDevice, frozenset[str]]:
@@ -51,4 +51,4 @@ def _names(device: Object) -> Iterator[str]:
             try:
                 yield str(PciAddress.parse(text))
             except ValueError:
-                continue  # not an address as we know it: then it names nothing
+                continue  # not a PCI address: it names nothing

@@ -1,18 +1,18 @@
-"""Conditions of one object of the API: what they should be, what they are, and the write that makes both the same."""
+"""Hold desired and known conditions of one API object, and write the difference."""
 
 from dataclasses import dataclass, field
 
-from agent.model import conditions
-from agent.model.conditions import Condition
-from agent.reporters import condition_patch
-from common.kube import client, errors
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import Condition
+from kubemend.agent.reporters import condition_patch
+from kubemend.common.kube import client, errors
 
 
 @dataclass(eq=False, slots=True)
 class StatusConditions:
-    """One object at ``path``. ``known`` None means that nobody has looked yet what it has.
+    """The conditions of the object at ``path``. ``known`` None means that they have not been read yet.
 
-    ``uid`` None takes the first object that is found there for the one that is meant.
+    ``uid`` None accepts the first object that is found at the path.
     """
 
     path: str
@@ -23,12 +23,12 @@ class StatusConditions:
 
     @property
     def unsaid(self) -> bool:
-        """Whether the API lacks something."""
+        """Return whether the API lacks a condition."""
         known = self.known or {}
         return any(known.get(condition.type) != condition for condition in self.desired.values())
 
     def learn(self, found: tuple[Condition, ...], *, version: str) -> None:
-        """Take over what is in the API, unless it is older than what we know.
+        """Adopt conditions from the API, unless they are older than the known ones.
 
         Resource versions can be compared as numbers (KEP-5504; in fact since etcd).
         """
@@ -39,30 +39,31 @@ class StatusConditions:
 
 
 async def write(api: client.KubeClient, target: StatusConditions, *, now: float, heartbeat: bool = False) -> bool:
-    """Bring one object's conditions to what they should be; return whether that took a write.
+    """Write one object's desired conditions; return whether that took a write.
 
-    ``now`` is Unix time; for ``heartbeat`` see ``condition_patch.merge``. Raises NotFoundError when the object is
-    gone, be there a new one of its name or not; ConflictError when others write at the same time: try again, what is
-    known is fresh; InvalidError when the server will never take it: it counts as said; other KubeErrors: later.
+    ``now`` is Unix time; for ``heartbeat`` see ``condition_patch.merge``. Raises NotFoundError if the object is gone,
+    even if there is a new one of its name; ConflictError if others write at the same time: try again, the known
+    conditions are fresh; InvalidError if the server will never accept it: then it counts as written; other KubeErrors:
+    try later.
     """
     try:
         if target.known is None:
             await _look(api, target)
         return await _patch(api, target, now=now, heartbeat=heartbeat)
     except (errors.ConflictError, errors.InvalidError) as error:
-        # A new object of that name answers 422 (its UID is immutable), many writers at once 409: find out.
+        # A new object of that name answers 422 (its UID is immutable), many writers at once 409: read to find out.
         await _look(api, target)
         if isinstance(error, errors.InvalidError):
-            target.known = {**(target.known or {}), **target.desired}  # saying it again cannot help
+            target.known = {**(target.known or {}), **target.desired}  # another write cannot help
         raise
 
 
 async def _look(api: client.KubeClient, target: StatusConditions) -> None:
-    """Read what the API has. Raises NotFoundError when it is another object by now."""
+    """Read the object's conditions. Raises NotFoundError if it is another object by now."""
     found = await api.get(target.path)
     metadata = found["metadata"]
     if target.uid not in (None, metadata["uid"]):
-        raise errors.NotFoundError(f"{target.path} is another object of that name by now")
+        raise errors.NotFoundError(f"{target.path} has been replaced by another object of that name")
     target.uid = metadata["uid"]
     target.version = 0
     target.learn(tuple(conditions.ours(found.get("status") or {})), version=metadata["resourceVersion"])

@@ -1,7 +1,7 @@
-"""DeviceTaintRules (KEP-5055): which there should be, and what they look like. Pure.
+"""Compute which DeviceTaintRules (KEP-5055) should exist, and their content. Pure.
 
-A rule of ours takes one device out of scheduling while its verdict is Unhealthy. It goes only when the device is known
-to be usable again, or another one has its name: what cannot be told leaves a rule where it is.
+A rule managed by kubemend takes one device out of scheduling while its verdict is Unhealthy. It is deleted only when
+the device is known to be usable again, or another one has its name: an unknown state leaves a rule unchanged.
 """
 
 import hashlib
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.model import conditions
-from agent.model.verdicts import Health, Verdict
-from agent.model.workloads import ClaimDevice
+from kubemend.agent.model import conditions
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.workloads import ClaimDevice
 
 Object = dict[str, Any]
 
@@ -20,14 +20,14 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "kubemend"
 NODE_LABEL: Final = conditions.PREFIX + "node"
 DEVICE_ANNOTATION: Final = conditions.PREFIX + "device"
-"""The name under which the device's health is kept: a device's name in its pool may be another's tomorrow."""
+"""The name under which the device's health is kept: a device's name in its pool may later be another's."""
 
 _LABEL_LENGTH = 63
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: ``known_as`` is the device's name in our verdicts, ``reason`` (a label value) why it is unhealthy."""
+    """One rule: ``known_as`` is the device's name in verdicts, ``reason`` (a label value) why it is unhealthy."""
 
     device: ClaimDevice
     known_as: str
@@ -36,7 +36,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What must be done to the rules, by name."""
+    """The changes to the rules, by name."""
 
     create: Mapping[str, Rule]
     change: Mapping[str, Rule]
@@ -50,7 +50,7 @@ def plan(
     rules: Mapping[str, Rule],
     node: str,
 ) -> Plan:
-    """Return how the node's rules become what they should be. ``published`` is ``resource_slices.published``."""
+    """Return the changes that make the node's rules as desired. ``published`` is ``resource_slices.published``."""
     by_name = {verdict.device: verdict for verdict in verdicts}
     wanted: dict[str, Rule] = {}
     for device, names in published.items():
@@ -70,14 +70,14 @@ def plan(
 
 
 def _is_over(rule: Rule, *, verdict: Verdict | None, published: Mapping[ClaimDevice, frozenset[str]]) -> bool:
-    """Whether there is evidence that a rule that is not wanted any more has no ground left."""
+    """Return whether there is evidence that a rule that is not wanted any more is no longer needed."""
     names = published.get(rule.device)
     if names is not None and rule.known_as not in names:
         return True  # another device has its name
     if verdict is not None:
         return verdict.health in (Health.HEALTHY, Health.DEGRADED)
     driver_is_there = any((other.driver, other.pool) == (rule.device.driver, rule.device.pool) for other in published)
-    return names is None and driver_is_there  # nobody knows of such a device any more
+    return names is None and driver_is_there  # no verdict and no driver knows such a device any more
 
 
 def name(device: ClaimDevice, *, node: str) -> str:
@@ -92,7 +92,7 @@ def selector(node: str) -> str:
 
 
 def rule_object(rule: Rule, *, node: str, node_uid: str) -> Object:
-    """Return the rule as it is created (without its apiVersion). It goes when its node is deleted from the cluster."""
+    """Return the rule as it is created (without its apiVersion). It is deleted with its Node object."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
     return {
         "kind": "DeviceTaintRule",
@@ -114,7 +114,7 @@ def rule_object(rule: Rule, *, node: str, node_uid: str) -> Object:
 
 
 def change(rule: Rule) -> Object:
-    """Return the merge patch that makes a rule of that device say what it should."""
+    """Return the merge patch that updates an existing rule of that device."""
     return {
         "metadata": {"annotations": {DEVICE_ANNOTATION: rule.known_as}},
         "spec": {"taint": {"value": rule.reason}},
@@ -122,7 +122,7 @@ def change(rule: Rule) -> Object:
 
 
 def of_object(obj: Mapping[str, Any]) -> Rule:
-    """Return what a rule in the API says. Raises KeyError when it selects no single device: then it is not ours."""
+    """Parse a rule in the API. Raises KeyError if it selects no single device: then it is not kubemend's."""
     selected, metadata = obj["spec"]["deviceSelector"], obj["metadata"]
     return Rule(
         device=ClaimDevice(driver=selected["driver"], pool=selected["pool"], device=selected["device"]),
@@ -132,5 +132,5 @@ def of_object(obj: Mapping[str, Any]) -> Rule:
 
 
 def _label(text: str) -> str:
-    """Return a text as a label value, which has a limit: node names may be longer."""
+    """Return a text as a label value, which has a length limit: node names may be longer."""
     return text if len(text) <= _LABEL_LENGTH else hashlib.sha256(text.encode()).hexdigest()[:_LABEL_LENGTH]

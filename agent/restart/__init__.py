@@ -1,1 +1,1 @@
-"""Whether and how a container is restarted in place. Pure: frozen values and ``now`` in, a value with a reason out."""
+"""Decide whether and how a container is restarted in place. Pure: frozen values and ``now`` in, a decision out."""

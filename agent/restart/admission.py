@@ -1,8 +1,8 @@
-"""May this container be restarted in place, here and now? One pure function, one answer with a stable reason.
+"""Decide whether a container may be restarted in place now. One pure function, one answer with a stable reason.
 
-The hard part is what a restart can break without failing itself: a ``Never`` pod that kubelet then fails for good,
-a Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group. Each is
-refused beforehand. What cannot be told is not done: it is held and asked again, or refused.
+The hard part is what a restart can break without failing itself: a ``Never`` pod that kubelet then fails for good, a
+Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group. Each is
+refused beforehand. If the evidence is inconclusive, the restart is held and decided again, or refused.
 """
 
 import enum
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from agent.model.actions import ActionClass
-from agent.model.workloads import (
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerRole,
     ContainerSpec,
@@ -20,8 +20,8 @@ from agent.model.workloads import (
     PodView,
     RestartPolicy,
 )
-from agent.restart import asking, budget, counts, intents, members, options, owners, strategies
-from common import budgets
+from kubemend.agent.restart import budget, counts, intents, members, options, overrides, owners, strategies
+from kubemend.common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
@@ -30,11 +30,11 @@ UNLIMITED_BACKOFF = 2**31 - 1
 
 
 _ONE_ANSWER = 120.0
-"""Seconds around a restart in which what happens to the container is of one piece with it."""
+"""Seconds around a restart in which further events of the container are consequences of that restart."""
 
 
 class Verb(enum.Enum):
-    """ACT now, HOLD and ask again (at ``retry_at``, or when what is missing turns up), or REFUSE for good."""
+    """ACT now, HOLD and decide again (at ``retry_at``, or when a missing fact arrives), or REFUSE for good."""
 
     ACT = "act"
     HOLD = "hold"
@@ -42,7 +42,7 @@ class Verb(enum.Enum):
 
 
 class Reason(enum.Enum):
-    """Why. Stable: they appear in conditions, logs, metrics and docs/operations.md."""
+    """The reason of a decision. Stable: reasons appear in conditions, logs, metrics and docs/operations.md."""
 
     ADMITTED = "Admitted"
     NOT_OPTED_IN = "NotOptedIn"
@@ -89,12 +89,12 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnerFacts:
-    """What the pod's owner makes of restarts. A None inside means "does not apply".
+    """How the pod's owner reacts to restarts. None means "does not apply".
 
     ``job_restarts_left``: how many more restartCount increments the Job survives (``pkg/controller/job``: under
     OnFailure the counts of all containers of its running and pending pods are held against backoffLimit), or another
-    owner that counts (``agent.restart.owners``).
-    ``job_pods`` is how many those are. ``group_policy``: the LeaderWorkerSet's ``restartPolicy``.
+    owner that counts (``agent.restart.owners``). ``job_pods`` is the number of those pods. ``group_policy``: the
+    LeaderWorkerSet's ``restartPolicy``.
     """
 
     job_restarts_left: int | None = None
@@ -103,18 +103,18 @@ class OwnerFacts:
 
     @property
     def lasts(self) -> bool:
-        """Whether the answer stays good whatever restarts: no Job counts it, or one that never has enough."""
+        """Return whether the facts stay valid after more restarts: no Job counts them, or its limit is unreachable."""
         return self.job_restarts_left is None or self.job_restarts_left >= UNLIMITED_BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """What the runtime shows about the target: the newest container of the name, and whether it can be cloned.
+    """The runtime's facts about the target: the newest container of the name, and whether it can be cloned.
 
-    ``started_at`` is Unix time in seconds, None when it never started. ``not_cloneable`` says why its config cannot be
-    had or copied, None when nothing is known to be in the way. ``not_holdable`` likewise says why its successor cannot
-    be held at its first instruction though this node's containers can, and ``unsupported`` why containers of its
-    low-level runtime are not restarted at all.
+    ``started_at`` is Unix time in seconds, None if it never started. ``not_cloneable`` is why its config cannot be read
+    or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
+    instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
+    restarted at all.
     """
 
     state: ContainerState
@@ -128,10 +128,10 @@ class RuntimeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a restart is asked for. ``happened_at`` is Unix time; ``action`` is the worst verdict of its devices.
+    """The cause of a restart. ``happened_at`` is Unix time; ``action`` is the worst verdict of its devices.
 
-    ``code`` is short and stable, such as ``Xid31``; it ends in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
-    the one at fault, by the name under which its health is kept; None where it is no device's fault.
+    ``code`` is short and stable, such as ``Xid31``; it appears in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
+    the device at fault, by the name under which its health is kept; None if no device is.
     """
 
     code: str
@@ -144,9 +144,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything the decision looks at. None is "could not tell", except for ``asked``: it is a fault's doing.
+    """All facts that the decision depends on. None means "unknown", except for ``asked``, where it means a fault.
 
-    ``can_hold``: whether a container of this node can be held at its first instruction. ``storm`` is the node's budget.
+    ``can_hold``: whether this node can hold a container at its first instruction. ``storm`` is the node's budget.
     """
 
     target: ContainerRef
@@ -159,28 +159,29 @@ class Facts:
     opted_in_namespaces: frozenset[str] = frozenset()
     own_pod_uid: str | None = None
     can_hold: bool = False
-    asked: asking.Asked | None = None
+    asked: overrides.RestartOverrides | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer.
+    """The decision.
 
-    For ACT ``strategy`` and ``grace_seconds`` are set, ``detail`` says what was passed over, and ``orders`` has the
-    containers that a swap replaces, each with its safe order. ``retry_at`` (Unix time) is set for a timed HOLD.
+    For ACT ``strategy`` and ``grace_seconds`` are set, ``detail`` lists the strategies that were passed over, and
+    ``orders`` has the containers that a swap replaces, each with its safe order. ``retry_at`` (Unix time) is set for a
+    timed HOLD.
     """
 
     verb: Verb
     reason: Reason
     detail: str = ""
     strategy: intents.Strategy | None = None
-    orders: Mapping[str, intents.Order] = field(default_factory=lambda: MappingProxyType({}))
+    orders: Mapping[str, intents.SwapOrder] = field(default_factory=lambda: MappingProxyType({}))
     grace_seconds: float = 0.0
     retry_at: float | None = None
 
 
 def answered_by_us(facts: Facts, *, now: float) -> bool:
-    """Whether a restart of ours has just answered what happened: that the container was replaced since is no news."""
+    """Return whether a recent restart already handled the event, so that the container's replacement is expected."""
     return any(
         min(abs(begun.at - facts.cause.happened_at), abs(begun.at - now)) <= _ONE_ANSWER
         for begun in facts.history.container
@@ -188,7 +189,7 @@ def answered_by_us(facts: Facts, *, now: float) -> bool:
 
 
 def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
-    """Return why a pod's containers must not be kept from running for a round; None when they may."""
+    """Return why a pod's containers must not be held for a round; None if they may be."""
     try:
         wishes = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
@@ -201,9 +202,9 @@ def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_u
 def why_no_fault(
     pod: PodView, name: str, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
 ) -> Decision | None:
-    """Return why nothing that befalls a container is a fault, be it its gang's or its own; None when it may be one.
+    """Return why no event of a container counts as a fault, of its gang or its own; None if it may.
 
-    Only what a restart would be admitted for is: no debugger, log shipper or init container costs others their life.
+    A fault must concern a container that may be restarted: no debugger, log shipper or init container causes a restart.
     """
     try:
         wishes = options.parse(pod.annotations)
@@ -218,10 +219,10 @@ def why_no_fault(
 
 
 def decide(facts: Facts, *, now: float) -> Decision:
-    """Return whether to restart the target, and why (not). ``now`` is Unix time in seconds."""
+    """Decide whether to restart the target, with the reason. ``now`` is Unix time in seconds."""
     pod = facts.pod
     if pod is None:
-        return _hold(Reason.POD_UNKNOWN, "the API server has not told us about this pod yet")
+        return _hold(Reason.POD_UNKNOWN, "the API server has not sent this pod yet")
     try:
         wishes = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
@@ -276,7 +277,10 @@ _BUDGETS: Mapping[budget.Scope, tuple[Reason, str]] = MappingProxyType(
 
 
 def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | None:
-    """Whoever asks by name passes every budget, but counts against it; a round has a budget of its gang's own."""
+    """Return the decision of an exhausted budget.
+
+    Manual restarts are exempt but counted; a round uses its gang's budget.
+    """
     if facts.asked is not None:
         return None
     spent = budget.spent(facts.history, container=allowance, node=facts.storm, now=now, died_at=facts.cause.happened_at)
@@ -292,17 +296,17 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
 
 
 def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[ContainerSpec]) -> int:
-    """Return by how much the restart can raise the pod's restartCounts together, finished init containers included.
+    """Return by how much the restart can raise the pod's restartCounts in total, finished init containers included.
 
-    Two for each: kubelet counts the exit and the removal apart when its rules restart a pod, and where it is faster
-    than us the successor is one attempt further on (measured, docs/architecture.md).
+    Two for each container: kubelet counts the exit and the removal separately when its rules restart a pod, and if
+    kubelet creates a container first, the successor is one attempt further on (measured, docs/architecture.md).
     """
     replaced = targets if strategy is intents.Strategy.SWAP else pod.containers
     return 2 * len(replaced)
 
 
 def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
-    """A fault must be one (``why_no_fault``); who asks by name is asked which container it is to be."""
+    """Refuse an event that is no fault (``why_no_fault``); for a manual request, check the container that it names."""
     name, namespaces, own = facts.target.name, facts.opted_in_namespaces, facts.own_pod_uid
     if pod.ref.uid != facts.target.pod.uid:
         return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
@@ -338,12 +342,12 @@ def _not_opted_in() -> Decision:
 
 def _refuse_static(pod: PodView) -> Decision | None:
     if MIRROR_ANNOTATION in pod.annotations or pod.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-        return _refuse(Reason.STATIC_POD, "static pods belong to kubelet alone")
+        return _refuse(Reason.STATIC_POD, "only kubelet may restart static pods")
     return None
 
 
 def _refuse_going(pod: PodView) -> Decision | None:
-    """What happens to a pod that is on its way out is no fault, and nothing of it is started again."""
+    """Refuse a pod that is terminating: its events are no faults, and nothing of it is started again."""
     if pod.deleting:
         return _refuse(Reason.POD_DELETING, "the pod is being deleted")
     if pod.leaving:
@@ -352,12 +356,12 @@ def _refuse_going(pod: PodView) -> Decision | None:
 
 
 def _refuse_unknown_owner(pod: PodView, *, wishes: options.Options) -> Decision | None:
-    """One that fails its job over restarts cannot be told from one that does not: nothing is done behind its back."""
+    """Refuse an owner of an unknown kind, which may fail its job because of restarts."""
     kind = owners.unknown(pod) if wishes.owner_counts else ""
     if not kind:
         return None
-    mend = f'if it does not, annotate the pod template with {options.OWNER_COUNTS}: "false"'
-    return _refuse(Reason.OWNER_MAY_COUNT, f"a {kind} may count restarts against a limit of its own; {mend}")
+    hint = f'if it does not, annotate the pod template with {options.OWNER_COUNTS}: "false"'
+    return _refuse(Reason.OWNER_MAY_COUNT, f"a {kind} may count restarts against a limit of its own; {hint}")
 
 
 def _refuse_by_phase(pod: PodView) -> Decision | None:
@@ -368,16 +372,18 @@ def _refuse_by_container(
     pod: PodView, hit: str, *, wishes: options.Options, selected: frozenset[str]
 ) -> Decision | None:
     if wishes.containers and hit not in selected:
-        return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not name it")
+        return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not list it")
     for name in sorted({hit, *wishes.containers}):
         spec = pod.container(name)
         if spec is None:
             return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {name!r}")
         if spec.role is ContainerRole.INIT:
-            return _refuse(Reason.INIT_CONTAINER, f"{name} is an init container: they are rerun with their pod alone")
+            return _refuse(
+                Reason.INIT_CONTAINER, f"{name} is an init container: these are rerun only with their whole pod"
+            )
     if hit not in selected:
         meant = ", ".join(sorted(selected))
-        return _refuse(Reason.NOT_SELECTED, f"restarts are for {meant}; annotation {options.CONTAINERS} can name it")
+        return _refuse(Reason.NOT_SELECTED, f"only {meant} is restarted; add it with annotation {options.CONTAINERS}")
     return None
 
 
@@ -388,8 +394,8 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
         return None
     by_round = facts.asked is not None and facts.asked.by_round
     if facts.owner is None:
-        unknown = "the API server could not be asked about the pod's owner"
-        # A round does not wait for the API server while the other members stand still.
+        unknown = "the pod's owner could not be read from the API server"
+        # A round does not wait for the API server while the other members are held.
         return _refuse(Reason.OWNER_UNKNOWN, unknown) if by_round else _hold(Reason.OWNER_UNKNOWN, unknown)
     if in_group and facts.owner.group_policy != "None":
         return _refuse(
@@ -397,7 +403,7 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
             f"LeaderWorkerSet restartPolicy {facts.owner.group_policy} recreates the group on any restart; set None",
         )
     left = facts.owner.job_restarts_left
-    restarts *= facts.owner.job_pods if by_round else 1  # they are all restarted now, and each agent asks for its own
+    restarts *= facts.owner.job_pods if by_round else 1  # all pods restart now, and each agent decides for its own
     lasting = counting is not None and counting.default is None and facts.owner.lasts  # it has set no limit
     if counting is not None and not lasting and (left is None or left < restarts):
         when, other = (
@@ -414,9 +420,9 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
 def _refuse_by_device(facts: Facts) -> Decision | None:
     cause = facts.cause
     if not cause.devices_known:
-        return _hold(Reason.DEVICE_NOT_PROVEN, "the device's health could not be told")
+        return _hold(Reason.DEVICE_NOT_PROVEN, "the device's health is unknown")
     if cause.action is ActionClass.ASK_DRIVER:
-        return _hold(Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
+        return _hold(Reason.DEVICE_NOT_PROVEN, "only the driver knows whether the device is usable")
     if not cause.action.leaves_device_usable:
         return _refuse(
             Reason.DEVICE_NOT_USABLE, f"a new process would fail on the device: it needs {cause.action.value}"
@@ -434,18 +440,18 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         return _refuse(Reason.RUNTIME_UNSUPPORTED, runtime.unsupported)
     newer = runtime.started_at is not None and runtime.started_at > facts.cause.happened_at
     if newer and (facts.asked is None or not facts.asked.by_round):
-        since = "the fault" if facts.asked is None else "it was asked for"
+        since = "the fault" if facts.asked is None else "the request"
         assert runtime.started_at is not None
         by = runtime.started_at - facts.cause.happened_at
         return _refuse(Reason.ALREADY_REPLACED, f"the container started {by:.1f} s after {since}")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is RestartPolicy.NEVER:
-            return _refuse(Reason.ALREADY_TERMINATED, "it has exited and its restartPolicy is Never")
+            return _refuse(Reason.ALREADY_TERMINATED, "the container has exited and its restartPolicy is Never")
         if policy is RestartPolicy.ON_FAILURE and runtime.exit_code == 0:
-            return _refuse(Reason.COMPLETED, "it has completed")
+            return _refuse(Reason.COMPLETED, "the container has completed")
     elif runtime.state is not ContainerState.RUNNING:
-        return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime says {runtime.state.value}")
+        return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime reports state {runtime.state.value}")
     return None
 
 

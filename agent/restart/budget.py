@@ -1,25 +1,25 @@
-"""How often may be restarted in place: one container, its pod, on one device, on the whole node. Pure.
+"""Limit how often a container, its pod, the containers of one device, and those of the node are restarted. Pure.
 
-The first restarts are immediate: that is the point of the project. Only a container that dies young again and
-again is slowed down, and only one that spent its whole budget is left to its owner. A device on which nothing lasts is
-suspect itself, whoever uses it; and a node on which everything is restarted has a trouble that restarts do not mend.
+The first restarts are immediate: that is the point of the project. Only a container that repeatedly fails soon after
+its start is slowed down, and only one that has used up its budget is left to its owner. A device on which no restart
+lasts is suspect itself, whichever container uses it; and a node on which everything is restarted has a problem that
+restarts do not fix.
 
-A time that lies in the future was noted by a clock that has been set back since: it says nothing
-(``budgets.noted_by``).
+A time in the future was recorded before the clock was set back, and is ignored (``budgets.noted_by``).
 """
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.restart.counts import Begun, History
-from agent.restart.device_budget import ON_DEVICE, DeviceBudget
-from common import budgets
-from common.budgets import Backoff, Closed, Window
+from kubemend.agent.restart.counts import Begun, History
+from kubemend.agent.restart.device_budget import ON_DEVICE, DeviceBudget
+from kubemend.common import budgets
+from kubemend.common.budgets import Backoff, Closed, Window
 
 
 class Scope(enum.Enum):
-    """Whose budget it is."""
+    """The owner of a budget."""
 
     CONTAINER = "container"
     POD = "pod"
@@ -29,10 +29,10 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One container's: ``limit`` restarts per ``window`` seconds, and its pod twice as many.
+    """One container's budget: ``limit`` restarts per ``window`` seconds, and twice as many for its pod.
 
-    After ``free`` young deaths in a row come waits of ``first_wait`` x 2^n. A successor that lived ``young`` seconds or
-    longer, from its start to the next fault, starts the backoff over.
+    After ``free`` early failures in a row come waits of ``first_wait`` x 2^n. A successor that lived ``young`` seconds
+    or longer, from its start to the next fault, resets the backoff.
     """
 
     limit: int = 10
@@ -44,31 +44,31 @@ class Budget:
 
     @property
     def restarts(self) -> Window:
-        """How many restarts of the container are allowed."""
+        """Return how many restarts of the container are allowed."""
         return Window(self.limit, self.window)
 
     @property
     def of_pod(self) -> Window:
-        """How many restarts are allowed of all containers of its pod together."""
+        """Return how many restarts are allowed of all containers of its pod together."""
         return Window(2 * self.limit, self.window)
 
     def closed(self, past: Sequence[Begun], *, now: float, died_at: float) -> Closed | None:
-        """Return until when the next restart is not allowed, None when it is now.
+        """Return until when the next restart is not allowed, None if it is allowed now.
 
-        ``past`` are earlier restarts of the same container, oldest first; ``died_at`` (Unix seconds) is when the fault
-        came that the next one is for.
+        ``past`` are earlier restarts of the same container, oldest first; ``died_at`` (Unix seconds) is the time of the
+        fault that the next one is for.
         """
         backoff = Backoff(self.free, self.young, self.first_wait, self.longest_wait)
         return budgets.later(self.restarts.closed(past, now=now), backoff.closed(past, now=now, died_at=died_at))
 
 
 STORM = Window(limit=60, seconds=300.0)
-"""The node's budget by default. One fault can hit every GPU container of a node at once (NVSwitch): it leaves room."""
+"""The node's default budget. One fault can hit every GPU container of a node at once (NVSwitch), which this allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The budget that keeps a restart waiting."""
+    """The budget that delays a restart."""
 
     scope: Scope
     closed: Closed
@@ -83,7 +83,7 @@ def spent(
     now: float,
     died_at: float,
 ) -> Spent | None:
-    """Return the budget that opens last, or None when all are open. Times are Unix seconds."""
+    """Return the budget that opens last, or None if all are open. Times are Unix seconds."""
     found = [
         Spent(scope, closed)
         for scope, closed in (

@@ -1,9 +1,9 @@
 """Make the successor's config from the old container's own. Pure.
 
-The runtime gives the config back as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's.
-Everything is carried over untouched except what a restart must move on, and resources, of which the present ones count
-(a resize in place is not in the config). A field that our CRI definition does not know is a refusal, never dropped: a
-container that silently lost a mount or a device is worse than none restarted.
+The runtime returns the config as Go's JSON (``ContainerStatus(verbose)``, ``info.config``), not protobuf's. Everything
+is copied unchanged except what a restart must advance, and resources, for which the current ones count (a resize in
+place is not in the config). A field that the CRI definition used here does not know is a refusal, never dropped: a
+container that silently lost a mount or a device is worse than no restart.
 """
 
 import base64
@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from google.protobuf import json_format
 
-from agent.restart import host_files, intents
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.restart import host_files, intents
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 RESTART_COUNT_ANNOTATION = "io.kubernetes.container.restartCount"  # pkg/kubelet/kuberuntime/labels.go
 TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
@@ -49,11 +49,11 @@ class CloneRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """What the actuator needs to create container n+1 and to leave things as kubelet would.
+    """The inputs for creating container n+1 and for keeping the host's files as kubelet would.
 
-    ``log_path`` is relative to the sandbox's log directory, as CRI has it. ``config`` still mounts the old container's
-    termination-message file; ``termination_log`` is the file to make in its place, or None when kubelet mounted none:
-    see ``with_own_termination_log``.
+    ``log_path`` is relative to the sandbox's log directory, as in CRI. ``config`` still mounts the old container's
+    termination-message file; ``termination_log`` is the file to create instead, or None if kubelet mounted none: see
+    ``with_own_termination_log``.
     """
 
     config: api_pb2.ContainerConfig
@@ -63,9 +63,9 @@ class Successor:
 
 
 def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig:
-    """Return the sandbox's config as the message that CreateContainer wants.
+    """Return the sandbox's config as the message that CreateContainer requires.
 
-    Raises CloneRefusedError when the runtime does not give it or it holds fields that we do not know.
+    Raises CloneRefusedError if the runtime does not return it or it has unknown fields.
     """
     if not config:
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "PodSandboxStatus(verbose) carries no info.config")
@@ -82,11 +82,11 @@ def successor(
 ) -> Successor:
     """Return the config of container n+1, made from container n's.
 
-    ``runtime_env`` are the ``K=V`` of ``runtimeSpec.process.env``: they tell plain env values from base64 ones.
-    ``resources`` is what the old container has by now: a resize in place changes that and not its config, and kubelet,
-    which has done it, does not do it again for a successor. None where the runtime does not tell.
-    ``live_cpuset`` is the old container's current ``cpuset.cpus``: kubelet's CPU manager may have moved the shared
-    pool since the container was created, and corrects a stale clone only when the pool changes again.
+    ``runtime_env`` are the ``K=V`` of ``runtimeSpec.process.env``: they distinguish plain env values from base64 ones.
+    ``resources`` are the old container's current ones: a resize in place changes them and not the config, and kubelet
+    does not repeat the resize for a successor. None if the runtime does not report them. ``live_cpuset`` is the old
+    container's current ``cpuset.cpus``: kubelet's CPU manager may have moved the shared pool since the container was
+    created, and corrects a stale clone only when the pool changes again.
 
     Raises CloneRefusedError.
     """
@@ -119,18 +119,18 @@ def successor(
 
 
 def refusals(config: api_pb2.ContainerConfig) -> tuple[str, ...]:
-    """Return why a runtime would refuse to create a container of this config; empty when the rules know no reason.
+    """Return why a runtime would refuse to create a container of this config; empty if no rule is broken.
 
-    Asked before the old container is stopped. What a runtime gives back need not be what it was given: these are the
-    rules of api.proto's own comments (Mount, Device, CDIDevice, LinuxContainerResources, ContainerConfig).
+    Checked before the old container is stopped. A runtime need not return the config that it was given, so this checks
+    the rules in api.proto's own comments (Mount, Device, CDIDevice, LinuxContainerResources, ContainerConfig).
     """
     found = [*_of_mounts(config.mounts), *_of_devices(config)]
     if not config.metadata.name:
-        found.append("it has no name")
+        found.append("the config has no name")
     if not config.image.image:
-        found.append("it names no image")
+        found.append("the config names no image")
     if config.HasField("windows"):
-        found.append("it is a Windows container's")
+        found.append("the config is of a Windows container")
     log_path = PurePosixPath(config.log_path)
     if log_path.is_absolute() or ".." in log_path.parts:
         found.append(f"log path {config.log_path!r} is not below the sandbox's")
@@ -143,7 +143,7 @@ def _of_mounts(mounts: Iterable[api_pb2.Mount]) -> Iterator[str]:
     for mount in mounts:
         at = f"the mount at {mount.container_path!r}"
         if not mount.container_path:
-            yield f"the mount of {mount.host_path!r} has no place in the container"
+            yield f"the mount of {mount.host_path!r} has no path in the container"
         if mount.HasField("image"):
             if mount.host_path:
                 yield f"{at} is of an image and of host path {mount.host_path!r}"
@@ -167,14 +167,14 @@ def _of_devices(config: api_pb2.ContainerConfig) -> Iterator[str]:
             yield f"device {device.host_path!r} has permissions {device.permissions!r}"
     for named in config.CDI_devices:
         if not _CDI_NAME.fullmatch(named.name):
-            yield f"{named.name!r} is no CDI device name"
+            yield f"{named.name!r} is not a CDI device name"
 
 
 def _unresolve_images(config: api_pb2.ContainerConfig) -> None:
-    """Take out of mounts of images where the runtime has mounted them: it gives that back, and would not take it.
+    """Clear the host paths of image mounts: the runtime returns them, but refuses a config that has them.
 
     Source: containerd ``mutateImageMount`` (internal/cri/server/container_image_mount.go) sets ``host_path`` in the
-    config that it keeps, and refuses one that has it.
+    config that it keeps, and refuses a config in which it is set.
     """
     for mount in config.mounts:
         if mount.HasField("image") and mount.image.image:
@@ -182,7 +182,7 @@ def _unresolve_images(config: api_pb2.ContainerConfig) -> None:
 
 
 def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
-    """Return the config with the successor's own termination-message file, which must have been made."""
+    """Return the config with the successor's own termination-message file, which must have been created."""
     assert made.termination_log is not None
     config = api_pb2.ContainerConfig()
     config.CopyFrom(made.config)
@@ -193,7 +193,7 @@ def with_own_termination_log(made: Successor) -> api_pb2.ContainerConfig:
 
 
 def _take_over(made: api_pb2.LinuxContainerResources, *, present: api_pb2.LinuxContainerResources) -> None:
-    """Put what is there by now in the place of what was asked for. In CRI an empty field is "not told", not "none"."""
+    """Replace the requested resources by the current ones. An empty field in CRI is "not reported", not "none"."""
     if present.hugepage_limits:  # lists and maps are not replaced by a merge
         made.ClearField("hugepage_limits")
     if present.unified:
@@ -214,7 +214,7 @@ def _parsed(config: Mapping[str, Any], message: _Config) -> _Config:
 
 @contextlib.contextmanager
 def _understanding() -> Iterator[None]:
-    """Whatever is not formed as CRI has it is a refusal."""
+    """Turn errors about a malformed config into a refusal."""
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
@@ -236,10 +236,10 @@ def _environment(envs: Sequence[Mapping[str, str]], *, runtime_env: Iterable[str
 
 
 def _value_decoder(envs: Sequence[Mapping[str, str]], *, runtime_env: Iterable[str] | None) -> Callable[[str], bytes]:
-    """Tell whether the runtime wrote env values as they are or as base64, by what its OCI spec holds.
+    """Return the decoder for env values: plain or base64, determined by the runtime's OCI spec.
 
-    containerd 2.1 has ``string value`` in its own copy of the proto and writes them plain; a runtime built on the
-    CRI of Kubernetes 1.36 has ``bytes value`` and writes base64. One config is all of one kind.
+    containerd 2.1 has ``string value`` in its own copy of the proto and writes them plain; a runtime built on the CRI
+    of Kubernetes 1.36 has ``bytes value`` and writes base64. All values of one config use the same form.
     """
     last = {item.get("key", ""): item.get("value") or "" for item in envs}
     if not any(last.values()):

@@ -1,18 +1,18 @@
-"""What budgets count, and whose it is. Pure."""
+"""Select the restarts that each budget counts. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerRef, PodUid
-from common import budgets
+from kubemend.agent.model.workloads import ContainerRef, PodUid
+from kubemend.common import budgets
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     """One restart that was begun, as budgets count it: once, however many containers of the pod it concerns.
 
-    ``at`` is when, ``fault_at`` when that happened for which it was begun (Unix seconds). ``device`` is the one at
-    fault, by the name under which its health is kept.
+    ``at`` is the time of the restart, ``fault_at`` that of its cause (Unix seconds). ``device`` is the device at fault,
+    by the name under which its health is kept.
     """
 
     pod: PodUid
@@ -24,7 +24,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was begun so far, for each of the budgets that a restart draws on; oldest first."""
+    """The restarts so far, for each of the budgets that a restart draws on; oldest first."""
 
     container: tuple[Begun, ...] = ()
     pod: tuple[Begun, ...] = ()
@@ -33,7 +33,7 @@ class History:
 
     @classmethod
     def of(cls, begun: Iterable[Begun], *, target: ContainerRef, device: str | None, now: float) -> "History":
-        """Return what concerns a container and the device at fault (None: no device is)."""
+        """Return the restarts that concern a container and the device at fault (None: no device is)."""
         node = budgets.noted_by(begun, now=now)
         pod = of_pod(node, target.pod.uid)
         return cls(

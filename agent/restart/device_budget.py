@@ -1,18 +1,18 @@
-"""How often may be restarted because of one device before nothing more is tried on it. Pure."""
+"""Limit how often containers are restarted because of one device. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.restart import counts
-from common import budgets
+from kubemend.agent.restart import counts
+from kubemend.common import budgets
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceBudget:
-    """One device's: ``limit`` faults in a row within ``window`` seconds that came less than ``young`` after a restart.
+    """One device's budget: ``limit`` faults in a row within ``window`` s, each less than ``young`` s after a restart.
 
-    A fault can hit several containers of one device (MIG, MPS): what has come within ``same_fault`` seconds is one
-    fault, and the restarts for it count once.
+    A fault can hit several containers of one device (MIG, MPS): faults within ``same_fault`` seconds are one fault, and
+    the restarts for it count once.
     """
 
     limit: int = 8
@@ -21,26 +21,26 @@ class DeviceBudget:
     same_fault: float = 2.0
 
     def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> budgets.Closed | None:
-        """Return until when nothing is restarted on the device, None when it may be now. See ``Budget.closed``.
+        """Return until when nothing is restarted on the device, None if it may be now. See ``Budget.closed``.
 
-        A fault that the last restarts were for is not one that followed them: whom it hit as well is restarted, too.
+        A fault that the last restarts were for did not follow them: other containers that it hit are restarted, too.
         """
         waves = self._waves(past)
         if waves and died_at - waves[-1].fault_at <= self.same_fault:
             return None
-        in_vain = self._in_vain(waves, now=now, died_at=died_at)
-        if len(in_vain) < self.limit:
+        failed = self._failed(waves, now=now, died_at=died_at)
+        if len(failed) < self.limit:
             return None
         within, lived = budgets.span(self.window), budgets.span(self.young)
-        why = f"{len(in_vain)} restarts in a row within {within} did not last {lived}"
-        return budgets.Closed(in_vain[-self.limit].first_at + self.window, why)
+        why = f"{len(failed)} restarts in a row within {within} did not last {lived}"
+        return budgets.Closed(failed[-self.limit].first_at + self.window, why)
 
     def left(self, past: Sequence[counts.Begun], *, now: float) -> int:
         """Return how many more restarts may fail to last."""
-        return max(0, self.limit - len(self._in_vain(self._waves(past), now=now, died_at=now)))
+        return max(0, self.limit - len(self._failed(self._waves(past), now=now, died_at=now)))
 
-    def _in_vain(self, waves: "Sequence[_Wave]", *, now: float, died_at: float) -> "Sequence[_Wave]":
-        """Return those that the next fault follows too soon, oldest first."""
+    def _failed(self, waves: "Sequence[_Wave]", *, now: float, died_at: float) -> "Sequence[_Wave]":
+        """Return the restarts that are followed too soon by the next fault, oldest first."""
         found: list[_Wave] = []
         died = died_at
         for wave in reversed(waves):
@@ -62,7 +62,7 @@ class DeviceBudget:
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """Restarts for one fault: when it came, when the first and the last of them were begun."""
+    """Restarts for one fault: the time of the fault, and of the first and the last of the restarts."""
 
     fault_at: float
     first_at: float

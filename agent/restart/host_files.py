@@ -1,36 +1,38 @@
-"""Names of the host files that kubelet keeps beside a container. Pure."""
+"""Name the host files that kubelet keeps for a container. Pure."""
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from agent.model.workloads import ContainerId, ContainerRef
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
 
 _MAX_FILE_NAME = 255  # ext4; pkg/kubelet/kuberuntime/legacy.go cuts the name, never the suffix
 _SUFFIX = ".log"
-_NAME_DIGITS = 16  # kubelet's own names have 8: none is ever the same
+_NAME_DIGITS = 16  # kubelet's own names have 8, so they never collide
 
 
 @dataclass(frozen=True, slots=True)
 class TerminationLog:
-    """The successor's own termination-message file. ``directory`` is kubelet's for the container: ``…/pods/<uid>/
-    containers/<container>``."""
+    """The successor's own termination-message file.
+
+    ``directory`` is kubelet's for the container: ``…/pods/<uid>/containers/<container>``.
+    """
 
     directory: PurePosixPath
     name: str
 
     @property
     def path(self) -> str:
-        """The file on the host."""
+        """Return the file's path on the host."""
         return str(self.directory / self.name)
 
 
 def termination_log(old: str, *, container: ContainerRef, restart: str) -> TerminationLog | None:
-    """Return the file to make in the place of the old container's; None when that is none of kubelet's own.
+    """Return the file to create in place of the old container's; None if that is not kubelet's own.
 
-    Kubelet makes a new file per attempt, so that it can still read what the dead one has said
+    Kubelet creates a new file per attempt, so that it can still read the dead container's message
     (pkg/kubelet/kuberuntime/kuberuntime_container.go ``makeMounts``: ``PodContainerDir`` and a random name); the pod
-    names where it is mounted, and may have a volume there. One ``restart`` makes one file, however often it is tried.
+    names where it is mounted, and may have a volume there. One ``restart`` creates one file, however often it is tried.
     """
     path = PurePosixPath(old)
     if not path.is_absolute() or ".." in path.parts:

@@ -1,9 +1,9 @@
-"""What a restart sets out to do. Written to the journal before the first act, so that a crash never forgets it."""
+"""Define intents: what a restart will do. They are journalled before the first action, so that no crash loses them."""
 
 import enum
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, RestartPolicy, SandboxId
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, RestartPolicy, SandboxId
 
 
 class Strategy(enum.Enum):
@@ -16,33 +16,64 @@ class Strategy(enum.Enum):
     RULES = "rules"
 
 
-class Order(enum.Enum):
-    """Which of the dangerous gaps a swap leaves open.
+class SwapOrder(enum.Enum):
+    """The order of a swap's calls, which determines the gap that it leaves open.
 
-    ``STOP_FIRST``: no container of the name runs for a moment; if we die there, kubelet restarts it itself.
-    ``CREATE_FIRST``: the successor waits CREATED while the old one runs. An exit that kubelet sees would fail a
-    ``Never`` pod for good, so there the gap must not exist; but a CREATED successor that is left alone makes
-    kubelet start a third container beside the running one, so it is the first thing replayed after a crash.
-    ``START_FIRST``: where nothing else runs in the pod, kubelet must find one of the two running at any time. The
-    successor is started beside the frozen old one and held at its first instruction until that is dead. If we die
-    there, the kernel lets it go and the old one stays frozen: two exist, but only one runs.
+    - ``STOP_FIRST``: no container of the name runs for a moment; if the agent dies there, kubelet restarts it itself.
+    - ``CREATE_FIRST``: the successor waits CREATED while the old one runs. An exit that kubelet sees would fail a
+      ``Never`` pod for good, so there that gap must not exist; but a CREATED successor that is left alone makes kubelet
+      start a third container next to the running one, so the intent is replayed first after a crash.
+    - ``START_FIRST``: where nothing else runs in the pod, kubelet must find one of the two running at any time. The
+      successor is started next to the frozen old one and held at its first instruction until that is dead. If the
+      agent dies there, the kernel releases it and the old one stays frozen: two exist, but only one runs.
+    - ``START_ELSE_STOP_FIRST`` and ``START_ELSE_CREATE_FIRST``: as ``START_FIRST``, which proves that the successor can
+      be created before anything is stopped, and leaves no moment in which kubelet sees an exit and no newer container.
+      If the successor cannot be held or started next to the old one, the order is the other one (``otherwise``).
     """
 
     STOP_FIRST = "stop-first"
     CREATE_FIRST = "create-first"
     START_FIRST = "start-first"
+    START_ELSE_STOP_FIRST = "start-else-stop-first"
+    START_ELSE_CREATE_FIRST = "start-else-create-first"
+
+    @property
+    def starts_first(self) -> bool:
+        """Return whether the successor is started, and held, next to the frozen old one."""
+        return self not in (SwapOrder.STOP_FIRST, SwapOrder.CREATE_FIRST)
+
+    @property
+    def otherwise(self) -> "SwapOrder | None":
+        """Return the order to use if the successor cannot be started next to the old one; None: undo."""
+        return {
+            SwapOrder.START_ELSE_STOP_FIRST: SwapOrder.STOP_FIRST,
+            SwapOrder.START_ELSE_CREATE_FIRST: SwapOrder.CREATE_FIRST,
+        }.get(self)
+
+    @property
+    def beside(self) -> "SwapOrder":
+        """Return the same order for a successor that can be held, which is started next to the old one."""
+        return {
+            SwapOrder.STOP_FIRST: SwapOrder.START_ELSE_STOP_FIRST,
+            SwapOrder.CREATE_FIRST: SwapOrder.START_ELSE_CREATE_FIRST,
+        }.get(self, self)
+
+    @property
+    def exit_is_restarted(self) -> bool:
+        """Return whether kubelet restarts the container after any exit, so that an exit that it sees does no harm."""
+        return self in (SwapOrder.STOP_FIRST, SwapOrder.START_ELSE_STOP_FIRST)
 
     @classmethod
-    def safest_for(cls, policy: RestartPolicy) -> "Order":
+    def safest_for(cls, policy: RestartPolicy) -> "SwapOrder":
         """Return the order that no relist of kubelet can turn into a failed or completed pod.
 
-        Only ``Always`` makes every exit restartable; ``OnFailure`` restarts a SIGKILLed container but would
-        complete one that answers SIGTERM with exit code 0, so it is stop-first for grace 0 only: see ``of``.
+        Only ``Always`` makes every exit restartable; ``OnFailure`` restarts a SIGKILLed container but would complete
+        one that answers SIGTERM with exit code 0, so it is stop-first for grace 0 only: see ``of``.
         """
         return cls.STOP_FIRST if policy is RestartPolicy.ALWAYS else cls.CREATE_FIRST
 
     @classmethod
-    def of(cls, *, policy: RestartPolicy, grace_seconds: float) -> "Order":
+    def of(cls, *, policy: RestartPolicy, grace_seconds: float) -> "SwapOrder":
         """Return the order for a container under this policy when it is stopped with this grace period."""
         if policy is RestartPolicy.ON_FAILURE and grace_seconds <= 0:
             return cls.STOP_FIRST
@@ -51,7 +82,7 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One container's swap: which container, replaced how, and why.
+    """One container's swap: the container, how it is replaced, and the cause.
 
     ``id`` marks the successor (annotation ``kubemend.io/restart-id``), so that it is recognised after a crash.
     ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once.
@@ -62,7 +93,7 @@ class Intent:
     sandbox_id: SandboxId
     old: ContainerId
     old_attempt: int
-    order: Order
+    order: SwapOrder
     reason: str
     created_at: float
     grace_seconds: float = 0.0
@@ -84,9 +115,9 @@ class Planned:
 class PodIntent:
     """The restart of a whole pod (rerun, reset, rules). ``plan`` has its containers in the order of the spec.
 
-    ``target`` is the container for whose sake it is done, ``trigger`` the one that ``rules`` kills. No config is kept
-    here, for configs hold secrets: an agent that comes back after it died half-way takes away what is left of the old
-    and leaves the starting to kubelet, which reruns the pod by itself within two seconds.
+    ``target`` is the container that the restart is for, ``trigger`` the one that ``rules`` kills. No config is kept
+    here, because configs hold secrets: an agent that resumes after a crash removes the remaining old containers and
+    leaves the starts to kubelet, which reruns the pod by itself within two seconds.
     """
 
     id: str
@@ -101,23 +132,23 @@ class PodIntent:
 
     @property
     def old(self) -> frozenset[ContainerId]:
-        """Every container that must go."""
+        """Return every container that must be removed."""
         return frozenset(container for planned in self.plan for container in planned.old)
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the plan; other containers of the pod (ephemeral ones) are none of our business."""
+        """Return the names of the plan; other containers of the pod (ephemeral ones) are left alone."""
         return frozenset(planned.name for planned in self.plan)
 
     def of_container(self, planned: Planned) -> Intent:
-        """Return what the restart means for one container, for cloning its newest config."""
+        """Return the restart as the intent of one container, for cloning its newest config."""
         return Intent(
             id=self.id,
             target=ContainerRef(pod=self.target.pod, name=planned.name),
             sandbox_id=self.sandbox_id,
             old=planned.old[-1],
             old_attempt=planned.old_attempt,
-            order=Order.STOP_FIRST,
+            order=SwapOrder.STOP_FIRST,
             reason=self.reason,
             created_at=self.created_at,
             grace_seconds=self.grace_seconds,

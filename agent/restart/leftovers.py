@@ -1,39 +1,39 @@
-"""What becomes of containers that stand still for an agent that is gone for good. Pure: what is seen in, fates out.
+"""Decide about containers that an agent left frozen and no agent resumes. Pure: listings in, fates out.
 
-Of containers of one name only the newest goes on, for kubelet looks at no other: whatever is older, and stands still
-for us, is what a restart would have ended (``agent.restart.swap``). So two never run, and nothing is ended but for a
-newer one that has been started.
+Of containers of one name only the newest continues, because kubelet considers no other: any older frozen container is
+one that a restart would have ended (``agent.restart.swap``). So two never run, and no container is ended unless a newer
+one has been started.
 """
 
 import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import steps
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import steps
 
 
 class Fate(enum.Enum):
-    """ENDS: a newer one of its name has been started. WAITS: that cannot be told yet, or an older one is ending."""
+    """ENDS: a newer one of its name has been started. WAITS: that is not known yet, or an older one is ending."""
 
     GOES_ON = "GoesOn"
     ENDS = "Ends"
     WAITS = "Waits"
 
 
-def fates(seen: Iterable[ContainerView], *, still: Collection[ContainerId]) -> Mapping[ContainerId, Fate]:
-    """Return what becomes of each container that stands ``still``, given all that the runtime shows.
+def fates(seen: Iterable[ContainerSummary], *, still: Collection[ContainerId]) -> Mapping[ContainerId, Fate]:
+    """Return the fate of each frozen container (``still``), given everything that the runtime lists.
 
-    One that the runtime does not know goes on: nobody else would ever let it.
+    One that the runtime does not know continues: nothing else would ever release it.
     """
     views = [*seen]
     known = {view.id: view for view in views}
     return {each: _fate(known[each], views) if each in known else Fate.GOES_ON for each in still}
 
 
-def in_the_way(seen: Iterable[ContainerView], *, still: Collection[ContainerId]) -> tuple[ContainerId, ...]:
-    """Return the successors of ours that have been created, and not started, after one that stands ``still``.
+def in_the_way(seen: Iterable[ContainerSummary], *, still: Collection[ContainerId]) -> tuple[ContainerId, ...]:
+    """Return kubemend's successors that were created, but not started, after a frozen container (``still``).
 
-    They are to be removed first: kubelet would answer each with a container of its own.
+    They must be removed first: kubelet would answer each with a container of its own.
     """
     views = [*seen]
     first = {view.ref: view for view in sorted(views, key=_age, reverse=True) if view.id in still}
@@ -47,7 +47,7 @@ def in_the_way(seen: Iterable[ContainerView], *, still: Collection[ContainerId])
     )
 
 
-def _fate(mine: ContainerView, views: Sequence[ContainerView]) -> Fate:
+def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Fate:
     others = [view for view in views if view.ref == mine.ref and view.id != mine.id and view.state in steps.LIVE]
     newer = [view for view in others if _age(view) > _age(mine)]
     if any(view.state is ContainerState.RUNNING for view in newer):
@@ -56,5 +56,5 @@ def _fate(mine: ContainerView, views: Sequence[ContainerView]) -> Fate:
     return Fate.WAITS if newer or older else Fate.GOES_ON
 
 
-def _age(view: ContainerView) -> tuple[int, int]:
+def _age(view: ContainerSummary) -> tuple[int, int]:
     return view.created_at, view.attempt

@@ -1,13 +1,13 @@
-"""What a pod asks for in its ``kubemend.io/`` annotations. Pure."""
+"""Parse the ``kubemend.io/`` annotations of a pod. Pure."""
 
 import enum
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.restart import intents
-from agent.restart.budget import Budget
-from common import durations, targets
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.budget import Budget
+from kubemend.common import durations, exit_codes, targets
 
 PREFIX = "kubemend.io/"
 RESTART = PREFIX + "restart"
@@ -19,12 +19,15 @@ MAX_RESTARTS = PREFIX + "max-restarts"
 HEARTBEAT_FILE = PREFIX + "heartbeat-file"
 HEARTBEAT_TIMEOUT = PREFIX + "heartbeat-timeout"
 CLEAN = PREFIX + "clean"
+FATAL_EXIT_CODES = exit_codes.FATAL
+RESTARTS = PREFIX + "restarts"
+"""Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
 OWNER_COUNTS = PREFIX + "owner-counts-restarts"
 
 LONGEST_GRACE = 3600.0
 """Seconds, as a Restart allows (``gracePeriodSeconds`` in daemonset/crds/restarts.yaml)."""
 SHORTEST_HEARTBEAT = 1.0
-"""Seconds: a busy node delays what wants to touch a file that much."""
+"""Seconds: a busy node delays a process that touches a file by that much."""
 LONGEST_HEARTBEAT = 86400.0
 """Seconds: a container that may be silent for longer than a day is not watched at all."""
 
@@ -37,27 +40,28 @@ _ALL = (
     HEARTBEAT_FILE,
     HEARTBEAT_TIMEOUT,
     CLEAN,
+    FATAL_EXIT_CODES,
     OWNER_COUNTS,
 )
 _LONGEST = 1000
-"""Characters of an annotation: they can have 256 KiB, and what anybody may write must not fill logs and conditions."""
+"""Characters of an annotation: they can have 256 KiB, and user input must not fill logs and conditions."""
 _LONGEST_NUMBER = 9
-"""Digits; both as in the controller (``controller.gangs.wishes``), which reads some of them too."""
+"""Digits; both as in the controller (``controller.gangs.gang_options``), which reads some of them too."""
 
 
 class BadAnnotationError(ValueError):
-    """An annotation cannot be understood; nothing is restarted on a guess. The text names it and the mend."""
+    """An annotation is invalid; nothing is restarted on a guess. The text names it and the hint."""
 
 
 class Clean(enum.Enum):
-    """What is emptied after the end of the old containers, before anything new runs."""
+    """Resources that are emptied after the end of the old containers, before anything new runs."""
 
     SHM = "shm"
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A container is hung when ``file``, a path inside it, has not been touched for ``timeout`` seconds."""
+    """A container is hung if ``file``, a path inside it, has not been touched for ``timeout`` seconds."""
 
     file: str
     timeout: float
@@ -65,11 +69,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One pod's wishes. ``max_restarts`` None means the default budget, ``heartbeat`` None that none is watched.
+    """One pod's options.
 
-    ``containers`` are swapped together when a fault hits one of them, and no other ones are; empty means that of the
-    pod's targets (``agent.restart.members.targets``) the one that was hit is swapped alone.
-    ``owner_counts`` False: the pod's owner, of a kind that is not known, does not hold restarts against the pod.
+    ``max_restarts`` None means the default budget, ``heartbeat`` None that none is watched. ``containers`` are swapped
+    together when a fault hits one of them, and no others are; if empty, the hit container is swapped alone, if it is
+    one of the pod's targets (``agent.restart.members.targets``). ``fatal_exit_codes``: a container that exits with one
+    of them is left to kubelet. ``owner_counts`` False: the pod's owner, of an unknown kind, does not count restarts.
     """
 
     opted_in: bool = False
@@ -79,6 +84,7 @@ class Options:
     max_restarts: int | None = None
     heartbeat: Heartbeat | None = None
     clean: frozenset[Clean] = frozenset()
+    fatal_exit_codes: frozenset[int] = frozenset()
     owner_counts: bool = True
 
     def budget(self) -> Budget:
@@ -87,7 +93,7 @@ class Options:
 
 
 def parse(annotations: Mapping[str, str]) -> Options:
-    """Return the wishes in a pod's annotations. Raises BadAnnotationError."""
+    """Return the options in a pod's annotations. Raises BadAnnotationError."""
     _check_length(annotations, *_ALL)
     mode = annotations.get(RESTART)
     if mode not in (None, IN_PLACE):
@@ -100,16 +106,17 @@ def parse(annotations: Mapping[str, str]) -> Options:
         max_restarts=_count(annotations.get(MAX_RESTARTS)),
         heartbeat=_heartbeat(annotations),
         clean=clean(annotations),
+        fatal_exit_codes=_exit_codes(annotations.get(FATAL_EXIT_CODES, "")),
         owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
     )
 
 
 def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:
-    """Return what is to be emptied before a successor runs. Raises BadAnnotationError."""
+    """Return what must be emptied before a successor runs. Raises BadAnnotationError."""
     _check_length(annotations, CLEAN)
     text = annotations.get(CLEAN, "")
     try:
-        return frozenset(Clean(word.strip()) for word in text.split(",") if word.strip())
+        return frozenset(Clean(value.strip()) for value in text.split(",") if value.strip())
     except ValueError:
         known = ", ".join(each.value for each in Clean)
         raise BadAnnotationError(f"annotation {CLEAN} is {text!r}; it may list {known}") from None
@@ -118,7 +125,7 @@ def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:
 def _check_length(annotations: Mapping[str, str], *names: str) -> None:
     for name in names:
         if len(annotations.get(name, "")) > _LONGEST:
-            raise BadAnnotationError(f"annotation {name} is too long; {_LONGEST} characters are the most")
+            raise BadAnnotationError(f"annotation {name} is too long; the maximum is {_LONGEST} characters")
 
 
 def _strategy(text: str) -> intents.Strategy:
@@ -148,8 +155,8 @@ def _heartbeat(annotations: Mapping[str, str]) -> Heartbeat | None:
     if timeout is None:
         raise BadAnnotationError(f"annotation {HEARTBEAT_TIMEOUT} is missing; {HEARTBEAT_FILE} needs it, such as 60s")
     if not _is_absolute_and_clean(file):
-        mend = "write the absolute path of a file in the container, without '..' and the like"
-        raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is {file!r}; {mend}")
+        hint = "write the absolute path of a file in the container, without '..', '.' or repeated slashes"
+        raise BadAnnotationError(f"annotation {HEARTBEAT_FILE} is {file!r}; {hint}")
     allowed = _seconds(HEARTBEAT_TIMEOUT, timeout, least=SHORTEST_HEARTBEAT, most=LONGEST_HEARTBEAT)
     return Heartbeat(file=file, timeout=allowed)
 
@@ -166,11 +173,18 @@ def _flag(name: str, text: str) -> bool:
     return text == "true"
 
 
+def _exit_codes(text: str) -> frozenset[int]:
+    try:
+        return exit_codes.parse(text)
+    except ValueError as error:
+        raise BadAnnotationError(f"annotation {FATAL_EXIT_CODES} is {text!r}; {error}") from None
+
+
 def _count(text: str | None) -> int | None:
     if text is None:
         return None
-    word = text.strip()
-    if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
-        mend = f"write a whole number of at most {_LONGEST_NUMBER} digits"
-        raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}; {mend}")
-    return int(word)
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST_NUMBER):
+        hint = f"write a whole number of at most {_LONGEST_NUMBER} digits"
+        raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}; {hint}")
+    return int(digits)

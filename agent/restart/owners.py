@@ -1,14 +1,14 @@
-"""Which owners of pods hold container restarts against a limit of their own, and where that limit stands. Pure.
+"""Identify owners of pods that count container restarts against a limit of their own, and read that limit. Pure.
 
-What such an owner does is final: it fails the whole job. So of an owner of a kind that is not known nothing is
-restarted, unless the pod says that its owner does not count.
+The reaction of such an owner is final: it fails the whole job. So no pod of an owner of an unknown kind is restarted,
+unless the pod's annotation states that its owner does not count.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model.workloads import OwnerRef, PodView, RestartPolicy
-from common import gangs
+from kubemend.agent.model.workloads import OwnerRef, PodView, RestartPolicy
+from kubemend.common import gangs
 
 KUBEFLOW: Final = "kubeflow.org"
 KUBEFLOW_JOB_NAME: Final = "training.kubeflow.org/job-name"
@@ -31,11 +31,11 @@ _COUNTS_NOTHING: Final = frozenset(
         ("apps", "DaemonSet"),
         ("apps", "ReplicaSet"),
         ("apps", "StatefulSet"),
-        ("batch", "Job"),  # under OnFailure it does, and is read then
+        ("batch", "Job"),  # under OnFailure it counts, and is read then
         ("ray.io", "RayCluster"),
     }
 )
-"""Kinds that look at their pods' phases alone."""
+"""Kinds that depend on their pods' phases alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Counting:
     """An owner that sums up its pods' restartCounts. ``limit`` is the path of the greatest sum in its object.
 
     ``default`` is the limit of an object that sets none; None: then it does not count. ``label`` selects its pods.
-    ``fails_at_limit``: the sum may not even reach the limit (but for 0).
+    ``fails_at_limit``: the sum may not even reach the limit (except 0).
     """
 
     kind: str
@@ -58,10 +58,10 @@ class Counting:
 
 
 def counting(pod: PodView) -> Counting | None:
-    """Return the owner that counts the pod's restarts; None when none does, or none that is known to.
+    """Return the owner that counts the pod's restarts; None if none is known to.
 
-    ``pkg/controller/job`` does so under OnFailure alone; training-operator's ``PastBackoffLimit`` (pkg/core/job.go)
-    whatever the pods' policy is, for that is the replica's, and only where a backoffLimit is set.
+    ``pkg/controller/job`` counts under OnFailure only; training-operator's ``PastBackoffLimit`` (pkg/core/job.go) under
+    any pod policy, because it uses the replica's, and only if a backoffLimit is set.
     """
     match pod.owner:
         case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
@@ -83,7 +83,7 @@ def counting(pod: PodView) -> Counting | None:
 
 
 def unknown(pod: PodView) -> str:
-    """Return the kind of an owner of which it is not known whether it counts; empty where it is known."""
+    """Return the kind of an owner of which it is unknown whether it counts restarts; empty for a known kind."""
     owner = pod.owner
     if owner is None or (owner.api_group, owner.kind) in _COUNTS_NOTHING or counting(pod) is not None:
         return ""

@@ -1,33 +1,34 @@
-"""For how long may a container stand still before kubelet kills it for its probes? Pure.
+"""Compute for how long a container may be frozen before kubelet kills it for its probes. Pure.
 
-What is held answers no probe. Kubelet's rules (pkg/kubelet/prober/worker.go): a probe is asked every period from its
-initial delay on, counted from the start of the container; after so many failures in a row the container is killed, with
-its grace period, so SIGTERM waits for whoever lets it go. Until a startup probe has succeeded no other is asked.
+A held container answers no probe. Kubelet's rules (pkg/kubelet/prober/worker.go): a probe runs every period from its
+initial delay on, counted from the start of the container; after a number of failures in a row the container is killed,
+with its grace period, so SIGTERM waits until the container is released. Until a startup probe has succeeded no other
+probe runs.
 """
 
 import math
 from collections.abc import Iterable
 from typing import Final
 
-from agent.model.workloads import ContainerSpec, Probe
+from kubemend.agent.model.workloads import ContainerSpec, Probe
 
 SHARE: Final = 0.8
-"""Of that time is used at most: kubelet's clock starts before ours."""
+"""Maximum share of that time to use: kubelet's clock starts before the agent's."""
 SHORTEST: Final = 5.0
-"""Seconds: what is to be begun anew more often than that is left to its probe."""
+"""Seconds: a hold that would have to be renewed more often than that is left to its probe."""
 
 
 def patience(spec: ContainerSpec) -> float:
-    """Return for how many seconds a container may be held from its start on; infinite where no probe kills it."""
+    """Return for how many seconds a container may be held from its start on; infinite if no probe kills it."""
     asked = spec.startup if spec.startup is not None else spec.liveness
     return _first_kill(asked) if asked is not None else math.inf
 
 
 def longest_hold(specs: Iterable[ContainerSpec]) -> float:
-    """Return after how many seconds what is held of these is to be begun anew; infinite: never."""
+    """Return after how many seconds held containers of these must be restarted; infinite: never."""
     return max(SHARE * min(map(patience, specs), default=math.inf), SHORTEST)
 
 
 def _first_kill(probe: Probe) -> float:
-    """Return the earliest moment of a kill: what nobody listens to fails at once, whatever its timeout is."""
+    """Return the earliest moment of a kill: an unanswered probe fails at once, whatever its timeout."""
     return probe.initial_delay + (probe.failure_threshold - 1) * probe.period

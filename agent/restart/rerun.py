@@ -1,49 +1,49 @@
-"""The rerun: take every container of a pod away, then run it again from its own configs, init containers first. Pure.
+"""Rerun a pod: remove all containers, then run them again from their configs, init containers first. Pure.
 
-KEP-5532's semantics without its gate, its rules in the pod's spec or its seconds. The names that kubelet could come
-up with are reserved (``agent.restart.reservations``), and the pod is cleared as for a reset; then each container is
-created and started in kubelet's order: an init container must end with 0, a sidecar must have started (startup probe
-included) before the next one's turn comes, and the mains go side by side.
+KEP-5532's semantics without its gate, its rules in the pod's spec or its seconds. The names that kubelet could use are
+reserved (``agent.restart.reservations``), and the pod is cleared as for a reset; then each container is created and
+started in kubelet's order: an init container must end with 0, a sidecar must have started (startup probe included)
+before the next one's turn comes, and the main containers start concurrently.
 
-Kubelet reruns a cleared pod by itself, and may be faster with a container whose turn has come: what it has created is
-adopted. It may slip through nevertheless (where it was at it before the names were reserved, or where its garbage
-collector took a reservation): then what is out of turn goes, and of two of one name ours. Kubelet is the way out of
-every failure, too: what we cannot create, and what our own death has left undone, is its to finish, as long as nothing
-of the old is left and nothing is reserved.
+Kubelet reruns a cleared pod by itself, and may be faster with a container whose turn has come: then its container is
+adopted. Kubelet may still create others (if it was doing so before the names were reserved, or if its garbage collector
+removed a reservation): then a container out of turn is removed, and of two of one name kubemend's. Kubelet is the
+fallback for every failure, too: it completes what the agent cannot create, or left undone when it died, as long as no
+old container is left and nothing is reserved.
 """
 
 from collections.abc import Iterable, Sequence
 
-from agent.model.workloads import ContainerRole, ContainerState, ContainerView
-from agent.restart import intents, reservations, reset
-from agent.restart.reset import Known
-from agent.restart.steps import LIVE, Resolution, Step, StepKind, Why
+from kubemend.agent.model.workloads import ContainerRole, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, reservations, reset
+from kubemend.agent.restart.reset import Known
+from kubemend.agent.restart.steps import LIVE, Resolution, Step, StepKind, StepReason
 
 _NOTHING = Known()
 
 
 def next_steps(
     intent: intents.PodIntent,
-    seen: Iterable[ContainerView],
+    seen: Iterable[ContainerSummary],
     *,
     known: Known = _NOTHING,
     resolution: Resolution = Resolution.FINISH,
     can_clone: bool = True,
 ) -> tuple[Step, ...]:
-    """Return the next steps, which may be taken side by side, given every container of the pod; at least one.
+    """Return the next steps, which may be taken concurrently, given every container of the pod; at least one.
 
-    ``can_clone`` is False when the old configs are not at hand (a replay): then kubelet starts what is missing.
+    ``can_clone`` is False if the old configs are not available (a replay): then kubelet starts the missing containers.
     A WAIT or a DONE comes alone.
 
-    Invariants (property-tested): nothing old is taken away before every name is reserved, and none is given back
-    before kubelet shows what runs, unless kubelet is to go on; nothing is started while anything old is left; a START
-    only ever names a container of this intent; an init container is never created while a successor of it exists, and
-    nothing is created before its turn; what kubelet has made is removed only where it is out of turn.
+    Invariants (property-tested): nothing old is removed before every name is reserved, and no name is released before
+    kubelet shows the running containers, unless kubelet must continue; nothing is started while anything old is left; a
+    START only names a container of this intent; an init container is never created while a successor of it exists, and
+    nothing is created before its turn; kubelet's container is removed only if it is out of turn.
     """
     seen = tuple(seen)
     ours_to_start = can_clone and resolution is Resolution.FINISH
     if resolution is Resolution.UNDO and reset.is_untouched(intent, seen):
-        return _ended(intent, seen, known=known, end=Step(StepKind.DONE, Why.UNDONE))
+        return _ended(intent, seen, known=known, end=Step(StepKind.DONE, StepReason.UNDONE))
     if ours_to_start and (steps := _reserving(intent, seen, known=known)):
         return steps
     clearing = reset.clearing if ours_to_start else reset.clearing_for_kubelet
@@ -56,25 +56,25 @@ def next_steps(
             step = _next_of(intent, planned, seen=seen, known=known)
             if step is not None:
                 return _ended(intent, seen, known=known, end=step) if step.kind is StepKind.DONE else (step,)
-    return _mains(intent, seen) or _ended(intent, seen, known=known, end=Step(StepKind.DONE, Why.RERUN))
+    return _mains(intent, seen) or _ended(intent, seen, known=known, end=Step(StepKind.DONE, StepReason.RERUN))
 
 
-def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: Known) -> tuple[Step, ...]:
+def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
     if not any(view.id in intent.old for view in seen):
         return ()
     return reservations.left_over(intent, seen) or reservations.missing(intent, seen, taken=known.taken)
 
 
-def _ended(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: Known, end: Step) -> tuple[Step, ...]:
-    """Give names back before the end: at once where kubelet is to go on, for it needs them.
+def _ended(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known, end: Step) -> tuple[Step, ...]:
+    """Release names before the end: at once if kubelet must continue, because it needs them.
 
-    Where all runs, a sync of kubelet's may still be under way by a look from before. But its syncs come one after
-    another, and each tells what it saw before it acts: when it shows a container running, the last sync that could
-    have started a copy has ended.
+    If everything runs, a sync of kubelet's based on an earlier relist may still be in progress. But its syncs are
+    sequential, and each publishes what it saw before it acts: when kubelet shows a container running, the last sync
+    that could have started a copy has ended.
     """
-    if end.why is Why.RERUN and not known.afterwards:
+    if end.why is StepReason.RERUN and not known.afterwards:
         return (end,)
-    if end.why is not Why.RERUN or known.overdue:
+    if end.why is not StepReason.RERUN or known.overdue:
         return reservations.releases(intent, seen, names=intent.names) or (end,)
     lasting = [planned.name for planned in intent.plan if planned.role is not ContainerRole.INIT]
     newest = {name: made[-1] for name in lasting if (made := reset.successors(intent, seen, name))}
@@ -86,14 +86,15 @@ def _ended(intent: intents.PodIntent, seen: Sequence[ContainerView], *, known: K
     if not reservations.releases(intent, seen, names=intent.names):
         return (end,)
     awaited = next(view for name, view in newest.items() if name not in settled)
-    return (Step(StepKind.WAIT, Why.NOT_SHOWN, awaited.id, awaited.ref.name),)
+    return (Step(StepKind.WAIT, StepReason.NOT_SHOWN, awaited.id, awaited.ref.name),)
 
 
-def _duplicates(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tuple[Step, ...]:
-    """Of two containers of one name ours goes: kubelet looks at the newest alone, and that is its own.
+def _duplicates(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> tuple[Step, ...]:
+    """Remove kubemend's of two containers of one name: kubelet considers the newest alone, which is its own.
 
-    Where kubelet's has ended already, ours must not begin, and an init container of ours must not run on: kubelet has
-    its answer and goes on. A sidecar or main of ours that runs stays then; kubelet has to restart its own first.
+    If kubelet's has ended already, kubemend's must not begin, and an init container of kubemend's must not continue:
+    kubelet has its result and continues. A running sidecar or main container of kubemend's stays then; kubelet must
+    restart its own first.
     """
     found = []
     for planned in intent.plan:
@@ -105,27 +106,27 @@ def _duplicates(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tup
                 continue
             runs_on = view.state is ContainerState.RUNNING and planned.role is not ContainerRole.INIT
             if kubelets_runs or not runs_on:
-                found.append(Step(StepKind.REMOVE, Why.KUBELET_WON, view.id, planned.name))
+                found.append(Step(StepKind.REMOVE, StepReason.KUBELET_WON, view.id, planned.name))
     return tuple(found)
 
 
-def _handing_over(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tuple[Step, ...]:
-    """Take back what waits: kubelet would start another one beside a container that it finds CREATED."""
+def _handing_over(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> tuple[Step, ...]:
+    """Remove waiting containers: kubelet would start another one next to a container that it finds CREATED."""
     waiting = [
-        Step(StepKind.REMOVE, Why.UNDOING, view.id, view.ref.name)
+        Step(StepKind.REMOVE, StepReason.UNDOING, view.id, view.ref.name)
         for view in seen
         if view.restart_id == intent.id and view.state in (ContainerState.CREATED, ContainerState.UNKNOWN)
     ]
     if waiting:
         return tuple(waiting)
     missing = any(not reset.successors(intent, seen, planned.name) for planned in intent.plan)
-    return (Step(StepKind.DONE, Why.LEFT_TO_KUBELET if missing else Why.RERUN),)
+    return (Step(StepKind.DONE, StepReason.LEFT_TO_KUBELET if missing else StepReason.RERUN),)
 
 
 def _next_of(
-    intent: intents.PodIntent, planned: intents.Planned, *, seen: Sequence[ContainerView], known: Known
+    intent: intents.PodIntent, planned: intents.Planned, *, seen: Sequence[ContainerSummary], known: Known
 ) -> Step | None:
-    """Return what an init container or a sidecar still needs, or None when the next one's turn has come."""
+    """Return what an init container or a sidecar still needs, or None if the next one's turn has come."""
     made = reset.successors(intent, seen, planned.name)
     if not made:
         return reservations.turn(intent, seen, planned)
@@ -136,35 +137,35 @@ def _next_of(
     if (step := _until_it_runs(intent, newest)) is not None:
         return step
     if planned.role is ContainerRole.INIT:
-        return Step(StepKind.WAIT, Why.INIT_RUNS, newest.id, planned.name)
+        return Step(StepKind.WAIT, StepReason.INIT_RUNS, newest.id, planned.name)
     if planned.has_startup_probe and newest.id not in known.started:
-        return Step(StepKind.WAIT, Why.NOT_STARTED, newest.id, planned.name)
+        return Step(StepKind.WAIT, StepReason.NOT_STARTED, newest.id, planned.name)
     return None
 
 
-def _after_exit(planned: intents.Planned, ended: ContainerView, *, known: Known) -> Step | None:
+def _after_exit(planned: intents.Planned, ended: ContainerSummary, *, known: Known) -> Step | None:
     if planned.role is ContainerRole.SIDECAR:
-        return Step(StepKind.DONE, Why.SIDECAR_EXITED, ended.id, planned.name)
+        return Step(StepKind.DONE, StepReason.SIDECAR_EXITED, ended.id, planned.name)
     end = known.exits.get(ended.id)
     if end is None:
-        return Step(StepKind.WAIT, Why.STATE_UNKNOWN, ended.id, planned.name)
-    return None if end.code == 0 else Step(StepKind.DONE, Why.INIT_FAILED, ended.id, planned.name)
+        return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, ended.id, planned.name)
+    return None if end.code == 0 else Step(StepKind.DONE, StepReason.INIT_FAILED, ended.id, planned.name)
 
 
-def _until_it_runs(intent: intents.PodIntent, view: ContainerView) -> Step | None:
-    """Return the step that brings a live container up, or None when it runs."""
+def _until_it_runs(intent: intents.PodIntent, view: ContainerSummary) -> Step | None:
+    """Return the step that starts a live container, or None if it runs."""
     if view.state is ContainerState.RUNNING:
         return None
     name = view.ref.name
     if view.restart_id != intent.id:
-        return Step(StepKind.WAIT, Why.KUBELET_STARTS_ITS_OWN, view.id, name)
+        return Step(StepKind.WAIT, StepReason.KUBELET_STARTS_ITS_OWN, view.id, name)
     if view.state is ContainerState.CREATED:
-        return Step(StepKind.START, Why.SUCCESSOR_READY, view.id, name)
-    return Step(StepKind.WAIT, Why.STATE_UNKNOWN, view.id, name)
+        return Step(StepKind.START, StepReason.SUCCESSOR_READY, view.id, name)
+    return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, view.id, name)
 
 
-def _mains(intent: intents.PodIntent, seen: Sequence[ContainerView]) -> tuple[Step, ...]:
-    """Bring all mains up side by side. One that has already ended again is kubelet's, by the pod's own policy."""
+def _mains(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> tuple[Step, ...]:
+    """Start all main containers concurrently. One that has already ended again is kubelet's, by the pod's policy."""
     wanted: list[Step] = []
     for planned in intent.plan:
         if planned.role is not ContainerRole.MAIN:

@@ -1,27 +1,28 @@
-"""Reservations: containers that are never started and only take a name, so that kubelet cannot. Pure.
+"""Reserve container names by containers that are never started, so that kubelet cannot use them. Pure.
 
-While a pod is rerun, kubelet works on it by looks that may be a second old. A container's name holds its attempt
-(containerd: ``makeContainerName``), and the runtime gives a name to one container only. Kubelet counts attempts by what
-it saw (``startContainer`` in kuberuntime_container.go, 1.36), so there are two names that it can come up with:
+While a pod is rerun, kubelet acts on listings that may be a second old. A container's name contains its attempt
+(containerd: ``makeContainerName``), and the runtime gives a name to one container only. Kubelet counts attempts by its
+last listing (``startContainer`` in kuberuntime_container.go, 1.36), so there are two names that it can use:
 
-- n+1 where it saw the old container, or none at all and no log of ours. This is the name of ours, too, and whoever is
-  first has it. Until the container's turn has come it is reserved: that keeps the order. The first in order needs none.
-- n+2 where it saw ours, or none at all and a log of ours. It is reserved until kubelet shows what runs: that keeps
-  everything from running twice.
+- n+1 if it saw the old container, or none at all and no log of the successor. This is the successor's name, too: the
+  first to create it wins. Until the container's turn has come it is reserved, which keeps the order. The first
+  container in order needs no reservation.
+- n+2 if it saw the successor, or none at all and a log of the successor. It is reserved until kubelet shows the running
+  containers, which keeps everything from running twice.
 
-Kubelet knows containers by their labels, and the runtime by their metadata. A reservation is labelled as another
+Kubelet identifies containers by their labels, and the runtime by their metadata. A reservation is labelled as another
 container, of another pod, so that kubelet never takes it for the newest one of its name. Kubelet's garbage collector,
-once a minute, takes what does not run of pods that it does not know, so no reservation outlives its agent for longer.
-The collector also removes every file whose path begins with the container's log path (``containerLogManager.Clean``): a
-reservation must have one, and one that nothing else begins with.
+once a minute, removes containers that do not run and belong to unknown pods, so no reservation outlives its agent for
+longer. The collector also removes every file whose path begins with the container's log path
+(``containerLogManager.Clean``): a reservation must have one that no other path begins with.
 """
 
 from collections.abc import Collection, Iterable
 
-from agent.model.workloads import ContainerRole, ContainerView
-from agent.restart import intents
-from agent.restart.steps import Step, StepKind, Why
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.model.workloads import ContainerRole, ContainerSummary
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.steps import Step, StepKind, StepReason
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 NAME_LABEL = "io.kubernetes.container.name"  # staging/src/k8s.io/kubelet/pkg/types/labels.go
 _POD_UID_LABEL = "io.kubernetes.pod.uid"
@@ -33,7 +34,7 @@ Name = tuple[str, int]
 
 
 def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.ContainerConfig:
-    """Return the config of what holds this attempt of the successor's name."""
+    """Return the config of the reservation of this attempt of the successor's name."""
     name = successor.metadata.name
     made = api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name=name, attempt=attempt),
@@ -42,7 +43,7 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
         labels=successor.labels,
         annotations=successor.annotations,
         log_path=f"{name}/{attempt}{_MARK}",
-        linux=api_pb2.LinuxContainerConfig(  # the runtime wants its namespaces to be the sandbox's
+        linux=api_pb2.LinuxContainerConfig(  # the runtime requires its namespaces to be the sandbox's
             security_context=successor.linux.security_context
         ),
     )
@@ -51,35 +52,42 @@ def config(successor: api_pb2.ContainerConfig, *, attempt: int) -> api_pb2.Conta
     return made
 
 
-def reserves(view: ContainerView) -> bool:
-    """Whether a container is a reservation, of whatever restart."""
+def reserves(view: ContainerSummary) -> bool:
+    """Return whether a container is a reservation, of any restart."""
     return view.restart_id is not None and _MARK in view.ref.name
 
 
-def missing(intent: intents.PodIntent, seen: Iterable[ContainerView], *, taken: frozenset[Name]) -> tuple[Step, ...]:
-    """Return what must be reserved before anything is taken away. ``taken`` are names that somebody else holds."""
+def holds(view: ContainerSummary, *, name: str, attempt: int) -> bool:
+    """Return whether a container is a reservation of that name and attempt, of any restart."""
+    return reserves(view) and view.ref.name == _label((name, attempt))
+
+
+def missing(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, taken: frozenset[Name]) -> tuple[Step, ...]:
+    """Return what must be reserved before anything is removed. ``taken`` are names that another container holds."""
     held = {view.ref.name for view in _ours(intent, seen)}
     return tuple(
-        Step(StepKind.RESERVE, Why.NAME_FREE, name=name[0], attempt=name[1])
+        Step(StepKind.RESERVE, StepReason.NAME_FREE, name=name[0], attempt=name[1])
         for name in _wanted(intent)
         if name not in taken and _label(name) not in held
     )
 
 
-def turn(intent: intents.PodIntent, seen: Iterable[ContainerView], planned: intents.Planned) -> Step:
-    """Return the step that a container needs whose turn has come: to be created, once its name is given back."""
+def turn(intent: intents.PodIntent, seen: Iterable[ContainerSummary], planned: intents.Planned) -> Step:
+    """Return the step for a container whose turn has come: create it, once its name is released."""
     label = _label((planned.name, planned.old_attempt + 1))
     held = next((view for view in _ours(intent, seen) if view.ref.name == label), None)
-    return _removal(held) if held is not None else Step(StepKind.CREATE, Why.NO_SUCCESSOR, name=planned.name)
+    return _removal(held) if held is not None else Step(StepKind.CREATE, StepReason.NO_SUCCESSOR, name=planned.name)
 
 
-def releases(intent: intents.PodIntent, seen: Iterable[ContainerView], *, names: Collection[str]) -> tuple[Step, ...]:
-    """Return how to give back what is reserved of these containers."""
+def releases(
+    intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, names: Collection[str]
+) -> tuple[Step, ...]:
+    """Return the steps that release the reservations of these containers."""
     return tuple(_removal(view) for view in _ours(intent, seen) if view.ref.name.partition(_MARK)[0] in names)
 
 
-def left_over(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> tuple[Step, ...]:
-    """Return how to remove what an earlier restart has left: its agent died, and its journal was lost."""
+def left_over(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> tuple[Step, ...]:
+    """Return the steps that remove another restart's reservations: its agent died, and its journal was lost."""
     return tuple(_removal(view) for view in seen if reserves(view) and view.restart_id != intent.id)
 
 
@@ -96,9 +104,9 @@ def _label(name: Name) -> str:
     return f"{name[0]}{_MARK}-{name[1]}"
 
 
-def _ours(intent: intents.PodIntent, seen: Iterable[ContainerView]) -> Iterable[ContainerView]:
+def _ours(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> Iterable[ContainerSummary]:
     return (view for view in seen if reserves(view) and view.restart_id == intent.id)
 
 
-def _removal(view: ContainerView) -> Step:
-    return Step(StepKind.REMOVE, Why.GIVEN_BACK, view.id, view.ref.name)
+def _removal(view: ContainerSummary) -> Step:
+    return Step(StepKind.REMOVE, StepReason.GIVEN_BACK, view.id, view.ref.name)

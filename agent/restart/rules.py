@@ -1,21 +1,28 @@
-"""The pod's own rules: kill one container, and kubelet restarts all of them. Pure.
+"""Apply the pod's own rules: kill one container, and kubelet restarts all of them. Pure.
 
-KEP-5532: a container may declare ``RestartAllContainers`` for exit codes; SIGKILL makes it exit with 137. Kubelet
-(1.35 with the gate, 1.36 by default) then stops, removes and starts every container of the pod.
+KEP-5532: a container may declare ``RestartAllContainers`` for exit codes; SIGKILL makes it exit with 137. Kubelet (1.35
+with the gate, 1.36 by default) then stops, removes and starts every container of the pod.
 """
 
 from collections.abc import Iterable
 
-from agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, ContainerView, PodView, RuleAction
-from agent.restart import intents
-from agent.restart.steps import Resolution, Step, StepKind, Why
+from kubemend.agent.model.workloads import (
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+    RuleAction,
+)
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
 
 KILLED = 137
 """The exit code of a container that SIGKILL has ended."""
 
 
 def declares_restart_all(container: ContainerSpec) -> bool:
-    """Whether kubelet restarts the whole pod when this container is killed."""
+    """Return whether kubelet restarts the whole pod when this container is killed."""
     rule = container.rule_for(KILLED)
     return rule is not None and rule.action is RuleAction.RESTART_ALL
 
@@ -31,12 +38,12 @@ def trigger(pod: PodView, *, preferred: str) -> ContainerSpec | None:
 
 
 def next_steps(
-    intent: intents.PodIntent, seen: Iterable[ContainerView], *, resolution: Resolution = Resolution.FINISH
+    intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, resolution: Resolution = Resolution.FINISH
 ) -> tuple[Step, ...]:
     """Return the one next step: kill the trigger if it still runs; the rest is kubelet's."""
     running = any(view.id == intent.trigger and view.state is ContainerState.RUNNING for view in seen)
     if not running:
-        return (Step(StepKind.DONE, Why.TRIGGERED),)
+        return (Step(StepKind.DONE, StepReason.TRIGGERED),)
     if resolution is Resolution.UNDO:
-        return (Step(StepKind.DONE, Why.UNDONE),)
-    return (Step(StepKind.STOP, Why.OLD_RUNS, intent.trigger),)
+        return (Step(StepKind.DONE, StepReason.UNDONE),)
+    return (Step(StepKind.STOP, StepReason.OLD_RUNS, intent.trigger),)

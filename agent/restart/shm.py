@@ -1,20 +1,20 @@
-"""Which directory of the node is a container's /dev/shm, and may it be emptied? Pure.
+"""Find the node's directory of a container's /dev/shm, and decide whether it may be emptied. Pure.
 
-It is emptied only where it is known to be the pod's own: the node's (hostIPC, or a hostPath) is never touched, nor what
-is not understood.
+It is emptied only if it is known to be the pod's own: the node's (hostIPC, or a hostPath) and unknown ones are never
+touched.
 """
 
 import posixpath
 from dataclasses import dataclass
 
-from agent.model.workloads import PodUid, SandboxId
+from kubemend.agent.model.workloads import PodUid, SandboxId
 
-INSIDE = "/dev/shm"  # noqa: S108 - where POSIX shared memory is in a container
+INSIDE = "/dev/shm"  # noqa: S108 - the path of POSIX shared memory in a container
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory of the node's that is a pod's /dev/shm, and the pod's cgroup, in which all its processes are."""
+    """A node's directory that is a pod's /dev/shm, and the pod's cgroup, which contains all its processes."""
 
     directory: str
     cgroup: str
@@ -22,7 +22,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NotOurs:
-    """Why a container's /dev/shm is left alone."""
+    """Why a container's /dev/shm is not emptied."""
 
     why: str
 
@@ -30,13 +30,13 @@ class NotOurs:
 def place(
     source: str | None, *, pod_uid: PodUid, sandbox_id: SandboxId, cgroup_parent: str, shares_node_ipc: bool
 ) -> Place | NotOurs:
-    """Judge what is mounted at a container's /dev/shm: ``source`` is its host path as the runtime tells it.
+    """Classify the mount at a container's /dev/shm: ``source`` is its host path as reported by the runtime.
 
     The runtimes name the pod's common one after its sandbox (containerd ``sandboxes/<id>/shm``, CRI-O
     ``overlay-containers/<id>/userdata/shm``), kubelet an emptyDir after the pod.
     """
     if source is None:
-        return NotOurs("the runtime does not tell where it is")
+        return NotOurs("the runtime does not report its path")
     clean = posixpath.normpath(source)
     own_volume = f"/pods/{pod_uid}/volumes/kubernetes.io~empty-dir/"
     if sandbox_id in clean.split("/") or own_volume in clean:

@@ -1,13 +1,13 @@
-"""The words of restart rules: a rule maps what the runtime shows to the next step, or to steps that go side by side."""
+"""Define the steps of restart rules. A rule maps the runtime's listing to the next step, or to concurrent steps."""
 
 import enum
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState
 
 
 class StepKind(enum.Enum):
-    """What to do next."""
+    """The action of a step."""
 
     STOP = "stop"
     RESERVE = "reserve"
@@ -18,8 +18,8 @@ class StepKind(enum.Enum):
     DONE = "done"
 
 
-class Why(enum.Enum):
-    """Why this is the next step; for DONE, how it ended."""
+class StepReason(enum.Enum):
+    """Why this is the next step; for DONE, how the restart ended."""
 
     OLD_RUNS = "OldRuns"
     OLD_LEFT = "OldLeft"
@@ -48,25 +48,26 @@ class Why(enum.Enum):
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
     NOTHING_TO_CLONE = "NothingToClone"
+    POD_ENDS = "PodEnds"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step.
 
-    ``container`` is what it acts on, ``name`` whose container to create or what an end is about, and ``attempt`` which
-    one of its names to reserve.
+    ``container`` is the container that it acts on, ``name`` the container to create or the one that an end is about,
+    and ``attempt`` the attempt to reserve of that name.
     """
 
     kind: StepKind
-    why: Why
+    why: StepReason
     container: ContainerId | None = None
     name: str | None = None
     attempt: int | None = None
 
 
 class Resolution(enum.Enum):
-    """Whether to carry an intent through, or take it back as far as that is safe (too old, or it cannot succeed)."""
+    """Whether to complete an intent, or undo it as far as that is safe (too old, or it cannot succeed)."""
 
     FINISH = "finish"
     UNDO = "undo"

@@ -1,6 +1,6 @@
-"""Which strategy restarts this pod, and why not a better one. Pure: a table of strategies, each with its obstacle.
+"""Choose the strategy that restarts a pod, and explain why no better one is used. Pure: strategies with obstacles.
 
-What is asked for by name is done or refused; only ``auto`` steps down, each time with the reason.
+A strategy that is requested by name is used or refused; only ``auto`` falls back, each time with the reason.
 """
 
 import enum
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
-from agent.restart import rules
-from agent.restart.intents import Order, Strategy
+from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
+from kubemend.agent.restart import rules
+from kubemend.agent.restart.intents import Strategy, SwapOrder
 
 
 class Obstacle(enum.Enum):
-    """What stands in a strategy's way. Each is a ``Reason`` of admission by the same word."""
+    """The obstacle to a strategy. Each equals a ``Reason`` of admission."""
 
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
@@ -28,11 +28,11 @@ class Obstacle(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the choice depends on.
+    """The facts that the choice depends on.
 
-    ``targets`` are the containers that a swap would replace. ``not_cloneable`` says why a container's config cannot be
-    had or copied, None when it can. ``can_hold``: whether a started container can be held at its first instruction;
-    ``not_holdable`` says why this one's successor cannot, where others of the node can.
+    ``targets`` are the containers that a swap would replace. ``not_cloneable`` is why a container's config cannot be
+    read or copied, None if it can. ``can_hold``: whether a started container can be held at its first instruction;
+    ``not_holdable`` is why this one's successor cannot, although the node can hold others.
     """
 
     pod: PodView
@@ -41,6 +41,14 @@ class Situation:
     not_cloneable: str | None = None
     can_hold: bool = False
     not_holdable: str | None = None
+
+    @property
+    def holds_beside(self) -> bool:
+        """Return whether a successor is held next to the old container until that is dead.
+
+        Not during a grace period: kubelet would probe it all the time, and the agent may die in it.
+        """
+        return self.can_hold and self.not_holdable is None and self.grace_seconds <= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +62,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The strategy, or None when none can be used; ``refused`` are those that were passed over, in order."""
+    """The strategy, or None if none can be used; ``refused`` are those that were passed over, in order."""
 
     strategy: Strategy | None
     refused: tuple[Refused, ...] = ()
 
     @property
     def stepped_down(self) -> str:
-        """Why it is not the strategy that comes first, for people; empty when it is."""
+        """Return why the first strategy was not chosen, for people; empty if it was."""
         return "; ".join(f"not {item.strategy.value}: {item.detail}" for item in self.refused)
 
 
@@ -69,7 +77,7 @@ Check = Callable[[Situation], tuple[Obstacle, str] | None]
 
 
 def choose(wanted: Strategy, situation: Situation) -> Choice:
-    """Return the first strategy that nothing stands in the way of: the wanted one, or for ``auto`` those in turn."""
+    """Return the first strategy without an obstacle: the wanted one, or for ``auto`` each in turn."""
     refused: list[Refused] = []
     for strategy in _AUTO if wanted is Strategy.AUTO else (wanted,):
         obstacle = CHECKS[strategy](situation)
@@ -88,21 +96,26 @@ def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
     )
 
 
-def order_of(target: ContainerSpec, situation: Situation) -> Order:
-    """Return the order of a swap's calls that leaves kubelet no gap to end the pod in."""
+def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
+    """Return the order of a swap's calls that leaves kubelet no gap in which to end the pod.
+
+    If the successor can be held, and there is no grace period, it is started before the old one is stopped: then a
+    failure to create or start it costs the old one nothing.
+    """
     if leaves_nothing_running(situation):
-        return Order.START_FIRST
+        return SwapOrder.START_FIRST
+    order = SwapOrder.of(policy=situation.pod.policy_of(target.name), grace_seconds=situation.grace_seconds)
     if target.restart_rules:
         # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
-        return Order.CREATE_FIRST
-    return Order.of(policy=situation.pod.policy_of(target.name), grace_seconds=situation.grace_seconds)
+        order = SwapOrder.CREATE_FIRST
+    return order.beside if situation.holds_beside else order
 
 
 def leaves_nothing_running(situation: Situation) -> bool:
-    """Whether a swap's stop may be the end of the pod: an exit may be final, and nothing else keeps the pod alive.
+    """Return whether a swap's stop may end the pod: an exit may be final, and nothing else keeps the pod alive.
 
     Kubelet's ``getPhase`` (pkg/kubelet/kubelet_pods.go) counts a CREATED successor as stopped; a running main container
-    or sidecar keeps the pod Running, and so does a successor that runs already (``intents.Order.START_FIRST``).
+    or sidecar keeps the pod Running, and so does a successor that runs already (``intents.SwapOrder.START_FIRST``).
     """
     pod = situation.pod
     targets = {spec.name for spec in situation.targets}
@@ -114,24 +127,23 @@ def leaves_nothing_running(situation: Situation) -> bool:
 
 
 def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
-    """A successor is not held through a grace period: kubelet would probe it all the while, and we may die in it."""
-    can_hold = situation.can_hold and situation.not_holdable is None
-    if not leaves_nothing_running(situation) or (can_hold and situation.grace_seconds <= 0):
+    if not leaves_nothing_running(situation) or situation.holds_beside:
         return None
+    can_hold = situation.can_hold and situation.not_holdable is None
     names = ", ".join(spec.name for spec in situation.targets)
     because = f" ({situation.not_holdable})" if situation.not_holdable is not None else ""
-    mend = "use no grace period, or restartPolicy Always" if can_hold else "use restartPolicy Always"
+    hint = "use no grace period, or restartPolicy Always" if can_hold else "use restartPolicy Always"
     return (
         Obstacle.NOTHING_ELSE_RUNS,
         f"kubelet could see {names} stopped with nothing else running, and end the pod{because}; "
-        f"{mend}, or add a sidecar",
+        f"{hint}, or add a sidecar",
     )
 
 
 def _waiting_through_grace(situation: Situation) -> tuple[Obstacle, str] | None:
-    """Kubelet starts a copy beside a successor that waits CREATED, within a second: a grace period takes longer."""
+    """Refuse a CREATED successor during a grace period: within a second kubelet starts a copy next to it."""
     for target in situation.targets:
-        if situation.grace_seconds > 0 and order_of(target, situation) is Order.CREATE_FIRST:
+        if situation.grace_seconds > 0 and order_of(target, situation) is SwapOrder.CREATE_FIRST:
             return (
                 Obstacle.GRACE_COULD_COMPLETE,
                 f"{target.name} could end for good, or meet a restart rule, by its exit on SIGTERM; "
@@ -141,7 +153,7 @@ def _waiting_through_grace(situation: Situation) -> tuple[Obstacle, str] | None:
 
 
 def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
-    """Whether kubelet would take the exit for the container's last: any under Never, 0 (on SIGTERM) under OnFailure."""
+    """Return whether kubelet takes the exit for the last: any under Never, 0 (on SIGTERM) under OnFailure."""
     return policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and grace > 0)
 
 
@@ -150,7 +162,7 @@ def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
 
 
 def _reset(situation: Situation) -> tuple[Obstacle, str] | None:
-    """Whatever is removed must be started again, and no exit on the way may end the pod."""
+    """Refuse a reset unless kubelet restarts every removed container, and no exit on the way can end the pod."""
     pod = situation.pod
     for container in pod.containers:
         policy = pod.policy_of(container.name)
@@ -194,7 +206,7 @@ def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] |
 CHECKS: Final[Mapping[Strategy, Check]] = MappingProxyType(
     {Strategy.SWAP: _swap, Strategy.RERUN: _rerun, Strategy.RESET: _reset, Strategy.RULES: _rules}
 )
-"""What stands in the way of each strategy (``auto`` is the choice between them)."""
+"""The check for an obstacle to each strategy (``auto`` is the choice between them)."""
 
-# A rerun is never chosen unasked: it costs more than a swap, and what keeps a swap from being done keeps it, too.
+# Auto never chooses a rerun: it costs more than a swap, and has the same obstacles.
 _AUTO: Final = (Strategy.SWAP, Strategy.RESET, Strategy.RULES)

@@ -1,17 +1,17 @@
-"""Does what was killed still end, or is it stuck in the kernel? Pure: what its threads do in, a verdict out.
+"""Decide whether a killed container still ends, or is stuck in the kernel. Pure: thread states in, a result out.
 
-How long it takes says nothing: a driver frees pinned memory at some 240 ms per GiB (measured on an H100), and a busy
-node is slow. A thread that waits inside the kernel (state D), at the same place, while none of its process runs or has
+The duration proves nothing: a driver frees pinned memory at some 240 ms per GiB (measured on an H100), and a busy node
+is slow. A thread that waits inside the kernel (state D), at the same place, while no thread of its process runs or has
 used any CPU time for a while, is stuck.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model.hangs import Thread
+from kubemend.agent.model.hangs import Thread
 
 WINDOW: Final = 30.0
-"""Seconds for which nothing may have moved. One process that ends can keep others waiting for the driver's locks."""
+"""Seconds without any change. One process that ends can keep others waiting for the driver's locks."""
 
 _UNINTERRUPTIBLE: Final = "D"
 _RUNS: Final = "R"
@@ -19,21 +19,21 @@ _RUNS: Final = "R"
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """What the threads of a container that was killed were last seen to do, and since when that is unchanged."""
+    """The last known state of a killed container's threads, and since when that is unchanged."""
 
     threads: tuple[Thread, ...]
     since: float
 
 
 def follow(before: Still | None, threads: tuple[Thread, ...], *, now: float) -> Still:
-    """Take one more look in; ``now`` is of a clock in seconds that does not go back."""
+    """Record one more reading; ``now`` is of a monotonic clock, in seconds."""
     if before is not None and before.threads == threads:
         return before
     return Still(threads, now)
 
 
 def is_stuck(still: Still | None, *, now: float, window: float = WINDOW) -> bool:
-    """Whether it does not end any more. What runs, or has not been looked at, is not stuck."""
+    """Return whether it no longer ends. A running container, or one that was not read, is not stuck."""
     if still is None or now - still.since < window:
         return False
     states = {thread.state for thread in still.threads}

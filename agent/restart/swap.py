@@ -1,38 +1,37 @@
-"""The swap: stop container n, create n+1 from n's own config, start it. Pure: what is seen in, the next step out.
+"""Swap a container: create and start n+1 from n's own config, and stop n, in a safe order. Pure.
 
-Kubelet works on the same pod at the same time and may win any part of it. So a swap is not a list of steps but a
-rule from what the runtime shows to the one next step; the same rule carries on after a crash, after a lost answer
-and after a race. It ends when exactly one container newer than the old one lives and the old one does not run.
+Kubelet works on the same pod at the same time and may do any part of it first. So a swap is not a list of steps but a
+rule from the runtime's listing to the one next step; the same rule continues after a crash, after a lost answer and
+after a race. It ends when exactly one container newer than the old one lives and the old one does not run.
 
-Facts behind it (measured on kubelet 1.36, docs/architecture.md): kubelet only looks at the newest container of a
-name, never kills an older duplicate, adopts a successor that it did not create, and takes a newest container in
-CREATED for one that it should start itself.
+Facts behind it (measured on kubelet 1.36, docs/architecture.md): kubelet only considers the newest container of a name,
+never kills an older duplicate, adopts a successor that it did not create, and takes a newest container in CREATED for
+one that it should start itself.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents, steps
-from agent.restart.steps import Resolution, Step, StepKind, Why
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, steps
+from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
 
 
 def next_step(
     intent: intents.Intent,
-    seen: Iterable[ContainerView],
+    seen: Iterable[ContainerSummary],
     *,
     resolution: Resolution = Resolution.FINISH,
     can_clone: bool = True,
     stays: Collection[ContainerId] = (),
 ) -> Step:
-    """Return the one next step, given every container of the target's name that the runtime shows now.
+    """Return the one next step, given every container of the target's name that the runtime lists now.
 
-    ``can_clone`` is False when the old container's config is not at hand (removed before a replay). Of ``stays`` are
-    successors that a round has let run, or is about to: a copy that kubelet makes of one goes, and not what has run.
+    ``can_clone`` is False if the old container's config is not available (removed before a replay). ``stays`` are
+    successors that a round has released, or is about to: kubelet's copy of such a one is removed, not the successor.
 
-    Invariants (property-tested): a STOP only ever names the old container; a REMOVE only ever names a container of this
-    intent, or a copy by kubelet of one that stays; START is never returned while the old one runs, unless the order is
-    START_FIRST (then the old one is frozen and the successor held); CREATE is never returned while a newer container
-    exists.
+    Invariants (property-tested): a STOP only names the old container; a REMOVE only names a container of this intent,
+    or kubelet's copy of one that stays; START is never returned while the old one runs, unless the order starts first
+    (then the old one is frozen and the successor held); CREATE is never returned while a newer container exists.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
@@ -43,15 +42,17 @@ def next_step(
     old_runs = old is not None and old.state is ContainerState.RUNNING
 
     if ours and others and ours[-1].id in stays and all(view.restart_id is None for view in others):
-        return Step(StepKind.REMOVE, Why.OUT_OF_TURN, others[-1].id)
+        return Step(StepKind.REMOVE, StepReason.OUT_OF_TURN, others[-1].id)
     if ours and others:
-        return Step(StepKind.REMOVE, Why.KUBELET_WON, ours[-1].id)
-    if ours and old_runs and intent.order is intents.Order.START_FIRST:
+        return Step(StepKind.REMOVE, StepReason.KUBELET_WON, ours[-1].id)
+    if ours and old_runs and intent.order.starts_first:
         return _beside_the_old(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
     if resolution is Resolution.UNDO and old_runs and not others:
-        return Step(StepKind.REMOVE, Why.UNDOING, ours[-1].id) if ours else Step(StepKind.DONE, Why.UNDONE)
+        return (
+            Step(StepKind.REMOVE, StepReason.UNDOING, ours[-1].id) if ours else Step(StepKind.DONE, StepReason.UNDONE)
+        )
     if live and old_runs:
-        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+        return Step(StepKind.STOP, StepReason.OLD_RUNS, intent.old)
     if others:
         return _wait_for_kubelet(others)
     if ours:
@@ -59,56 +60,56 @@ def next_step(
     return _without_successor(intent, old=old, newer=newer, can_clone=can_clone)
 
 
-def _beside_the_old(intent: intents.Intent, successor: ContainerView, *, go_on: bool) -> Step:
-    """A successor that runs is never taken back: kubelet could see its exit, and whoever held it may be dead."""
+def _beside_the_old(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:
+    """Never remove a running successor: kubelet could see its exit, and the agent that held it may be dead."""
     if successor.state is ContainerState.RUNNING:
-        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+        return Step(StepKind.STOP, StepReason.OLD_RUNS, intent.old)
     if successor.state is ContainerState.UNKNOWN:
-        return Step(StepKind.WAIT, Why.STATE_UNKNOWN, successor.id)
+        return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, successor.id)
     if go_on:
-        return Step(StepKind.START, Why.HELD_BESIDE_OLD, successor.id)
-    return Step(StepKind.REMOVE, Why.UNDOING, successor.id)
+        return Step(StepKind.START, StepReason.HELD_BESIDE_OLD, successor.id)
+    return Step(StepKind.REMOVE, StepReason.UNDOING, successor.id)
 
 
-def _wait_for_kubelet(others: Sequence[ContainerView]) -> Step:
+def _wait_for_kubelet(others: Sequence[ContainerSummary]) -> Step:
     newest = others[-1]
     if newest.state is ContainerState.RUNNING:
-        return Step(StepKind.DONE, Why.ADOPTED, newest.id)
-    return Step(StepKind.WAIT, Why.KUBELET_STARTS_ITS_OWN, newest.id)
+        return Step(StepKind.DONE, StepReason.ADOPTED, newest.id)
+    return Step(StepKind.WAIT, StepReason.KUBELET_STARTS_ITS_OWN, newest.id)
 
 
-def _bring_up(successor: ContainerView) -> Step:
+def _bring_up(successor: ContainerSummary) -> Step:
     if successor.state is ContainerState.CREATED:
-        return Step(StepKind.START, Why.SUCCESSOR_READY, successor.id)
+        return Step(StepKind.START, StepReason.SUCCESSOR_READY, successor.id)
     if successor.state is ContainerState.RUNNING:
-        return Step(StepKind.DONE, Why.SWAPPED, successor.id)
-    return Step(StepKind.WAIT, Why.STATE_UNKNOWN, successor.id)
+        return Step(StepKind.DONE, StepReason.SWAPPED, successor.id)
+    return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, successor.id)
 
 
 def _without_successor(
-    intent: intents.Intent, *, old: ContainerView | None, newer: Sequence[ContainerView], can_clone: bool
+    intent: intents.Intent, *, old: ContainerSummary | None, newer: Sequence[ContainerSummary], can_clone: bool
 ) -> Step:
     old_state = old.state if old is not None else ContainerState.EXITED
-    stop_now = old_state is ContainerState.RUNNING and (newer or intent.order is intents.Order.STOP_FIRST)
+    stop_now = old_state is ContainerState.RUNNING and (newer or intent.order is intents.SwapOrder.STOP_FIRST)
     if stop_now:
-        return Step(StepKind.STOP, Why.OLD_RUNS, intent.old)
+        return Step(StepKind.STOP, StepReason.OLD_RUNS, intent.old)
     if newer:
-        # It ran and ended before we looked. What happens next is kubelet's to decide, by the pod's own policy.
-        return Step(StepKind.DONE, Why.SUCCESSOR_EXITED, newer[-1].id)
+        # It ran and ended before the listing. Kubelet decides what happens next, by the pod's own policy.
+        return Step(StepKind.DONE, StepReason.SUCCESSOR_EXITED, newer[-1].id)
     if old_state in (ContainerState.CREATED, ContainerState.UNKNOWN):
-        return Step(StepKind.WAIT, Why.STATE_UNKNOWN, intent.old)
+        return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, intent.old)
     if not can_clone:
-        return Step(StepKind.DONE, Why.NOTHING_TO_CLONE)
-    return Step(StepKind.CREATE, Why.NO_SUCCESSOR)
+        return Step(StepKind.DONE, StepReason.NOTHING_TO_CLONE)
+    return Step(StepKind.CREATE, StepReason.NO_SUCCESSOR)
 
 
-def orphans(seen: Iterable[ContainerView], *, owned: frozenset[str], now: float) -> tuple[intents.Intent, ...]:
+def orphans(seen: Iterable[ContainerSummary], *, owned: frozenset[str], now: float) -> tuple[intents.Intent, ...]:
     """Return intents that clear up successors whose own intent is lost (journal deleted, disk replaced).
 
-    A CREATED one that is left alone beside a running container makes kubelet start a third; one that runs may have
-    been held beside a frozen old one. Carry these intents out with ``Resolution.UNDO``: it removes a waiting successor
-    where the old container runs, starts it where nothing does, and stops the old one where both run. ``owned`` are
-    the ids of intents that the journal still knows. ``now`` is Unix time.
+    A CREATED one that is left alone next to a running container makes kubelet start a third; a running one may have
+    been held next to a frozen old one. Carry these intents out with ``Resolution.UNDO``: it removes a waiting successor
+    if the old container runs, starts it if nothing does, and stops the old one if both run. ``owned`` are the ids of
+    intents that the journal still has. ``now`` is Unix time.
     """
     views = list(seen)
     found = []
@@ -129,7 +130,7 @@ def orphans(seen: Iterable[ContainerView], *, owned: frozenset[str], now: float)
                 sandbox_id=view.sandbox_id,
                 old=old.id,
                 old_attempt=old.attempt,
-                order=intents.Order.START_FIRST,
+                order=intents.SwapOrder.START_FIRST,
                 reason="Orphan",
                 created_at=now,
             )

@@ -1,14 +1,14 @@
-"""Was the restart a success? Pure: what was observed in, a list of checks out, each true, false or unknown."""
+"""Verify a restart. Pure: observations in, a list of checks out, each passed, failed or unknown."""
 
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerRole, ContainerState, ContainerView, PodView
+from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerState, ContainerSummary, PodView
 
 
 class CheckState(enum.Enum):
-    """``UNKNOWN`` is "could not tell": it neither proves nor disproves the restart."""
+    """``UNKNOWN`` neither proves nor disproves the restart."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -19,7 +19,7 @@ class CheckState(enum.Enum):
 class Check:
     """One observation about the restarted containers.
 
-    ``reason`` is what the pod's condition gives as its reason when this check fails; empty: ``VerificationFailed``.
+    ``reason`` is the reason of the pod's condition if this check fails; empty: ``VerificationFailed``.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Check:
 
 
 def one_running(
-    seen: Iterable[ContainerView], *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
+    seen: Iterable[ContainerSummary], *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
 ) -> Check:
-    """Of each name exactly one container may run, and it is the survivor; ``awaited`` has none yet."""
+    """Check that of each name exactly one container runs, the survivor; ``awaited`` names have none yet."""
     running: dict[str, list[ContainerId]] = {}
     for view in seen:
         if view.state is ContainerState.RUNNING:
@@ -47,13 +47,13 @@ def one_running(
 def kubelet_agrees(
     pod: PodView | None, *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
 ) -> Check:
-    """Kubelet's status must show the survivors, and those that last as running.
+    """Check that kubelet's status shows the survivors, and those that do not end by themselves as running.
 
     Their ids alone prove nothing: kubelet shows the id of a container that it found CREATED, too, and then starts
     another one in its place (``startContainer`` of the same sync).
     """
     if pod is None:
-        return Check("kubelet-agrees", CheckState.UNKNOWN, "the API server could not be asked")
+        return Check("kubelet-agrees", CheckState.UNKNOWN, "the API server did not answer")
     wrong = []
     for name, container in sorted(expected.items()):
         spec = pod.container(name)
@@ -66,16 +66,16 @@ def kubelet_agrees(
 
 
 def devices_answer(wanted: frozenset[str] | None, *, answering: frozenset[str] | None) -> Check:
-    """The container's devices must still be there, by the same UUIDs.
+    """Check that the container's devices still exist, with the same UUIDs.
 
-    ``wanted`` None means that it is not known which they are, ``answering`` None that the driver could not be asked.
+    ``wanted`` None means that the devices are unknown, ``answering`` None that the driver did not answer.
     """
     if wanted is None:
-        return Check("devices-answer", CheckState.UNKNOWN, "kubelet could not be asked which devices it holds")
+        return Check("devices-answer", CheckState.UNKNOWN, "its devices are unknown, because kubelet did not answer")
     if not wanted:
-        return Check("devices-answer", CheckState.PASSED, "it holds no device")
+        return Check("devices-answer", CheckState.PASSED, "the container holds no device")
     if answering is None:
-        return Check("devices-answer", CheckState.UNKNOWN, "the driver could not be asked")
+        return Check("devices-answer", CheckState.UNKNOWN, "the driver did not answer")
     if missing := wanted - answering:
         return Check("devices-answer", CheckState.FAILED, f"no answer from {', '.join(sorted(missing))}")
     return Check("devices-answer", CheckState.PASSED)

@@ -1,5 +1,5 @@
-"""``kubemend scan``: one look at the devices of a machine, with or without Kubernetes or an agent on it.
+"""``kubemend scan``: check the devices of a machine once, with or without Kubernetes or an agent on it.
 
-``looking`` looks at everything at once (``gpus``, ``kernel_log``, ``nics``), each part with a deadline; ``judging``
-folds what was found into the verdicts that an agent would come to; ``rendering`` says them. Nothing is changed or kept.
+``looking`` runs all checks concurrently (``gpus``, ``kernel_log``, ``nics``), each with a timeout. ``judging`` folds
+the results into the verdicts that an agent would reach. ``rendering`` formats them. Nothing is changed or stored.
 """

@@ -1,19 +1,19 @@
-"""What the looks of a scan bring, as values."""
+"""Results of a scan, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from agent.model.devices import GpuUuid, Inventory
-from agent.model.findings import Finding
-from agent.model.nics import Nic
-from agent.scan.report import Unseen
-from agent.sources.nvml.protocol import DeviceAnswer
+from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.model.nics import Nic
+from kubemend.agent.scan.report import Unseen
+from kubemend.agent.sources.nvml.protocol import DeviceAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class GpusFound:
-    """``answers`` has how each GPU answered by itself; one that is missing there did not."""
+    """``answers`` has each GPU's answer to a query of its own; a GPU that is missing there did not answer."""
 
     findings: tuple[Finding, ...] = ()
     inventory: Inventory = field(default_factory=Inventory)
@@ -24,7 +24,7 @@ class GpusFound:
 
 @dataclass(frozen=True, slots=True)
 class LogFound:
-    """What the kernel log of this boot says."""
+    """Findings from the kernel log of this boot."""
 
     findings: tuple[Finding, ...] = ()
     unseen: tuple[Unseen, ...] = ()
@@ -42,7 +42,7 @@ class NicsFound:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything. ``started``: when each process began that a finding or the driver names, in seconds since boot.
+    """All results. ``started``: start time, in seconds since boot, of each process named by a finding or the driver.
 
     A process that has ended is missing there.
     """

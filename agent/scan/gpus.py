@@ -1,4 +1,4 @@
-"""The GPUs, by the agent's own NVML worker: one poll, and one question to each GPU."""
+"""Check the GPUs with the agent's own NVML worker: one poll, and one query per GPU."""
 
 import asyncio
 import contextlib
@@ -8,34 +8,34 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agent.health.catalog import Catalog, FaultKey
-from agent.model.devices import GpuUuid, Inventory
-from agent.model.findings import Finding
-from agent.scan.found import GpusFound
-from agent.scan.report import Unseen
-from agent.sources.nvml import presence
-from agent.sources.nvml.protocol import DeviceAnswer, DevicesAnswer
-from agent.sources.nvml.questions import Unknown
-from agent.sources.nvml.source import NvmlSource, Periods
-from common.parts import PartState, PartStatus
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.scan.found import GpusFound
+from kubemend.agent.scan.report import Unseen
+from kubemend.agent.sources.nvml import detection
+from kubemend.agent.sources.nvml.protocol import DeviceAnswer, DevicesAnswer
+from kubemend.agent.sources.nvml.queries import Unknown
+from kubemend.agent.sources.nvml.source import NvmlSource, Periods
+from kubemend.common.components import ComponentState, ComponentStatus
 
 PART = "nvml"
 
 _HANG_SHARE, _STOP_SHARE = 0.6, 0.15
-"""Of the time that there is: for one NVML call, and for the worker's end."""
+"""Shares of the timeout: for one NVML call, and for the worker's end."""
 
-_LOOK_CLOSER = "run nvidia-smi on the machine and look for NVRM in its kernel log"
-_SLOW = "nvmlInit takes seconds per GPU without persistence mode: turn that on, or give more time by --timeout"
+_NVML_HINT = "run nvidia-smi on the machine and look for NVRM in its kernel log"
+_SLOW = "nvmlInit takes seconds per GPU without persistence mode: enable it, or increase --timeout"
 
 
 async def look(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
-    """Look once. It takes ``timeout`` seconds at most; a worker that hangs in the driver is left to end by itself."""
+    """Check once. It takes ``timeout`` seconds at most; a worker that hangs in the driver is left to end by itself."""
     findings: list[Finding] = []
-    told: asyncio.Future[PartStatus] = asyncio.get_running_loop().create_future()
+    reported: asyncio.Future[ComponentStatus] = asyncio.get_running_loop().create_future()
 
-    def report(status: PartStatus) -> None:
-        if not told.done():  # whatever comes first is the answer: a poll, or what stands in its way
-            told.set_result(status)
+    def report(status: ComponentStatus) -> None:
+        if not reported.done():  # the first status decides: a poll, or the problem
+            reported.set_result(status)
 
     source = NvmlSource(
         emit=findings.append,
@@ -48,14 +48,14 @@ async def look(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
     async with _running(source) as running:
         try:
             async with asyncio.timeout_at(deadline):
-                either: set[asyncio.Future[Any]] = {running, told}
+                either: set[asyncio.Future[Any]] = {running, reported}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
-                    running.result()  # it ends by an error only
-                found = await _found(source, told.result(), findings, deadline=deadline)
+                    running.result()  # it only ends by an error
+                found = await _found(source, reported.result(), findings, deadline=deadline)
                 return replace(found, unseen=found.unseen or tuple(_not_shown(found.inventory, sysfs)))
         except TimeoutError:
-            what = f"NVML has not answered within {(1 - _STOP_SHARE) * timeout:g} s"
+            what = f"NVML did not answer within {(1 - _STOP_SHARE) * timeout:g} s"
             return GpusFound(unseen=(Unseen(PART, what, _SLOW),))
 
 
@@ -70,9 +70,9 @@ async def _running(source: NvmlSource) -> AsyncIterator[asyncio.Task[None]]:
             await task
 
 
-async def _found(source: NvmlSource, status: PartStatus, findings: list[Finding], *, deadline: float) -> GpusFound:
-    if status.state is PartState.IDLE:
-        return GpusFound(notes=(f"no GPU is looked at: {status.message}",))
+async def _found(source: NvmlSource, status: ComponentStatus, findings: list[Finding], *, deadline: float) -> GpusFound:
+    if status.state is ComponentState.IDLE:
+        return GpusFound(notes=(f"no GPU is checked: {status.message}",))
     inventory = source.inventory
     rest = max(0.0, deadline - asyncio.get_running_loop().time())
     answer = await source.query([gpu.uuid for gpu in inventory.gpus], timeout=rest)
@@ -85,11 +85,11 @@ async def _found(source: NvmlSource, status: PartStatus, findings: list[Finding]
 
 
 def _not_shown(inventory: Inventory, sysfs: Path) -> Iterator[Unseen]:
-    """A GPU that the driver could not start, or that this container was not given, is in no list of NVML's."""
-    shown, on_bus = len(inventory.gpus), presence.gpus_on_bus(sysfs)
+    """Yield a problem if GPUs are missing in NVML: the driver could not start them, or the container lacks them."""
+    shown, on_bus = len(inventory.gpus), detection.gpus_on_bus(sysfs)
     if shown < on_bus:
-        mend = "look for NVRM in the kernel log; a container must be given all GPUs (NVIDIA_VISIBLE_DEVICES=all)"
-        yield Unseen(PART, f"NVML shows {shown} of the {on_bus} NVIDIA GPUs on the PCI bus", mend)
+        hint = "look for NVRM in the kernel log; a container must be given all GPUs (NVIDIA_VISIBLE_DEVICES=all)"
+        yield Unseen(PART, f"NVML shows {shown} of the {on_bus} NVIDIA GPUs on the PCI bus", hint)
 
 
 def _by_uuid(answer: DevicesAnswer | Unknown) -> Mapping[GpuUuid, DeviceAnswer]:
@@ -97,10 +97,10 @@ def _by_uuid(answer: DevicesAnswer | Unknown) -> Mapping[GpuUuid, DeviceAnswer]:
     return MappingProxyType({each.uuid: each for each in devices})
 
 
-def _unseen(status: PartStatus, inventory: Inventory, answer: DevicesAnswer | Unknown) -> Iterator[Unseen]:
-    if status.state is PartState.DEGRADED:
-        yield Unseen(PART, status.message, status.mend)
+def _unseen(status: ComponentStatus, inventory: Inventory, answer: DevicesAnswer | Unknown) -> Iterator[Unseen]:
+    if status.state is ComponentState.DEGRADED:
+        yield Unseen(PART, status.message, status.hint)
     elif isinstance(answer, Unknown):
-        yield Unseen(PART, answer.reason, _LOOK_CLOSER)
+        yield Unseen(PART, answer.reason, _NVML_HINT)
     elif not inventory.complete:
-        yield Unseen(PART, "NVML lists a GPU that it cannot identify", _LOOK_CLOSER)
+        yield Unseen(PART, "NVML lists a GPU that it cannot identify", _NVML_HINT)

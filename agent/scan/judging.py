@@ -1,34 +1,35 @@
-"""From what a scan has found to the verdicts that an agent would come to if it began now. Pure.
+"""Compute the verdicts that an agent would reach from the results of a scan if it started now. Pure.
 
-An agent forgets an app-class fault of before its time (``agent.engine.engine``): what it hit has long crashed or coped.
-A scan does, too, unless the process still runs; an agent that was there would hold the fault against the device then.
+An agent drops application faults from before its start (``faults.pipeline``): the process has ended, or runs well. A
+scan drops them, too, unless the process still runs: an agent that had been running would then still hold the fault
+against the device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.health import fold, recurrence
-from agent.health.catalog import Catalog, FaultKey
-from agent.health.fold import HealthState
-from agent.model.actions import ActionClass
-from agent.model.devices import Gpu, GpuUuid, device_key, locator
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.nics import Nic
-from agent.model.verdicts import Health, Verdict
-from agent.scan.found import Found
-from agent.scan.report import Report, Row, Unseen
-from agent.sources.nvml.protocol import Condition
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.state import fold, recurrence
+from kubemend.agent.health.state.fold import HealthState
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import Gpu, GpuUuid, device_key, locator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.nics import Nic
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.scan.found import Found
+from kubemend.agent.scan.report import Report, Row, Unseen
+from kubemend.agent.sources.nvml.protocol import Condition
 
 _PID_REUSE_SLACK = 1.0
-"""Seconds. As in ``agent.engine.faults``: a process that began later than the line is another one of that pid."""
+"""Seconds. As in ``agent.faults.app_faults``: a process that started later than the line reuses the pid."""
 
 
 def judge(found: Found, *, catalog: Catalog, now: float) -> Report:
-    """Return the report on what was found at ``now`` (Unix seconds)."""
+    """Return the report on results obtained at ``now`` (Unix seconds)."""
     state = _folded(found, catalog=catalog)
-    state = _after_the_drivers_word(state, found, catalog=catalog, now=now)
-    state = _without_what_is_over(state, found, catalog=catalog, now=now)
+    state = _with_driver_verdict(state, found, catalog=catalog, now=now)
+    state = _without_ended_faults(state, found, catalog=catalog, now=now)
     return Report(
         rows=tuple(_rows(state, found)),
         unseen=(*found.gpus.unseen, *found.log.unseen, *found.nics.unseen),
@@ -50,7 +51,7 @@ def _folded(found: Found, *, catalog: Catalog) -> HealthState:
 
 
 def _still_runs(finding: Finding, found: Found) -> bool:
-    """Whether a process that the fault may have hit is still there. What NVML shows is so now."""
+    """Return whether a process that the fault may have hit still runs. NVML findings are current by definition."""
     since = finding.boot_seconds
     if since is None:
         return True
@@ -59,7 +60,7 @@ def _still_runs(finding: Finding, found: Found) -> bool:
 
 
 def _hit(finding: Finding, found: Found) -> Iterator[int]:
-    """Yield the process that the finding names; where it names none, all that are on the device."""
+    """Yield the process that the finding names; where it names none, all processes on the device."""
     if finding.pid is not None:
         yield finding.pid
         return
@@ -69,41 +70,41 @@ def _hit(finding: Finding, found: Found) -> Iterator[int]:
         yield from (process.pid for process in answer.processes or ())
 
 
-def _after_the_drivers_word(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
-    """Where the catalog leaves it to the driver: what that says (NVML field 230), if it does."""
-    for device, latches in state.devices.items():
+def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
+    """Apply the driver's recovery action (NVML field 230) where the catalog leaves the decision to it."""
+    for device, active_faults in state.devices.items():
         answer = found.gpus.answers.get(GpuUuid(device))
-        asked = any(latch.action is ActionClass.ASK_DRIVER for latch in latches)
+        asked = any(latch.action is ActionClass.ASK_DRIVER for latch in active_faults)
         if asked and answer is not None and answer.recovery_action is not None:
             code = str(answer.recovery_action)
             action = catalog.action(FaultKey(FindingKind.RECOVERY_ACTION, code))
-            word = replace(_word(FindingKind.RECOVERY_ACTION, device, code=code, now=now), action=action)
-            state = fold.fold(state, word, device=device, catalog=catalog)
+            verdict = replace(_finding(FindingKind.RECOVERY_ACTION, device, code=code, now=now), action=action)
+            state = fold.fold(state, verdict, device=device, catalog=catalog)
     return state
 
 
-def _without_what_is_over(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
-    for device, latches in state.devices.items():
-        for_app = any(latch.action is ActionClass.RESTART_APP for latch in latches)
+def _without_ended_faults(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
+    for device, active_faults in state.devices.items():
+        for_app = any(latch.action is ActionClass.RESTART_APP for latch in active_faults)
         if for_app and not any(_still_runs(finding, found) for finding in _of_app(device, found)):
-            state = fold.fold(state, _word(FindingKind.APP_GONE, device, now=now), device=device, catalog=catalog)
-        for latch in latches:
+            state = fold.fold(state, _finding(FindingKind.APP_GONE, device, now=now), device=device, catalog=catalog)
+        for latch in active_faults:
             silence = catalog.over_after(latch.key)
             if silence is not None and now - latch.last_seen >= silence:
-                over = _word(FindingKind.FAULT_OVER, device, code=latch.kind.value, now=now)
+                over = _finding(FindingKind.FAULT_OVER, device, code=latch.kind.value, now=now)
                 state = fold.fold(state, over, device=device, catalog=catalog)
     return state
 
 
 def _of_app(device: str, found: Found) -> Iterator[Finding]:
-    """Yield what may have left an app-class fault on a device: the driver's word may make one of what it was asked."""
+    """Yield the findings that may be app-class faults of a device, including those that the driver decides about."""
     for finding in (*found.log.findings, *found.gpus.findings):
         of_app = finding.action in (ActionClass.RESTART_APP, ActionClass.ASK_DRIVER)
         if of_app and device_key(finding.device, inventory=found.gpus.inventory) == device:
             yield finding
 
 
-def _word(kind: FindingKind, device: str, *, now: float, code: str = "") -> Finding:
+def _finding(kind: FindingKind, device: str, *, now: float, code: str = "") -> Finding:
     return Finding(
         source=Source.NVML,
         kind=kind,
@@ -134,18 +135,18 @@ def _nic(nic: Nic, state: HealthState, found: Found) -> Row:
     verdict = fold.verdict(state, str(nic.pci), answers=True)
     silent = found.nics.silent.get(nic, ())
     if silent and verdict.health is Health.HEALTHY:
-        said = f"no fault known; not up, since before this look or never cabled: {', '.join(silent)}"
-        verdict = replace(verdict, message=said)
+        message = f"no fault known; not up, since before this scan or never cabled: {', '.join(silent)}"
+        verdict = replace(verdict, message=message)
     label = " ".join(filter(None, (nic.rdma_device, *nic.netdevs)))
     model = ":".join(nic.model.split(":")[:2])
     return Row(label=label, name=f"{nic.driver} {model}".strip(), pci=str(nic.pci), verdict=verdict)
 
 
 def of_agent(listed: Sequence[Mapping[str, Any]]) -> Report:
-    """Return the report on what an agent holds (``agent.control.devices.listed``).
+    """Return the report on an agent's verdicts (``agent.control.devices.listed``).
 
-    No device is not "all healthy": an agent shows none either while it has not seen the driver. Raises ValueError for
-    what no agent of this version says.
+    No device does not mean "all healthy": an agent also lists none before it has reached the driver. Raises ValueError
+    for the answer of an agent of another version.
     """
     try:
         verdicts = [
@@ -154,11 +155,11 @@ def of_agent(listed: Sequence[Mapping[str, Any]]) -> Report:
         ]
     except (KeyError, TypeError) as error:
         raise ValueError("not a list of devices") from error
-    none = Unseen("agent", "it holds no device", "see whether it finds the driver: kubemend doctor")
+    none = Unseen("agent", "it lists no device", "check whether it finds the driver: kubemend doctor")
     return Report(rows=tuple(map(_other, verdicts)), unseen=() if verdicts else (none,))
 
 
 def _other(verdict: Verdict) -> Row:
-    """Return the row of a device of which no more is known than what it is called."""
+    """Return the row of a device of which only the name is known."""
     pci = locator(verdict.device).pci
     return Row(label=verdict.device, name="", pci=str(pci or ""), verdict=verdict)

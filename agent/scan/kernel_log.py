@@ -1,18 +1,19 @@
-"""The kernel log of this boot, from what is left of its start to its end."""
+"""Read the kernel log of this boot, from its oldest record to its end."""
 
 import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.health import evidence, kernel_lines, kmsg_record, provenance
-from agent.health.catalog import Catalog
-from agent.health.line_findings import Seen
-from agent.model.findings import Finding
-from agent.scan.found import LogFound
-from agent.scan.report import Unseen
-from agent.sources import kmsg_readers, pci_tree
-from agent.sources.kernel_log import wall_offset
-from common import own_thread
+from kubemend.agent.health.catalog.catalog import Catalog
+from kubemend.agent.health.kmsg import kmsg_record, line_reader, provenance
+from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.scan.found import LogFound
+from kubemend.agent.scan.report import Unseen
+from kubemend.agent.sources import kmsg_readers, pci_tree
+from kubemend.agent.sources.kernel_log import wall_offset
+from kubemend.common import blocking
 
 PART = "kernel-log"
 
@@ -22,21 +23,21 @@ _LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
 async def look(path: Path, *, sysfs: Path, catalog: Catalog, timeout: float) -> LogFound:
     """Read it once. It takes ``timeout`` seconds at most."""
     try:
-        return await own_thread.once(
+        return await blocking.once(
             lambda: _read(path, sysfs=sysfs, catalog=catalog), name="kernel-log", timeout=timeout
         )
     except TimeoutError:
-        what, mend = f"{path} could not be read to its end within {timeout:g} s", "give more time by --timeout"
+        what, hint = f"{path} could not be read to its end within {timeout:g} s", "increase --timeout"
     except kmsg_readers.LogReplacedError:
-        what, mend = f"{path} became another file while it was read", "scan again"
+        what, hint = f"{path} became another file while it was read", "scan again"
     except OSError as error:
-        what, mend = f"{path} cannot be read: {error.strerror or error}; Xids are not seen there", _mend(error)
-    return LogFound(unseen=(Unseen(PART, what, mend),))
+        what, hint = f"{path} cannot be read: {error.strerror or error}; Xids in it are not detected", _hint(error)
+    return LogFound(unseen=(Unseen(PART, what, hint),))
 
 
 def _read(path: Path, *, sysfs: Path, catalog: Catalog) -> LogFound:
     """Read to the end. Raises OSError and LogReplacedError."""
-    lines = kernel_lines.LineReader(catalog, below=pci_tree.PciTree(sysfs).below)
+    lines = line_reader.LineReader(catalog, below=pci_tree.PciTree(sysfs).below)
     findings: list[Finding] = []
     first: tuple[int, int] | None = None
     reader = kmsg_readers.open_log(path)
@@ -53,12 +54,12 @@ def _read(path: Path, *, sysfs: Path, catalog: Catalog) -> LogFound:
     return LogFound(findings=tuple(findings), notes=_forgotten(*first) if first is not None else ())
 
 
-def _findings(records: list[bytes], *, lines: kernel_lines.LineReader) -> Iterator[Finding]:
+def _findings(records: list[bytes], *, lines: line_reader.LineReader) -> Iterator[Finding]:
     offset = wall_offset()
-    for raw in filter(kernel_lines.may_matter, records):
+    for raw in filter(line_reader.may_matter, records):
         record = kmsg_record.parse(raw)
         if isinstance(record, kmsg_record.Malformed) or not provenance.is_genuine(record):
-            continue  # others may write those
+            continue  # user space may write those
         boot_seconds = record.usec / 1e6
         seen = Seen(
             observed_at=offset + boot_seconds,
@@ -73,10 +74,10 @@ def _forgotten(seq: int, usec: int) -> tuple[str, ...]:
     if seq == 0:
         return ()
     hours = usec / 3.6e9
-    return (f"the kernel log begins {hours:.1f} h after the boot: what it said before that has been overwritten",)
+    return (f"the kernel log begins {hours:.1f} h after the boot: earlier records have been overwritten",)
 
 
-def _mend(error: OSError) -> str:
+def _hint(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "run it as root, in a container with the capability SYSLOG and /dev/kmsg among its devices"
-    return "name /dev/kmsg, or a regular file of records in its format, by --kernel-log"
+    return "pass /dev/kmsg, or a regular file of records in its format, with --kernel-log"

@@ -1,4 +1,4 @@
-"""Look at everything at once; what hangs holds up nothing else."""
+"""Run all checks of a scan concurrently; a hanging one delays no other."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from agent.health.catalog import Catalog
-from agent.scan import gpus, kernel_log, nics
-from agent.scan.found import Found, GpusFound, LogFound
-from agent.sources.processes import ProcFs
+from kubemend.agent.health.catalog.catalog import Catalog
+from kubemend.agent.scan import gpus, kernel_log, nics
+from kubemend.agent.scan.found import Found, GpusFound, LogFound
+from kubemend.agent.sources.processes import ProcFs
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the machine shows itself."""
+    """The paths by which the machine's state is read."""
 
     kernel_log: Path
     proc: Path
@@ -23,7 +23,7 @@ class Machine:
 
 
 async def look(machine: Machine, *, catalog: Catalog, timeout: float) -> Found:
-    """Look once at all of it, in ``timeout`` seconds at most."""
+    """Run all checks once, in ``timeout`` seconds at most."""
     async with asyncio.TaskGroup() as tasks:
         by_gpus = tasks.create_task(gpus.look(machine.sysfs, catalog=catalog, timeout=timeout))
         by_nics = tasks.create_task(nics.look(machine.sysfs, timeout=timeout))
@@ -38,7 +38,7 @@ def _started(driver: GpusFound, log: LogFound, *, proc: Path) -> Mapping[int, fl
     processes = ProcFs(root=proc)
     started = {}
     for pid in set(_pids(driver, log)):
-        with contextlib.suppress(OSError):  # what cannot be told of it is not shown
+        with contextlib.suppress(OSError):  # a process whose facts cannot be read is omitted
             if (facts := processes.look(pid)) is not None:
                 started[pid] = facts.started
     return MappingProxyType(started)

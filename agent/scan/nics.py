@@ -1,7 +1,7 @@
-"""The NICs, by sysfs and netlink: which are there, and which of their links are silent.
+"""Check the NICs by sysfs and netlink: which are present, and which of their links are not up.
 
-A single look cannot tell a link that broke from one that was never cabled, so no link is at fault by it alone. Neither
-speeds nor counters are read: where a firmware forbids that, each reading makes a line in the kernel log.
+A single check cannot distinguish a link that broke from one that was never cabled, so it reports no link fault by
+itself. Neither speeds nor counters are read: where a firmware forbids that, each read writes a line to the kernel log.
 """
 
 import time
@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from agent.model.nics import Nic
-from agent.scan.found import NicsFound
-from agent.scan.report import Unseen
-from agent.sources.network import statuses
-from agent.sources.network.netlink import ListingError
-from agent.sources.network.reader import Reader, Task
-from agent.sources.network.sysfs import Sysfs
-from agent.sources.network.view import View
+from kubemend.agent.model.nics import Nic
+from kubemend.agent.scan.found import NicsFound
+from kubemend.agent.scan.report import Unseen
+from kubemend.agent.sources.network import component_status
+from kubemend.agent.sources.network.netlink import ListingError
+from kubemend.agent.sources.network.reader import Reader, Task
+from kubemend.agent.sources.network.sysfs import Sysfs
+from kubemend.agent.sources.network.view import View
 
 PART = "network"
 
 _TASKS = frozenset({Task.SCAN, Task.PORTS})
-_RECEIVE_BUFFER = 1 << 16  # nothing is listened to
+_RECEIVE_BUFFER = 1 << 16  # no socket is opened for listening
 
 
 async def look(sysfs: Path, *, timeout: float) -> NicsFound:
-    """Look once. It takes ``timeout`` seconds at most."""
+    """Check once. It takes ``timeout`` seconds at most."""
     view = View(known=(), ignored=frozenset())
     reader = Reader(Sysfs(sysfs), netns=None, receive_buffer=_RECEIVE_BUFFER, deadline=timeout / 2)
     unseen: tuple[Unseen, ...] = ()
@@ -35,7 +35,7 @@ async def look(sysfs: Path, *, timeout: float) -> NicsFound:
             view.take_links(await reader.links())
     except ListingError as error:
         unseen = (_links_unseen(error),)
-    except OSError as error:  # a TimeoutError is one
+    except OSError as error:  # a TimeoutError is an OSError
         unseen = (_links_unseen(error) if view.nics else _sysfs_unseen(reader.at, error),)
     finally:
         reader.close()
@@ -52,10 +52,10 @@ def _silent(view: View) -> Mapping[Nic, tuple[str, ...]]:
 
 
 def _sysfs_unseen(path: Path, error: OSError) -> Unseen:
-    what = f"{path} cannot be read: {statuses.reason(error)}; NICs are not seen there"
-    return Unseen(PART, what, "mount the machine's sysfs, or name the right path by --sysfs")
+    what = f"{path} cannot be read: {component_status.reason(error)}; NICs are not checked"
+    return Unseen(PART, what, "mount the machine's sysfs, or pass its path with --sysfs")
 
 
 def _links_unseen(error: Exception) -> Unseen:
-    what = f"netlink does not list the links: {statuses.reason(error)}"
+    what = f"netlink does not list the links: {component_status.reason(error)}"
     return Unseen(PART, what, "run it as root in the network namespace of the machine")

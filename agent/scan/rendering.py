@@ -6,9 +6,9 @@ from typing import Any, Final
 import click
 import tabulate
 
-from agent.model.verdicts import Health
-from agent.scan.report import Report, Row
-from common.kube import timestamps
+from kubemend.agent.model.verdicts import Health
+from kubemend.agent.scan.report import Report, Row
+from kubemend.common.kube import timestamps
 
 _HEADERS: Final = ("DEVICE", "NAME", "PCI", "VERDICT", "ACTION", "REASON", "SINCE", "MESSAGE")
 _COLOURS: Final = {
@@ -21,19 +21,21 @@ _NOTHING = "-"
 
 
 def text(report: Report, *, colour: bool) -> str:
-    """Return the devices as a table and the rest below it, a line each; ``colour`` is for terminals."""
+    """Return the devices as a table and the rest below it, one line each; ``colour`` is for terminals."""
     table = [tabulate.tabulate(_table(report, colour=colour), _HEADERS, tablefmt="plain", disable_numparse=True), ""]
-    blind = [f"{_word(Health.UNKNOWN, colour=colour)}  {each.part}: {each.what}; {each.mend}" for each in report.unseen]
+    problems = [
+        f"{_styled(Health.UNKNOWN, colour=colour)}  {each.part}: {each.what}; {each.hint}" for each in report.unseen
+    ]
     notes = [f"note: {note}" for note in report.notes]
-    return "\n".join((*(table if report.rows else ()), *blind, *notes, _total(report)))
+    return "\n".join((*(table if report.rows else ()), *problems, *notes, _total(report)))
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the report as an object. ``health`` is what the exit code says."""
+    """Return the report as an object. ``health`` corresponds to the exit code."""
     return {
         "health": report.health.value,
         "devices": [_object(row) for row in report.rows],
-        "unseen": [{"part": each.part, "what": each.what, "mend": each.mend} for each in report.unseen],
+        "unseen": [{"part": each.part, "what": each.what, "hint": each.hint} for each in report.unseen],
         "notes": list(report.notes),
     }
 
@@ -48,7 +50,7 @@ def _cells(row: Row, *, colour: bool) -> tuple[str, ...]:
         row.label,
         row.name,
         row.pci,
-        _word(verdict.health, colour=colour),
+        _styled(verdict.health, colour=colour),
         verdict.action.value,
         verdict.reason,
         timestamps.rfc3339(verdict.since) if verdict.since else "",
@@ -56,7 +58,7 @@ def _cells(row: Row, *, colour: bool) -> tuple[str, ...]:
     )
 
 
-def _word(health: Health, *, colour: bool) -> str:
+def _styled(health: Health, *, colour: bool) -> str:
     return click.style(health.value, fg=_COLOURS[health]) if colour else health.value
 
 

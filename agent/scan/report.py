@@ -1,24 +1,24 @@
-"""What a scan says, as values, and as an exit code."""
+"""The report of a scan as values, and its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.verdicts import Health, Verdict
 
 EXIT_CODES: Final[Mapping[Health, int]] = MappingProxyType(
     {Health.HEALTHY: 0, Health.DEGRADED: 1, Health.UNHEALTHY: 2, Health.UNKNOWN: 3}
 )
-"""As monitoring plugins have it: OK, WARNING, CRITICAL, UNKNOWN."""
+"""As for monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
 
 _RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
-"""What is known to be bad goes before what is not known (``agent.health.node_summary``)."""
+"""Known faults rank above unknown states (``agent.health.state.node_summary``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One device: its verdict, and how people call it. What is not known is empty."""
+    """One device: its verdict, and its names for people. Unknown fields are empty."""
 
     label: str
     name: str
@@ -28,16 +28,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A part that could not be looked at, or not wholly: what is wrong and where, in one line, and what to do."""
+    """A component that could not be checked completely: the problem in one line, and the hint."""
 
     part: str
     what: str
-    mend: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All devices, what could not be looked at, and what is worth knowing though nothing is wrong."""
+    """All devices, the components that could not be checked, and notes that are not problems."""
 
     rows: tuple[Row, ...] = ()
     unseen: tuple[Unseen, ...] = ()
@@ -45,7 +45,10 @@ class Report:
 
     @property
     def health(self) -> Health:
-        """The worst verdict. A part that could not be looked at is at best unknown; no device at all is no fault."""
+        """The worst verdict.
+
+        A component that could not be checked is at best unknown; no device at all is not a fault.
+        """
         verdicts = [row.verdict.health for row in self.rows]
         return max([*verdicts, *[Health.UNKNOWN] * len(self.unseen)], key=_RANK.__getitem__, default=Health.HEALTHY)
 

@@ -1,21 +1,22 @@
-"""What device plugins and DRA drivers say of the devices that containers hold (KEP-4680). Pure.
+"""Read the device health that device plugins and DRA drivers report per container (KEP-4680). Pure.
 
-Kubelet shows it as ``containerStatuses[].allocatedResourcesStatus[]``. It says that something is wrong, not what: one
-voice among others, and an old one at times (kubelet does not ask again; a status is not kept up after the pod's end).
+Kubelet publishes it as ``containerStatuses[].allocatedResourcesStatus[]``. It reports that a device is unhealthy,
+without the cause. It is one source among others and can be stale: kubelet does not query again, and the status is not
+updated after the pod's end.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agent.model.workloads import ReportedHealth, ResourceHealth
+from kubemend.agent.model.workloads import ReportedHealth, ResourceHealth
 
 _BY_VALUE: Final = {health.value: health for health in ReportedHealth}
 
 
 def read(status: Mapping[str, Any]) -> tuple[ResourceHealth, ...]:
-    """Return what a pod's status says of its devices, in an order that does not depend on kubelet's maps.
+    """Return the device health in a pod's status, in an order independent of kubelet's maps.
 
-    A word that Kubernetes does not know (the KEP thinks of ``PermanentlyUnhealthy``) reads as Unknown.
+    A value unknown to Kubernetes (the KEP mentions ``PermanentlyUnhealthy``) reads as Unknown.
     """
     return tuple(sorted(_items(status), key=lambda item: (item.resource, item.id, item.health.value, item.message)))
 

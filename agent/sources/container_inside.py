@@ -1,7 +1,7 @@
-"""A running container as the node sees it: its files through its root directory, its processes by its cgroup.
+"""Inspect a running container from the node: its files through its root directory, its processes by its cgroup.
 
-A look at a file may block for ever, and no signal ends it, where the container has mounted a file system that hangs.
-So ``look`` and ``examine`` are called in an ``OwnProcess``, and nothing here is called in the agent's own.
+Access to a file blocks indefinitely, and no signal ends it, if the container has mounted a file system that hangs. So
+``look`` and ``examine`` are called in an ``OwnProcess``, and nothing here is called in the agent's process.
 """
 
 import contextlib
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from agent.health import cgroup_paths
-from agent.health.heartbeat import Blank, Mark
-from agent.model.hangs import Thread
-from agent.model.workloads import ContainerId
-from agent.sources import thread_states
-from agent.sources.processes import ProcFs
-from common import cgroupfs, kernel_files, rooted
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.health.state.heartbeat import Blank, Mark
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.sources import thread_states
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import cgroupfs, kernel_files, openat2
 
-_ENDED = ("Z", "X")  # proc_pid_stat(5); then its cgroup may have gone
+_ENDED = ("Z", "X")  # proc_pid_stat(5); the cgroup of such a process may be gone
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class CannotLookInsideError(Exception):
-    """This agent cannot look into any container of this node. The text is one line: what, and the mend."""
+    """The agent cannot inspect any container of this node. The text is one line: the reason and the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A running container, by its main process ``pid``, and where this node's processes are seen."""
+    """A running container, by its main process ``pid``, and the paths of the node's procfs and cgroups."""
 
     pid: int
     container_id: ContainerId
@@ -39,7 +39,7 @@ class Where:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["Inside"]:
-        """Look into it for the length of the block; see ``Inside.of``."""
+        """Open the container for the length of the block; see ``Inside.of``."""
         inside = Inside.of(self.pid, container_id=self.container_id, processes=self.processes)
         try:
             yield inside
@@ -48,13 +48,13 @@ class Where:
 
 
 def look(where: Where, file: str) -> Mark | Blank:
-    """Return what a heartbeat file shows now; see ``Inside.of`` and ``Inside.look``."""
+    """Return the state of a heartbeat file; see ``Inside.of`` and ``Inside.look``."""
     with where.opened() as inside:
         return inside.look(file)
 
 
 def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
-    """Return what its threads are doing, and again those that say most about a hang, with where they wait.
+    """Return the states of all threads, and of those most informative about a hang with the place where they wait.
 
     Raises what ``Inside.of`` raises.
     """
@@ -66,8 +66,8 @@ def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
 class Inside:
     """One running container. Close it when done.
 
-    The directory of its main process is kept open, so that another process with the same pid is never taken for it;
-    its root is opened anew each time, for an open one would keep its file systems from being unmounted.
+    The directory of its main process stays open, so that another process with the same pid is never mistaken for it.
+    Its root is opened for each access, because an open root would keep its file systems from being unmounted.
     """
 
     def __init__(self, process: int, *, proc: Path, groups: Iterable[Path]) -> None:
@@ -78,10 +78,10 @@ class Inside:
 
     @classmethod
     def of(cls, pid: int, *, container_id: ContainerId, processes: ProcFs) -> Self:
-        """Look into the container whose main process ``pid`` is.
+        """Open the container with the main process ``pid``.
 
-        Raises ProcessLookupError when that is not (or no longer) a process of the container, CannotLookInsideError, or
-        OSError.
+        Raises ProcessLookupError when ``pid`` is not (or no longer) a process of the container, CannotLookInsideError,
+        or OSError.
         """
         process = os.open(processes.root / str(pid), _DIRECTORY)
         try:
@@ -93,16 +93,16 @@ class Inside:
         return cls(process, proc=processes.root, groups=groups)
 
     def close(self) -> None:
-        """Look no longer."""
+        """Close the directory of the main process."""
         os.close(self._process)
 
     def look(self, file: str) -> Mark | Blank:
-        """Return what a heartbeat file shows now. Raises OSError, or CannotLookInsideError."""
+        """Return the state of a heartbeat file. Raises OSError, or CannotLookInsideError."""
         if self._is_paused():
             return Blank.PAUSED
         root = self._open_root()
         try:
-            found = rooted.open_in(root, file, flags=os.O_PATH)
+            found = openat2.open_in_root(root, file, flags=os.O_PATH)
         except (FileNotFoundError, NotADirectoryError):
             return Blank.ABSENT
         except OSError as error:
@@ -117,7 +117,7 @@ class Inside:
             os.close(found)
 
     def threads(self) -> tuple[Thread, ...]:
-        """Return what its threads are doing. Raises OSError."""
+        """Return the states of its threads. Raises OSError."""
         return thread_states.look(self._proc, cgroupfs.pids(self._groups))
 
     def _is_paused(self) -> bool:
@@ -125,12 +125,12 @@ class Inside:
             if kernel_files.parse_stat(_read(self._process, "stat")).state in _ENDED:
                 raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
             raise CannotLookInsideError(
-                "the container's cgroup cannot be seen, so neither whether it is frozen; "
+                "the container's cgroup is not visible, so the agent cannot read whether it is frozen; "
                 "run the agent privileged, with the host's /sys/fs/cgroup"
             )
         frozen = cgroupfs.frozen(self._freezers)
         if frozen is None:
-            raise ProcessLookupError(errno.ESRCH, "the container's cgroup has gone")
+            raise ProcessLookupError(errno.ESRCH, "the container's cgroup no longer exists")
         return frozen or kernel_files.parse_stat(_read(self._process, "stat")).state in thread_states.STOPPED
 
     def _open_root(self) -> int:
@@ -138,7 +138,7 @@ class Inside:
             return os.open("root", _DIRECTORY, dir_fd=self._process)
         except PermissionError as error:
             raise CannotLookInsideError(
-                f"cannot look into containers' file systems ({error.strerror}); "
+                f"cannot access containers' file systems ({error.strerror}); "
                 "the agent needs the host's PID namespace and CAP_SYS_PTRACE"
             ) from error
         except FileNotFoundError as error:
@@ -146,7 +146,7 @@ class Inside:
 
 
 def _groups_of(cgroup: str, *, container_id: ContainerId) -> list[str]:
-    """Return the container's own groups (one per hierarchy), not those that it has made for itself below."""
+    """Return the container's own cgroups (one per hierarchy), without the child cgroups that it created."""
     if cgroup_paths.container_id(cgroup) != container_id:
         raise ProcessLookupError(errno.ESRCH, f"it is not (or no longer) a process of container {container_id}")
     paths = (cgroup_paths.container_root(line.split(":", 2)[-1]) for line in kernel_files.lines(cgroup))
@@ -160,7 +160,7 @@ def _mark(found: os.stat_result, *, file: str) -> Mark:
 
 
 def _read(directory: int, name: str) -> str:
-    """Return what a file of a process says. Raises OSError, ProcessLookupError when the process is gone."""
-    if (said := kernel_files.read(name, directory=directory)) is None:
+    """Read a file of a process. Raises OSError, ProcessLookupError when the process is gone."""
+    if (text := kernel_files.read(name, directory=directory)) is None:
         raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
-    return said
+    return text

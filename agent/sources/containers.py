@@ -1,4 +1,4 @@
-"""Follows every container on the node: the runtime's event stream, checked against listings; else listings alone."""
+"""Follow every container on the node: by the runtime's event stream checked against listings, or by listings alone."""
 
 import asyncio
 import contextlib
@@ -9,19 +9,19 @@ from typing import Self
 
 import structlog
 
-from agent.cri import client, errors, events
-from agent.cri.events import ContainerEvent
-from agent.model.workloads import ContainerId, ContainerView, PodUid
-from common import aio, contained
-from common.parts import PartState, PartStatus
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.clients.cri import client, errors, events
+from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid, SandboxId
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two listings: ``audit`` beside a stream that tells all, ``poll`` where there is none.
+    """Seconds between two listings: ``audit`` with a complete event stream, ``poll`` without one.
 
     ``poll`` is kubelet's own relist period (pkg/kubelet/kubelet.go).
     """
@@ -31,28 +31,35 @@ class Pace:
 
 
 class ContainerWatch:
-    """Tells subscribers what happens to containers, through breaks of the stream and restarts of the runtime.
+    """Notifies subscribers of container changes, across breaks of the stream and restarts of the runtime.
 
-    Some streams stay open and silent (CRI-O without ``enable_pod_events``) or lose events to another reader
-    (containerd 1.7 has one queue for all): where two listings in turn show what the stream has not told, the watch
-    lists at the ``poll`` pace until the stream is opened anew.
+    Some streams stay open and silent (CRI-O without ``enable_pod_events``) or lose events to another reader (containerd
+    1.7 has one queue for all readers). If two consecutive listings show changes that the stream has not delivered, the
+    watch lists at the ``poll`` interval until the stream is reopened.
     """
 
     def __init__(
-        self, cri: client.CriClient, *, report: Callable[[PartStatus], None], pace: Pace | None = None
+        self,
+        cri: client.CriClient,
+        *,
+        report: Callable[[ComponentStatus], None],
+        pace: Pace | None = None,
+        sandbox_stopped: Callable[[SandboxId], None] = lambda _: None,
     ) -> None:
+        """``sandbox_stopped`` is called for each sandbox that the stream reports as stopped."""
         self._cri = cri
+        self._sandbox_stopped = sandbox_stopped
         self._report = report
         self._pace = pace if pace is not None else Pace()
         self._ledger = events.Ledger()
         self._subscribers: dict[asyncio.Queue[ContainerEvent], PodUid | None] = {}
-        self._status: PartStatus | None = None
+        self._status: ComponentStatus | None = None
         self._listed = asyncio.Event()
         self._stream_is_lossy = False
         self._suspects: frozenset[tuple[ContainerId, events.EventKind]] = frozenset()
 
-    def containers(self) -> tuple[ContainerView, ...]:
-        """Return what is known now, oldest first; empty before the first listing."""
+    def containers(self) -> tuple[ContainerSummary, ...]:
+        """Return the known containers, oldest first; empty before the first listing."""
         return self._ledger.containers()
 
     async def until_listed(self) -> None:
@@ -63,8 +70,8 @@ class ContainerWatch:
     async def subscribe(self, pod_uid: PodUid | None = None) -> AsyncIterator[asyncio.Queue[ContainerEvent]]:
         """Subscribe to the events of one pod, or of all, from now on.
 
-        What was before is not told: subscribe first, then list. The queue has no bound, so that one slow reader
-        neither stalls the others nor loses a step; hold a subscription only while you read it.
+        Earlier events are not delivered: subscribe first, then list. The queue is unbounded, so that one slow reader
+        neither blocks the others nor loses an event. Hold a subscription only while you read it.
         """
         queue: asyncio.Queue[ContainerEvent] = asyncio.Queue()
         self._subscribers[queue] = pod_uid
@@ -74,7 +81,7 @@ class ContainerWatch:
             del self._subscribers[queue]
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch indefinitely."""
         backoff = aio.Backoff(limit=5.0)
         while True:
             try:
@@ -91,9 +98,9 @@ class ContainerWatch:
         async with contextlib.aclosing(self._cri.events()) as stream, _Ahead(stream) as ahead:
             await self._list()
             backoff.reset()
-            self._say(PartStatus(PartState.READY, "following the runtime's events"))
+            self._set_status(ComponentStatus(ComponentState.READY, "following the runtime's events"))
             try:
-                # The first audit comes soon: the stream may have begun only after the listing above.
+                # The first audit comes soon, because the stream may have begun only after the listing above.
                 await self._read(ahead, first_audit=self._pace.poll)
             except errors.Unsupported:
                 await self._poll()
@@ -105,38 +112,44 @@ class ContainerWatch:
             message = await ahead.next(until=audit_at)
             if message is not None:
                 with contained.within(contained.Part.CONTAINER, message.container_id):
-                    self._take(message)
+                    self._handle(message)
             if loop.time() >= audit_at:
                 audit_at = loop.time() + await self._audit()
 
-    def _take(self, message: api_pb2.ContainerEventResponse) -> None:
+    def _handle(self, message: api_pb2.ContainerEventResponse) -> None:
+        if (stopped := events.stopped_sandbox(message)) is not None:
+            self._sandbox_stopped(stopped)
         if (seen := events.read(message)) is not None:
             self._publish(self._ledger.observe(seen))
 
     async def _audit(self) -> float:
-        """List, and return after how many seconds to list again.
+        """List, and return the number of seconds until the next listing.
 
-        What the stream has not told may be on its way; what it has still not told by the next audit is lost.
+        Changes that the stream has not delivered may still arrive; those still missing at the next audit are lost.
         """
         if self._stream_is_lossy:
             await self._list()
             return self._pace.poll
         asked_at = time.time_ns()
         listing = await self._cri.list_containers()
-        untold = frozenset((step.container_id, step.kind) for step in self._ledger.untold(listing, at=asked_at))
-        if untold & self._suspects:
+        missing = frozenset((step.container_id, step.kind) for step in self._ledger.untold(listing, at=asked_at))
+        if missing & self._suspects:
             self._stream_is_lossy = True
             log.warning("cri.events_missed", endpoint=self._cri.endpoint)
             pace = f"listing every {self._pace.poll:g} s"
-            self._say(PartStatus(PartState.READY, f"the runtime's event stream is incomplete; {pace}"))
+            self._set_status(ComponentStatus(ComponentState.READY, f"the runtime's event stream is incomplete; {pace}"))
             self._publish(self._ledger.reconcile(listing, at=asked_at))
-        self._suspects = untold
-        return self._pace.poll if untold else self._pace.audit
+        self._suspects = missing
+        return self._pace.poll if missing else self._pace.audit
 
     async def _poll(self) -> None:
-        """List again and again. Raises CriError when the runtime goes away, and may have events when it is back."""
+        """List periodically. Raises CriError when the runtime is unavailable; after its return it may have events."""
         log.info("cri.no_event_stream", endpoint=self._cri.endpoint, poll_seconds=self._pace.poll)
-        self._say(PartStatus(PartState.READY, f"the runtime has no event stream; listing every {self._pace.poll:g} s"))
+        self._set_status(
+            ComponentStatus(
+                ComponentState.READY, f"the runtime has no event stream; listing every {self._pace.poll:g} s"
+            )
+        )
         async for _ in aio.ticks(period=self._pace.poll):
             await self._list()
 
@@ -153,19 +166,19 @@ class ContainerWatch:
                     queue.put_nowait(step)
 
     def _lost(self, error: errors.CriError) -> None:
-        status = PartStatus(PartState.DEGRADED, f"{error.what} ({error.where})", error.mend)
+        status = ComponentStatus(ComponentState.DEGRADED, f"{error.what} ({error.where})", error.hint)
         if status != self._status:
             log.warning("cri.lost", endpoint=self._cri.endpoint, error=str(error))
-        self._say(status)
+        self._set_status(status)
 
-    def _say(self, status: PartStatus) -> None:
+    def _set_status(self, status: ComponentStatus) -> None:
         if status != self._status:
             self._status = status
             self._report(status)
 
 
 class _Ahead:
-    """Reads a stream one message ahead, so that waiting for a message can be given up without losing one."""
+    """Reads a stream one message ahead, so that a wait for a message can time out without losing one."""
 
     def __init__(self, stream: AsyncGenerator[api_pb2.ContainerEventResponse, None]) -> None:
         self._stream = stream
@@ -180,10 +193,10 @@ class _Ahead:
             upcoming.cancel()
             await asyncio.wait({upcoming})
             if not upcoming.cancelled():
-                upcoming.exception()  # seen: where it is why we leave, `next` has raised it
+                upcoming.exception()  # mark it as retrieved: if it ended the loop, `next` has raised it
 
     async def next(self, *, until: float) -> api_pb2.ContainerEventResponse | None:
-        """Return the next message, or None at the loop's time ``until``. Raises CriError when the stream ends."""
+        """Return the next message, or None at loop time ``until``. Raises CriError when the stream ends."""
         assert self._upcoming is not None
         timeout = max(0.0, until - asyncio.get_running_loop().time())
         done, _ = await asyncio.wait({self._upcoming}, timeout=timeout)

@@ -1,16 +1,16 @@
-"""The few calls of inotify(7) that following a regular file takes; the standard library has none.
+"""The few inotify(7) calls needed to follow a regular file; the standard library has none.
 
-epoll cannot wait for a regular file, and asking again and again would cost power and time on every node.
+epoll does not support regular files, and polling would cost power and time on every node.
 """
 
 import ctypes
 import os
 from pathlib import Path
 
-from agent.sources import readiness
+from kubemend.agent.sources import readiness
 
 _IN_MODIFY = 0x002
-_IN_ATTRIB = 0x004  # a deleted file that is still open shows here, by its link count
+_IN_ATTRIB = 0x004  # deletion of a file that is still open shows as this, by its link count
 _IN_MOVE_SELF = 0x800
 _EVENTS_BUFFER = 64 * 1024
 
@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileWatch:
-    """Tells when one file was written to, truncated, moved or deleted. Raises OSError where it cannot be watched."""
+    """Reports that one file was written, truncated, moved or deleted. Raises OSError where it cannot be watched."""
 
     def __init__(self, path: Path) -> None:
         self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), path=path)
@@ -30,7 +30,7 @@ class FileWatch:
             raise
 
     async def changed(self) -> None:
-        """Wait until something happened to the file since the last call. Which it was is for the caller to see."""
+        """Wait for a change of the file since the last call. The caller must find out what changed."""
         await readiness.readable(self._fd)
         os.read(self._fd, _EVENTS_BUFFER)
 

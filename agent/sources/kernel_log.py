@@ -1,10 +1,12 @@
 """The kernel log as a source of findings.
 
-It resumes where it left off (boot id and sequence number), counts what it lost, and survives whatever the log holds.
-Clocks: a record's time is the kernel's ``local_clock()``, which is not corrected by NTP as CLOCK_MONOTONIC is, and
-stands still in suspend; over weeks of uptime it may be far off. By how much is learnt from records that are read as
-they are printed (``log_clock``), and added: ``Finding.boot_seconds`` is CLOCK_MONOTONIC, by which processes are told,
-and ``observed_at`` Unix time.
+It resumes at the stored cursor (boot id and sequence number), counts lost records, and tolerates any content of the
+log.
+
+Clocks: a record's time is the kernel's ``local_clock()``. Unlike CLOCK_MONOTONIC it is not corrected by NTP, and it
+stops in suspend; over weeks of uptime it may be far off. ``log_clock`` measures the offset from records that are read
+as they are printed, and the offset is added: ``Finding.boot_seconds`` is CLOCK_MONOTONIC, which process start times
+use, and ``observed_at`` is Unix time.
 """
 
 import asyncio
@@ -17,25 +19,29 @@ from typing import Protocol
 
 import structlog
 
-from agent.health import evidence, kernel_lines, kmsg_record, log_clock, provenance
-from agent.health.catalog import Catalog
-from agent.health.line_findings import Seen
-from agent.model.findings import Finding
-from agent.sources import kmsg_readers, pci_tree
-from common import aio, contained
-from common.parts import PartState, PartStatus
+from kubemend.agent.health.catalog.catalog import Catalog
+from kubemend.agent.health.kmsg import kmsg_record, line_reader, log_clock, provenance
+from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.sources import kmsg_readers, pci_tree
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus
 
 log = structlog.get_logger(__name__)
 
 _CLOCK_SLACK = 1_000_000
-"""Microseconds. Records of different CPUs may be stamped out of order, but not by as much as a second."""
+"""Microseconds. Records of different CPUs may be stamped out of order, but by less than a second."""
 
 _LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last record that was read. ``usec`` tells a log that began anew (a stand-in) from one read before."""
+    """The last record that was read.
+
+    ``usec`` distinguishes a restarted log (a stand-in file) from the one read before.
+    """
 
     boot_id: str
     seq: int
@@ -43,26 +49,26 @@ class Cursor:
 
 
 class CursorStore(Protocol):
-    """Where the cursor outlives the agent."""
+    """Persists the cursor across agent restarts."""
 
     async def load(self) -> Cursor | None:
-        """Return the cursor that was saved last, or None on the first start."""
+        """Return the last saved cursor, or None on the first start."""
 
     def save(self, cursor: Cursor) -> None:
-        """Note the cursor; must not block. Called once for each batch, so writing it out may be coalesced."""
+        """Save the cursor; must not block. Called once per batch, so writes may be coalesced."""
 
 
 class Meter(Protocol):
-    """Counters of the kernel log. All of them only grow."""
+    """Monotonic counters of the kernel log."""
 
     def read(self, count: int) -> None:
-        """Records were read."""
+        """Count records that were read."""
 
     def lost(self, count: int) -> None:
-        """Records were overwritten, or skipped by the kernel, before they could be read."""
+        """Count records that were overwritten, or skipped by the kernel, before they were read."""
 
     def malformed(self, count: int) -> None:
-        """Records could not be understood."""
+        """Count records that could not be parsed."""
 
 
 def wall_offset() -> float:
@@ -71,10 +77,10 @@ def wall_offset() -> float:
 
 
 class KernelLogSource:
-    """Reads kernel log records from a path and hands on what they mean.
+    """Reads kernel log records from a path and emits their findings.
 
-    Findings from before the first start on this boot are handed on, too, marked ``evidence.LOOK_BACK``: a GPU that
-    died earlier is dead now. Each finding's ``key`` is unique per record, so reading one twice is harmless.
+    Findings from before the first start on this boot are emitted too, marked ``evidence.LOOK_BACK``: a GPU that died
+    earlier is still dead. Each finding's ``key`` is unique per record, so reading one twice is harmless.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class KernelLogSource:
         watched_since: float,
         catalog: Catalog,
         emit: Callable[[Finding], None],
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         cursors: CursorStore,
         meter: Meter,
         sysfs: Path = Path("/sys"),
@@ -94,18 +100,18 @@ class KernelLogSource:
         offset: Callable[[], float] = wall_offset,
         backoff: aio.Backoff | None = None,
     ) -> None:
-        """Prepare the source.
+        """Create the source.
 
-        ``watched_since`` is when an agent first ran on this boot, in seconds since boot: what is older was there
-        before anybody looked. (Whether a cursor was saved says less: an agent can die before it saves its first.)
-        ``sysfs`` is the node's ``/sys``: an error of a PCIe port is told of the devices below it.
-        ``accept_user_records`` also believes what user space wrote into the kernel log (``echo … > /dev/kmsg``): for
-        drills only, since any root process could then have containers restarted.
+        ``watched_since`` is when an agent first ran on this boot, in seconds since boot: older records were written
+        before any agent ran. (A saved cursor is weaker evidence: an agent can die before it saves its first.) ``sysfs``
+        is the node's ``/sys``: an error of a PCIe port is attributed to the devices below it. ``accept_user_records``
+        also accepts records that user space wrote into the kernel log (``echo … > /dev/kmsg``). Use it for drills only,
+        because any root process could then cause container restarts.
         """
         self._path = path
         self._boot_id = boot_id
         self._tree = pci_tree.PciTree(sysfs)
-        self._lines = kernel_lines.LineReader(catalog, below=self._tree.below)
+        self._lines = line_reader.LineReader(catalog, below=self._tree.below)
         self._emit = emit
         self._report = report
         self._cursors = cursors
@@ -117,10 +123,10 @@ class KernelLogSource:
         self._clock = log_clock.LogClock()
         self._cursor: Cursor | None = None
         self._watched_since = watched_since
-        self._status: PartStatus | None = None
+        self._status: ComponentStatus | None = None
 
     async def run(self) -> None:
-        """Read for ever. A log that is missing, forbidden or breaks is reported and opened again when it can be."""
+        """Read indefinitely. A log that is missing, forbidden or fails is reported and reopened when possible."""
         stored = await self._cursors.load()
         if stored is not None and stored.boot_id == self._boot_id:
             self._cursor = stored
@@ -134,16 +140,16 @@ class KernelLogSource:
                 await self._follow(reader)
 
     async def _follow(self, reader: kmsg_readers.RecordReader) -> None:
-        """Read until the log breaks or another one takes its place."""
+        """Read until the log fails or is replaced."""
         log.info("kernel_log.opened", path=str(self._path), after_seq=self._cursor.seq if self._cursor else None)
         try:
             while True:
                 await reader.wait()
                 batch = reader.read()
                 self._backoff.reset()
-                self._say(PartStatus(PartState.READY))
-                self._take(batch)
-                await asyncio.sleep(0)  # a flood must not starve the rest of the agent
+                self._set_status(ComponentStatus(ComponentState.READY))
+                self._process(batch)
+                await asyncio.sleep(0)  # let other tasks run during a flood of records
         except kmsg_readers.LogReplacedError:
             log.warning("kernel_log.replaced", path=str(self._path))
             self._cursor = None
@@ -153,9 +159,9 @@ class KernelLogSource:
         finally:
             reader.close()
 
-    def _take(self, batch: kmsg_readers.Batch) -> None:
-        """Go through one batch. The hot path: most records are looked at only for their number."""
-        self._learn(batch)
+    def _process(self, batch: kmsg_readers.Batch) -> None:
+        """Process one batch. Hot path: of most records only the sequence number is read."""
+        self._measure_clock(batch)
         offset = self._offset()
         self._tree.forget()
         last = self._cursor
@@ -164,7 +170,7 @@ class KernelLogSource:
         for raw in batch.records:
             at = kmsg_record.position(raw)
             if at is None:
-                malformed += not raw.startswith(b" ")  # the rest of a record whose beginning was read before
+                malformed += not raw.startswith(b" ")  # the rest of a record whose beginning was already read
                 continue
             seq, usec = at
             if last is not None:
@@ -172,7 +178,7 @@ class KernelLogSource:
                     continue
                 lost += max(seq - last.seq - 1, 0)
             last = Cursor(self._boot_id, seq, usec)
-            if kernel_lines.may_matter(raw):
+            if line_reader.may_matter(raw):
                 with contained.within(contained.Part.RECORD, f"kernel log record {seq}"):
                     self._read(raw, offset=offset)
         self._account(read=len(batch.records), lost=lost, malformed=malformed)
@@ -180,8 +186,8 @@ class KernelLogSource:
             self._cursor = last
             self._cursors.save(last)
 
-    def _learn(self, batch: kmsg_readers.Batch) -> None:
-        """Learn from the newest record what the log's clock is worth."""
+    def _measure_clock(self, batch: kmsg_readers.Batch) -> None:
+        """Measure the offset of the log's clock from the newest record."""
         at = kmsg_record.position(batch.records[-1]) if batch.records else None
         if at is None or batch.read_at is None:
             return
@@ -194,7 +200,7 @@ class KernelLogSource:
         record = kmsg_record.parse(raw)
         if isinstance(record, kmsg_record.Malformed):
             return
-        if not self._believes(record):
+        if not self._accepts(record):
             return
         boot_seconds = record.usec / 1e6 + self._clock.late
         seen = Seen(
@@ -206,7 +212,7 @@ class KernelLogSource:
         for finding in self._lines.read(record.text, seen=seen):
             self._emit(finding)
 
-    def _believes(self, record: kmsg_record.KmsgRecord) -> bool:
+    def _accepts(self, record: kmsg_record.KmsgRecord) -> bool:
         if record.facility != kmsg_record.KERNEL_FACILITY:
             return self._accept_user_records
         return provenance.is_genuine(record)
@@ -222,24 +228,24 @@ class KernelLogSource:
 
     def _degraded(self, error: OSError) -> None:
         reason = error.strerror or str(error)
-        self._say(
-            PartStatus(
-                PartState.DEGRADED,
-                message=f"the kernel log {self._path} cannot be read: {reason}; Xids are not seen there",
-                mend=_mend(error),
+        self._set_status(
+            ComponentStatus(
+                ComponentState.DEGRADED,
+                message=f"the kernel log {self._path} cannot be read: {reason}; Xids in it are not detected",
+                hint=_hint(error),
             )
         )
 
-    def _say(self, status: PartStatus) -> None:
+    def _set_status(self, status: ComponentStatus) -> None:
         if status == self._status:
             return
         self._status = status
         self._report(status)
 
 
-def _mend(error: OSError) -> str:
+def _hint(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "run the agent privileged, or as root with the capability SYSLOG and /dev/kmsg among its devices"
     if error.errno == errno.ENOENT:
-        return "mount the host's /dev/kmsg into the agent's container, or name the right path"
-    return "name /dev/kmsg, or a regular file of records in its format"
+        return "mount the host's /dev/kmsg into the agent's container, or pass its path with --kernel-log"
+    return "pass /dev/kmsg, or a regular file of records in its format, with --kernel-log"

@@ -1,6 +1,6 @@
-"""Raw kernel log records from where they are kept: the kernel's device, or a file that stands in for it.
+"""Read raw kernel log records: from the kernel's device, or from a regular file in the same format.
 
-Both give records as bytes in batches and never block; neither looks into them.
+Both readers return records as bytes in batches, never block, and do not parse records.
 """
 
 import errno
@@ -13,28 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from agent.sources import inotify, readiness
+from kubemend.agent.sources import inotify, readiness
 
 _BATCH = 1000
-"""Records per batch. A batch is worked through at one go: 2 ms of common lines, 26 ms if every one is an Xid."""
+"""Records per batch. A batch is processed without a pause: 2 ms for ordinary lines, 26 ms if every line is an Xid."""
 
 _RECORD_MAX = 16 * 1024
 """Twice the largest record that any kernel writes (CONSOLE_EXT_LOG_MAX, 8192 bytes)."""
 
 _CHUNK = 64 * 1024
-_RECORD_END = re.compile(rb"\n(?! )")  # a line that begins with a blank continues the record before it
+_RECORD_END = re.compile(rb"\n(?! )")  # a line that begins with a blank continues the previous record
 
 
 class LogReplacedError(Exception):
-    """The file was truncated, moved or deleted: what its path leads to next is another log, numbered anew."""
+    """The file was truncated, moved or deleted: the path now leads to another log with its own numbering."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Whole records in order. ``at_end``: there were no more. ``broken``: how many were too large to be read.
+    """Complete records in order.
 
-    ``read_at`` is CLOCK_MONOTONIC in seconds at the end of the reading, where the kernel's own clock is in the stamps;
-    ``awaited``: the last record had not been printed yet when the reader began to wait.
+    ``at_end``: there were no more. ``broken``: number of records that were too large to be read. ``read_at`` is
+    CLOCK_MONOTONIC in seconds at the end of the read, where the stamps are those of this kernel's clock. ``awaited``:
+    the last record was printed after the reader began to wait.
     """
 
     records: list[bytes]
@@ -45,20 +46,20 @@ class Batch:
 
 
 class RecordReader(Protocol):
-    """Where records come from. Raises OSError or LogReplacedError: the log must then be opened again."""
+    """A source of records. Raises OSError or LogReplacedError: the log must then be reopened."""
 
     async def wait(self) -> None:
-        """Wait until there may be something to read: at once, before the first read."""
+        """Wait until there may be something to read; returns immediately before the first read."""
 
     def read(self) -> Batch:
-        """Return what there is, at most one batch, possibly empty. Never blocks."""
+        """Return the available records, at most one batch, possibly empty. Never blocks."""
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
 
 
 def open_log(path: Path) -> RecordReader:
-    """Open a kernel log: the device ``/dev/kmsg``, or a regular file of such records. Raises OSError."""
+    """Open a kernel log: the device ``/dev/kmsg``, or a regular file in its format. Raises OSError."""
     mode = path.stat().st_mode
     if stat.S_ISCHR(mode):
         return DeviceReader(path)
@@ -68,7 +69,7 @@ def open_log(path: Path) -> RecordReader:
 
 
 class DeviceReader:
-    """``/dev/kmsg``: each read gives one record, the oldest one first."""
+    """``/dev/kmsg``: each read returns one record, oldest first."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class DeviceReader:
             await readiness.readable(self._fd)
 
     def read(self) -> Batch:
-        """Read up to one batch. Overwritten records are passed over; the gap in the numbers tells how many."""
+        """Read up to one batch. Overwritten records are skipped; the gap in the sequence numbers gives their count."""
         records: list[bytes] = []
         broken = 0
         awaited, self._at_end = self._at_end, False
@@ -100,13 +101,13 @@ class DeviceReader:
                 self._at_end = True
                 break
             except OSError as error:
-                if error.errno == errno.EINVAL:  # larger than the buffer; the kernel has moved us past it
+                if error.errno == errno.EINVAL:  # larger than the buffer; the kernel has skipped it
                     broken += 1
-                elif error.errno != errno.EPIPE:  # EPIPE: overwritten; the kernel has moved us to the oldest left
+                elif error.errno != errno.EPIPE:  # EPIPE: overwritten; the kernel continues at the oldest record left
                     raise
             else:
                 if not record:
-                    raise OSError(errno.ENODATA, "it ends, as no kernel log does", str(self._path))
+                    raise OSError(errno.ENODATA, "unexpected end of file: a kernel log has no end", str(self._path))
                 records.append(record.removesuffix(b"\n"))
         return Batch(
             records=records,
@@ -122,7 +123,7 @@ class DeviceReader:
 
 
 class FileReader:
-    """A regular file to which records are appended. A half-written record is awaited."""
+    """A regular file to which records are appended. Waits for the rest of a half-written record."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -137,12 +138,12 @@ class FileReader:
             raise
 
     async def wait(self) -> None:
-        """Wait for a change of the file, unless there is more to read already."""
+        """Wait for a change of the file, unless more data is available."""
         if self._at_end:
             await self._watch.changed()
 
     def read(self) -> Batch:
-        """Read the next piece of the file."""
+        """Read the next chunk of the file."""
         chunk = os.read(self._fd, _CHUNK)
         self._at_end = len(chunk) < _CHUNK
         if not chunk and self._replaced():
@@ -152,7 +153,7 @@ class FileReader:
         return Batch(records=[record for record in records if record], at_end=self._at_end, broken=broken)
 
     def _keep(self, rest: bytes, records: list[bytes]) -> int:
-        """Keep the unfinished record for the next read; pass over one that outgrows any record. Returns how many."""
+        """Keep the unfinished record for the next read; skip one larger than any record. Return the number skipped."""
         self._rest = b""
         if self._skipping and not records:
             return 0
@@ -165,7 +166,7 @@ class FileReader:
         return 0
 
     def _replaced(self) -> bool:
-        """Whether the path leads to another file now, or to none, or the file has become shorter than what was read."""
+        """Return whether the path leads to another file or to none, or the file is shorter than what was read."""
         followed = os.fstat(self._fd)
         if followed.st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
             return True

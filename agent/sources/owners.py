@@ -1,7 +1,7 @@
-"""What a pod's owner makes of container restarts: asked of the API server when a restart is to be decided.
+"""Query the API server how a pod's owner reacts to container restarts, when a restart must be decided.
 
-A gang's round waits for nobody: what lasts is asked beforehand for every member of a gang, and known then. For that the
-Job alone is read. Its pods are counted for a decision only: every member would have to look at all of them.
+A gang's round must not wait for these queries. So lasting facts are queried in advance for every gang member, from the
+Job alone. Pods of the Job are counted only for a decision: otherwise every member would have to list all of them.
 """
 
 import asyncio
@@ -12,22 +12,22 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.model.workloads import PHASES_OVER, PodUid, PodView
-from agent.restart import admission, owners
-from common import contained, gangs
-from common.kube import errors, paths
+from kubemend.agent.model.workloads import PHASES_OVER, PodUid, PodView
+from kubemend.agent.restart import admission, owners
+from kubemend.common import contained, gangs
+from kubemend.common.kube import errors, paths
 
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 0.3
-"""Seconds for an answer that must come at once, and is not known."""
+"""Timeout in seconds for an answer that is needed at once and not cached."""
 _GOOD_FOR = 3600.0
 _REFRESHED = 300.0
 _RETRIED = 15.0
 
 
 class Api(Protocol):
-    """The two reads that are needed (``common.kube.client.KubeClient``)."""
+    """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
     async def get(self, path: str) -> dict[str, Any]: ...
     async def list(
@@ -43,15 +43,15 @@ class Pods(Protocol):
 
 
 class _NotUnderstoodError(Exception):
-    """A name or an answer is not formed as the API forms it."""
+    """A name or an answer does not have the API's form."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known for one pod; times are the loop's.
+    """The cached facts for one pod; times are the loop's.
 
-    ``facts``: what lasts of the latest answer, which came ``at``. ``due``: when to ask again. ``trouble``: why that
-    answer was not understood, which has been told.
+    ``facts``: the lasting part of the latest answer, which arrived ``at``. ``due``: time of the next query.
+    ``trouble``: why the answer was invalid; logged once.
     """
 
     facts: admission.OwnerFacts | None = None
@@ -61,17 +61,17 @@ class _Known:
 
 
 class OwnerLookup:
-    """Answers with None when the API server cannot be asked, or is not understood: nothing is restarted on a guess."""
+    """Returns None when the API server is unavailable or its answer is invalid: nothing is restarted on a guess."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._known: dict[PodUid, _Known] = {}
 
     async def facts(self, pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
-        """Return what the pod's Job or LeaderWorkerSet does about restarts.
+        """Return how the pod's Job or LeaderWorkerSet reacts to restarts.
 
-        ``at_once``: what was learned within the last hour will do where it lasts (a Job whose backoffLimit can be used
-        up meanwhile is asked about anew), and nobody is waited for longer than ``AT_ONCE``.
+        ``at_once``: accept lasting facts that are at most an hour old, and wait no longer than ``AT_ONCE``. A Job whose
+        backoffLimit may be used up in the meantime is queried again.
         """
         if not _matters(pod):
             return admission.OwnerFacts()
@@ -86,13 +86,13 @@ class OwnerLookup:
         return None
 
     async def run(self, pods: Pods) -> None:
-        """Ask for all members of gangs beforehand, and now and then again, for ever."""
+        """Query the owners of all gang members in advance and periodically, indefinitely."""
         changed = asyncio.Event()
         unsubscribe = pods.subscribe(lambda _: changed.set())
         try:
             while True:
                 changed.clear()
-                for pod in self._to_be_asked(pods.pods()):
+                for pod in self._due(pods.pods()):
                     with contained.within(contained.Part.OWNER, pod.ref) as work:
                         await self._ask(pod, counting=False)
                     if work.failed:
@@ -103,7 +103,7 @@ class OwnerLookup:
         finally:
             unsubscribe()
 
-    def _to_be_asked(self, here: Mapping[PodUid, PodView]) -> Iterator[PodView]:
+    def _due(self, here: Mapping[PodUid, PodView]) -> Iterator[PodView]:
         for uid in self._known.keys() - here.keys():
             del self._known[uid]
         now = asyncio.get_running_loop().time()
@@ -113,7 +113,7 @@ class OwnerLookup:
                 yield pod
 
     async def _ask(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
-        """Ask, and keep what lasts. None: it could not be told, or not without ``counting`` pods."""
+        """Query the owner and cache lasting facts. None: unknown, or unknown without ``counting`` pods."""
         uid, time = pod.ref.uid, asyncio.get_running_loop().time
         try:
             facts = await self._read(pod, counting=counting)
@@ -122,7 +122,7 @@ class OwnerLookup:
             return None
         except _NotUnderstoodError as error:
             if (trouble := str(error)) != self._known.get(uid, _Known()).trouble:
-                log.warning("owner.not_understood", pod=str(pod.ref), error=trouble)
+                log.warning("owner.invalid", pod=str(pod.ref), error=trouble)
             self._known[uid] = _Known(due=time() + _REFRESHED, trouble=trouble)
             return None
         lasting = facts if facts is not None and facts.lasts else None
@@ -138,10 +138,10 @@ class OwnerLookup:
         if (owner := owners.counting(pod)) is None:
             return admission.OwnerFacts()
         namespace, what = pod.ref.namespace, f"its {owner.kind}"
-        with _understanding(what):
+        with _checking(what):
             path = paths.one(owner.resource, owner.name, namespace=namespace, group=owner.group, version=owner.version)
         job = await self._api.get(path)
-        with _understanding(what):
+        with _checking(what):
             limit, failed = _limit(job["spec"], owner), int(job.get("status", {}).get("failed", 0))
         if limit is None:
             return admission.OwnerFacts()
@@ -149,7 +149,7 @@ class OwnerLookup:
             return admission.OwnerFacts(job_restarts_left=limit)
         if not counting:
             return None
-        with _understanding(f"the pods of {what}"):
+        with _checking(f"the pods of {what}"):
             pods = await self._api.list(
                 paths.collection("pods", namespace=namespace),
                 params={"labelSelector": f"{owner.label}={owner.name}"},
@@ -164,25 +164,25 @@ class OwnerLookup:
         name = pod.labels.get(admission.LWS_NAME_LABEL)
         if name is None:
             return None
-        with _understanding("its LeaderWorkerSet"):
+        with _checking("its LeaderWorkerSet"):
             path = paths.one("leaderworkersets", name, namespace=pod.ref.namespace, group="leaderworkerset.x-k8s.io")
         group = await self._api.get(path)
-        with _understanding("its LeaderWorkerSet"):
+        with _checking("its LeaderWorkerSet"):
             # The CRD's default; research: LeaderWorkerSet recreates the group on any container restart.
             return str(group["spec"].get("leaderWorkerTemplate", {}).get("restartPolicy", "RecreateGroupOnPodRestart"))
 
 
 @contextlib.contextmanager
-def _understanding(what: str) -> Iterator[None]:
-    """Whatever in a name or an answer is not formed as expected raises _NotUnderstoodError."""
+def _checking(what: str) -> Iterator[None]:
+    """Raise _NotUnderstoodError for any name or answer of unexpected form."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise _NotUnderstoodError(f"{what} is not understood: {error!r}") from error
+        raise _NotUnderstoodError(f"{what} is invalid: {error!r}") from error
 
 
 def _matters(pod: PodView) -> bool:
-    """Whether anything has to be asked at all."""
+    """Return whether any query is needed."""
     return owners.counting(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
 
 
@@ -194,7 +194,7 @@ def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:
 
 
 def _status_alone(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod without what is large in it: a Job can have thousands."""
+    """Return a pod without its large fields: a Job can have thousands of pods."""
     return {"status": pod.get("status", {})}
 
 

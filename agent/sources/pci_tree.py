@@ -1,9 +1,9 @@
-"""The PCI tree as sysfs shows it: which GPUs and network adapters are below a port."""
+"""The PCI tree in sysfs: the GPUs and network adapters below a port."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.model.devices import PciAddress
+from kubemend.agent.model.devices import PciAddress
 
 _NETWORK, _DISPLAY, _BRIDGE, _ACCELERATOR = 0x02, 0x03, 0x06, 0x12
 _NVSWITCH = 0x0680
@@ -11,10 +11,13 @@ _NVSWITCH = 0x0680
 
 
 class PciTree:
-    """Looks up what is where. Answers are kept until ``forget``: a flood of errors asks the same again and again."""
+    """Looks up devices by address.
+
+    Answers are cached until ``forget``, because a flood of errors repeats the same query.
+    """
 
     def __init__(self, sysfs: Path) -> None:
-        """Prepare to look below ``sysfs``, the node's ``/sys``, and note what is there: it may be gone by then."""
+        """Read the devices below ``sysfs``, the node's ``/sys``, now: they may be gone at the first query."""
         self._devices = sysfs / "bus" / "pci" / "devices"
         self._answers: dict[PciAddress, tuple[PciAddress, ...]] = {}
         names = dict(_addresses(self._devices))
@@ -22,14 +25,14 @@ class PciTree:
         self._seen = {address for address, path in names.items() if _counts(path, kind=_class(path))}
 
     def forget(self) -> None:
-        """Look again next time: devices come and go."""
+        """Drop the cache, because devices come and go."""
         self._answers.clear()
 
     def below(self, address: PciAddress) -> tuple[PciAddress, ...]:
         """Return the GPUs, NVSwitches and network adapters at the address and below it, in order.
 
-        A disk is none of them. One that sysfs showed before counts though it is gone; where sysfs shows nothing at
-        all, the address itself is the answer.
+        Disks and other devices are excluded. A device that sysfs showed before counts even if it is gone. If sysfs is
+        empty, the address itself is the answer.
         """
         if (answer := self._answers.get(address)) is None:
             path = self._devices / str(address)
@@ -44,7 +47,7 @@ class PciTree:
 
 
 def _found(address: PciAddress, *, path: Path, kind: int) -> Iterator[PciAddress]:
-    """Yield what counts at the path and below it."""
+    """Yield the relevant devices at the path and below it."""
     if _counts(path, kind=kind):
         yield address
     elif kind >> 8 == _BRIDGE:
@@ -54,29 +57,29 @@ def _found(address: PciAddress, *, path: Path, kind: int) -> Iterator[PciAddress
 
 
 def _counts(path: Path, *, kind: int | None) -> bool:
-    """Whether it is a device whose health is told. A virtual function is its physical function's own matter."""
+    """Return whether kubemend tracks the health of the device. Virtual functions belong to their physical function."""
     if kind is None or (kind != _NVSWITCH and kind >> 8 not in (_NETWORK, _DISPLAY, _ACCELERATOR)):
         return False
     return not (path / "physfn").exists()
 
 
 def _addresses(path: Path) -> Iterator[tuple[PciAddress, Path]]:
-    """Yield the PCI devices that a directory holds."""
+    """Yield the PCI devices in a directory."""
     try:
         children = list(path.iterdir())
     except OSError:
-        return  # gone in this moment, or no sysfs
+        return  # just removed, or no sysfs
     for child in children:
         try:
             address = PciAddress.parse(child.name)
         except ValueError:
             continue
-        if str(address) == child.name:  # not 0000:00:03.0:pcie001, a service of a port
+        if str(address) == child.name:  # excludes 0000:00:03.0:pcie001, a service of a port
             yield address, child
 
 
 def _class(path: Path) -> int | None:
-    """Return class and subclass as one number (0x0302), or None where the device is not there."""
+    """Return class and subclass as one number (0x0302), or None where the device does not exist."""
     try:
         return int((path / "class").read_text("ascii"), 16) >> 8
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Device plugins' and DRA drivers' own word as a source of findings, from the pods as the API server tells them.
+"""Health reports of device plugins and DRA drivers as a source of findings, from the pods in the API server.
 
-What holds is worked out anew from all pods at each change: a device that several containers share is reported while
-one of them shows it Unhealthy, and its fault is over when none does and none says that it does not know.
+The result is recomputed from all pods at each change. A device that several containers share is reported while one of
+them shows it Unhealthy. Its fault is over when no container shows it Unhealthy or Unknown.
 """
 
 import itertools
@@ -12,11 +12,11 @@ from typing import Final
 
 import structlog
 
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, Gpu, GpuUuid
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.workloads import PodUid, PodView, ReportedHealth, ResourceHealth
-from agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.workloads import PodUid, PodView, ReportedHealth, ResourceHealth
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
 
 log = structlog.get_logger(__name__)
 
@@ -24,13 +24,13 @@ _HEX = "[0-9a-f]"
 _UUID: Final = re.compile(
     rf"(?P<uuid>(?:MIG-GPU|MIG|GPU)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}(?:/\d+/\d+)?)", re.IGNORECASE
 )
-"""As an id (the device plugin's, with ``::n`` for a replica) or in one (``nvidia.com/gpu=GPU-…``, CDI)."""
+"""As an id (the device plugin's, with ``::n`` for a replica) or within one (``nvidia.com/gpu=GPU-…``, CDI)."""
 
 _RANK: Final = {ReportedHealth.HEALTHY: 0, ReportedHealth.UNKNOWN: 1, ReportedHealth.UNHEALTHY: 2}
 
 
 class PluginReports:
-    """Emits ``ReportedUnhealthy``, and that it is over. Feed it every change of the pods."""
+    """Emits ``ReportedUnhealthy``, and its end. Pass it every change of the pods."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class PluginReports:
         held: Callable[[], Iterable[GpuUuid]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``now`` gives Unix seconds.
+        """Create it; ``now`` returns Unix seconds.
 
-        ``locate`` gives the GPU of a UUID, or of a MIG instance's: health is kept per GPU. ``held`` are the GPUs
-        against which an earlier agent holds such a report; asked once.
+        ``locate`` returns the GPU of a UUID, or of a MIG instance's UUID: health is kept per GPU. ``held`` returns the
+        GPUs for which a previous agent recorded such a report; called once.
         """
         self._emit = emit
         self._classify = classify
@@ -57,15 +57,15 @@ class PluginReports:
         self._foreign: frozenset[tuple[str, str]] = frozenset()
         self._listed = False
         self._serials = itertools.count(1)
-        self._key_prefix = f"kubelet:{time.time_ns():x}"  # no two agents of one boot share it
+        self._key_prefix = f"kubelet:{time.time_ns():x}"  # unique among all agents of one boot
 
     def take(self, change: PodChange) -> None:
-        """Take a change of a pod in; ``PodWatch.subscribe`` calls it."""
+        """Process a change of a pod; ``PodWatch.subscribe`` calls it."""
         pod = change.pod
         before = self._pods.get(pod.ref.uid, {})
-        # Of a pod that is over the devices are another's by now, and its status stays as it was.
+        # The devices of a finished pod now belong to others, and its status is no longer updated.
         gone = change.kind is PodChangeKind.GONE or pod.is_over
-        # A device of which a pod says nothing any more is not healthy for that.
+        # A device that is missing in a pod's new status is not healthy for that reason.
         after = {} if gone else before | _by_id(pod)
         if after:
             self._pods[pod.ref.uid] = after
@@ -75,14 +75,14 @@ class PluginReports:
             self.look()
 
     def listed(self) -> None:
-        """Say that all pods of the node have been told: what an earlier agent held and nobody says now is over."""
+        """Note that all pods are listed: faults recorded by a previous agent that no pod reports now are over."""
         if not self._listed:
             self._listed = True
             self._raised = dict.fromkeys(self._held(), "") | self._raised
             self.look()
 
     def look(self) -> None:
-        """Compare what the pods say with what was emitted; also to be called when the GPUs of the node change."""
+        """Compare the pods' reports with the emitted findings; also call it when the GPUs of the node change."""
         reports = [report for pod in self._pods.values() for report in pod.values()]
         unhealthy = self._texts(reports)
         unsure = {
@@ -91,26 +91,26 @@ class PluginReports:
         for device, text in unhealthy.items():
             if self._raised.get(device) != text:
                 self._raised[device] = text
-                self._say(device, FindingKind.REPORTED_UNHEALTHY, text=text)
+                self._emit_finding(device, FindingKind.REPORTED_UNHEALTHY, text=text)
         over = self._raised.keys() - unhealthy.keys() - unsure if not self._of_some_gpu(reports) else ()
         for device in over:
             del self._raised[device]
-            self._say(device, FindingKind.FAULT_OVER, text="no plugin says any more that it is unhealthy")
+            self._emit_finding(device, FindingKind.FAULT_OVER, text="no plugin reports it as unhealthy any longer")
         self._name_foreign(reports)
 
     def _texts(self, reports: Iterable[ResourceHealth]) -> dict[GpuUuid, str]:
-        """Return what is said of each unhealthy GPU: the same text whatever pods say it."""
-        words: dict[GpuUuid, set[str]] = {}
+        """Return the text for each unhealthy GPU, independent of the order of pods."""
+        texts: dict[GpuUuid, set[str]] = {}
         for report in reports:
             if report.health is ReportedHealth.UNHEALTHY:
                 for device in self._device(report):
-                    words.setdefault(device, set()).add(f"{report.resource}: {report.message or 'no reason given'}")
-        return {device: f"its plugin says Unhealthy ({'; '.join(sorted(said))})" for device, said in words.items()}
+                    texts.setdefault(device, set()).add(f"{report.resource}: {report.message or 'no reason given'}")
+        return {device: f"its plugin reports Unhealthy ({'; '.join(sorted(found))})" for device, found in texts.items()}
 
     def _device(self, report: ResourceHealth) -> Iterator[GpuUuid]:
-        """Yield the GPU that a report is about, if it can be told.
+        """Yield the GPU of a report, if it is known.
 
-        Whose a MIG instance is, only the driver knows; what it has said holds when it cannot be asked any more.
+        Only the driver knows the GPU of a MIG instance; its last answer is used while it is unavailable.
         """
         uuid = _uuid(report)
         if uuid is None:
@@ -123,14 +123,14 @@ class PluginReports:
             yield self._gpu_of[uuid]
 
     def _of_some_gpu(self, reports: Iterable[ResourceHealth]) -> bool:
-        """Whether one that is not healthy is of a GPU that cannot be told yet: it may be any of them."""
+        """Return whether a report that is not Healthy concerns an unknown GPU: it may be any of them."""
         return any(
             report.health is not ReportedHealth.HEALTHY and _uuid(report) is not None and not any(self._device(report))
             for report in reports
         )
 
     def _name_foreign(self, reports: Iterable[ResourceHealth]) -> None:
-        """Log what is unhealthy and none of ours, once."""
+        """Log, once, unhealthy devices that are not GPUs."""
         found = frozenset(
             (report.resource, report.id)
             for report in reports
@@ -140,7 +140,7 @@ class PluginReports:
             log.warning("plugin_report.not_a_gpu", resource=resource, id=name)
         self._foreign = found
 
-    def _say(self, device: GpuUuid, kind: FindingKind, *, text: str) -> None:
+    def _emit_finding(self, device: GpuUuid, kind: FindingKind, *, text: str) -> None:
         over = kind is FindingKind.FAULT_OVER
         self._emit(
             Finding(

@@ -1,7 +1,7 @@
-"""From a pod object of the API to a ``PodView``. Pure; fields that are missing mean what the API says they mean.
+"""Convert a pod object of the API to a ``PodView``. Pure; missing fields have the API's defaults.
 
-The view has the fields that are used, and nothing else: most of a pod's bytes are its environment, its volumes and
-others' annotations.
+The view has only the fields in use: most of a pod's bytes are its environment, its volumes and annotations of other
+tools.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent.model import conditions
-from agent.model.workloads import (
+from kubemend.agent.model import conditions
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRole,
     ContainerSpec,
@@ -28,17 +28,19 @@ from agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from agent.restart import admission, options
-from agent.sources import allocated_resources
-from common import gangs, targets
+from kubemend.agent.restart import admission, options
+from kubemend.agent.sources import allocated_resources
+from kubemend.common import gangs, targets
 
 Object = Mapping[str, Any]
 
 MOST_OF_A_POD: Final = 256 * 1024
-"""Bytes that are kept of one pod: some thousand are usual. Hooks and names of containers are what can be long."""
+"""Maximum number of bytes kept of one pod; some thousand are usual. Hooks and container names can be long."""
 MOST_OF_A_NAMESPACE: Final = 32 * 2**20
 _LONGEST_ANNOTATION: Final = 1001
-"""Characters that are kept: one more than are accepted, so that what is refused for its length is refused still."""
+"""Maximum number of characters kept: one more than is accepted, so that an annotation that is too long is still
+refused.
+"""
 _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_POD >> 10} KiB of hooks, labels and annotations, or "
     f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
@@ -48,7 +50,10 @@ _OF_GANGS: Final = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_IND
 
 
 def pod_view(obj: Object) -> PodView:
-    """Return the view of a v1 Pod. Raises KeyError or ValueError when it is none (no name, no UID, a foreign enum)."""
+    """Return the view of a v1 Pod.
+
+    Raises KeyError or ValueError when it is invalid (no name, no UID, an unknown enum).
+    """
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return PodView(
         ref=PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"])),
@@ -65,11 +70,12 @@ def pod_view(obj: Object) -> PodView:
         resource_version=metadata.get("resourceVersion", ""),
         conditions=tuple(conditions.ours(status)),
         resource_health=allocated_resources.read(status),
+        reads_restarts=_reads_restarts(spec),
     )
 
 
 def bare(pod: PodView) -> PodView:
-    """Return what is kept of a pod of which there is too much: who it is, and that it cannot be restarted."""
+    """Return the minimal view of a pod that is too large: its identity, and that it cannot be restarted."""
     of_others = {key: text for key, text in pod.annotations.items() if key in _OF_OTHERS}
     return replace(
         pod,
@@ -82,10 +88,23 @@ def bare(pod: PodView) -> PodView:
 
 
 def _annotations(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield those that mean something here."""
+    """Yield the annotations that kubemend uses."""
     for key, text in given.items():
         if key.startswith(options.PREFIX) or key in _OF_OTHERS:
             yield key, text[:_LONGEST_ANNOTATION]
+
+
+_RESTARTS_FIELD: Final = f"metadata.annotations['{options.RESTARTS}']"
+
+
+def _reads_restarts(spec: Object) -> bool:
+    """Return whether a downward API volume of the pod, or part of a projected one, has the annotation."""
+    for volume in spec.get("volumes") or ():
+        sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
+        for item in (item for each in sources for item in (each.get("downwardAPI") or {}).get("items") or ()):
+            if (item.get("fieldRef") or {}).get("fieldPath") == _RESTARTS_FIELD:
+                return True
+    return False
 
 
 _LEAVES_FOR: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"})
@@ -94,7 +113,7 @@ _MOST_REASON: Final = 100
 
 
 def _leaving(status: Object) -> str:
-    """Return why a pod is ended by Kubernetes: the condition of KEP-3329, or kubelet's own reason. Empty: it is not."""
+    """Return why Kubernetes ends a pod: the condition of KEP-3329, or kubelet's own reason. Empty: it does not."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return str(condition.get("reason") or "DisruptionTarget")[:_MOST_REASON]
@@ -138,7 +157,7 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
 
 
 def _probe(probe: Object | None) -> Probe | None:
-    """Return a probe's pace; what is not said is the API's default (``pkg/apis/core/v1/defaults.go``)."""
+    """Return the timing of a probe; missing fields have the API's defaults (``pkg/apis/core/v1/defaults.go``)."""
     if not probe:
         return None
     return Probe(
@@ -152,7 +171,7 @@ _RULE_ACTIONS: Final = {action.value: action for action in RuleAction}
 
 
 def _restart_rule(rule: Object) -> RestartRule:
-    """Read one rule; exit codes are the only condition there is (``pkg/api/v1/pod/util.go``)."""
+    """Convert one rule; exit codes are its only condition (``pkg/api/v1/pod/util.go``)."""
     codes = rule.get("exitCodes") or {}
     return RestartRule(
         action=_RULE_ACTIONS.get(rule.get("action", ""), RuleAction.OTHER),
@@ -162,7 +181,7 @@ def _restart_rule(rule: Object) -> RestartRule:
 
 
 def _container_id(text: str | None) -> ContainerId | None:
-    """Strip the runtime's name: ``containerd://0123…``."""
+    """Strip the runtime's prefix: ``containerd://0123…``."""
     return ContainerId(text.rpartition("://")[2]) if text else None
 
 
@@ -186,7 +205,9 @@ def _hook(container: Object, kind: str) -> Hook | None:
 def _http_hook(action: Object, container: Object, *, kind: str) -> Hook:
     port = _port(action.get("port"), container)
     if port is None:
-        return UnsupportedHook(f"{kind} httpGet names port {action.get('port')!r}, which the container has not")
+        return UnsupportedHook(
+            f"{kind} httpGet refers to port {action.get('port')!r}, which the container does not have"
+        )
     return HttpHook(
         port=port,
         path=action.get("path") or "/",

@@ -1,6 +1,6 @@
-"""The pods of this node as the API server tells them: listed once, then watched for as long as the agent runs.
+"""The pods of this node in the API server: listed once, then watched while the agent runs.
 
-While the API server is away the last view holds, and the part says that it is degraded: a restart in place needs the
+While the API server is unavailable, the last view is kept and the component is degraded: a restart in place needs the
 container runtime, not the API server. Only ``PodView`` values are kept, never the objects.
 """
 
@@ -11,46 +11,49 @@ from typing import Final, cast
 
 import structlog
 
-from agent.model.workloads import PodRef, PodUid, PodView
-from agent.sources import pod_objects
-from common import aio
-from common.kube import client, errors, mirror, paths, shares
-from common.parts import PartStatus
+from kubemend.agent.model.workloads import PodRef, PodUid, PodView
+from kubemend.agent.sources import pod_objects
+from kubemend.common import aio
+from kubemend.common.components import ComponentStatus
+from kubemend.common.kube import client, errors, informer, paths, shares
 
 log = structlog.get_logger(__name__)
 
-PodChangeKind = mirror.ChangeKind
-"""What happened to a pod. A pod that was rebound under its name is GONE and then APPEARED, with another UID."""
+PodChangeKind = informer.ChangeKind
+"""Kind of a pod change. A pod that was rebound under its name is GONE and then APPEARED, with another UID."""
 
 _ALL_AT_ONCE: Final = 0
-"""A node has few pods. With a limit, many servers would read every pod of the cluster from etcd instead of the node's
-from their cache (kubernetes/kubernetes#132132), for each agent that lists again after an outage. Here one pod is held
-at a time, however long the list (``common.kube.listing``)."""
+"""List without a limit: a node has few pods.
+
+With a limit, many servers would read every pod of the cluster from etcd instead of the node's from their cache
+(kubernetes/kubernetes#132132), for each agent that lists again after an outage. The client holds one pod at a time,
+however long the list (``common.kube.listing``).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PodChange:
-    """One change; ``pod`` is the new view, or the last one of a pod that is gone."""
+    """One change; ``pod`` is the new view, or the last one of a deleted pod."""
 
     kind: PodChangeKind
     pod: PodView
 
 
 class PodWatch:
-    """Keeps the view. ``run`` does the work; everything else can be asked at any time."""
+    """Keeps the view. ``run`` does the work; all other methods can be called at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
         node_name: str,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         backoff: aio.Backoff | None = None,
         bare: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """``bare`` hears of how many pods no more is kept than who they are (``pod_objects.bare``)."""
+        """``bare`` receives the number of pods of which only the identity is kept (``pod_objects.bare``)."""
         self._api = api
-        self._mirror: mirror.Mirror[PodView] = mirror.Mirror(
+        self._mirror: informer.Informer[PodView] = informer.Informer(
             api=api,
             path=paths.PODS,
             params={"fieldSelector": f"spec.nodeName={node_name}"},
@@ -68,11 +71,11 @@ class PodWatch:
 
     @property
     def synced(self) -> bool:
-        """Whether the pods have been listed since ``run`` began: before, a missing pod means nothing."""
+        """Whether the pods have been listed since ``run`` began: before, a missing pod is no evidence."""
         return self._mirror.synced
 
     async def until_synced(self) -> None:
-        """Wait until they have."""
+        """Wait for the first listing."""
         await self._mirror.wait_synced()
 
     def pods(self) -> Mapping[PodUid, PodView]:
@@ -80,16 +83,16 @@ class PodWatch:
         return cast("Mapping[PodUid, PodView]", self._mirror.items())
 
     def by_name(self, namespace: str, name: str) -> PodView | None:
-        """Return the pod of that name; of two (one of them going away) the one that is not being deleted."""
+        """Return the pod of that name; of two (one of them being deleted) the one that is not being deleted."""
         found = [pod for pod in self.pods().values() if (pod.ref.namespace, pod.ref.name) == (namespace, name)]
         return min(found, key=lambda pod: pod.deleting, default=None)
 
     def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
-        """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
+        """Call ``listener`` at each change, in order; it must not block. Returns a function that unsubscribes."""
         return self._mirror.subscribe(lambda change: listener(PodChange(change.kind, change.value)))
 
     async def wait_for(self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float) -> PodView | None:
-        """Return the pod's view as soon as ``predicate`` holds; None when the pod goes away or after ``timeout`` s."""
+        """Return the pod as soon as ``predicate`` holds; None when the pod is deleted or after ``timeout`` s."""
         seen: asyncio.Future[PodView | None] = asyncio.get_running_loop().create_future()
 
         def look(change: PodChange) -> None:
@@ -111,21 +114,21 @@ class PodWatch:
             unsubscribe()
 
     async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
-        """Ask the API server itself about one of the pods: the watch of a server that hangs is silent for long.
+        """Get one of the pods from the API server itself: the watch of a hanging server stays silent for long.
 
-        None when it does not answer within so many seconds, has no such pod any more, or says what is not understood.
+        None when it does not answer within ``timeout`` seconds, has no such pod any more, or returns an invalid object.
         """
         try:
             async with asyncio.timeout(timeout):
                 view = pod_objects.pod_view(await self._api.get(paths.pod(pod.namespace, pod.name)))
         except (errors.KubeError, TimeoutError) as error:
-            log.info("pods.not_asked", pod=str(pod), error=str(error) or f"no answer within {timeout:g} s")
+            log.info("pods.get_failed", pod=str(pod), error=str(error) or f"no answer within {timeout:g} s")
             return None
-        except mirror.NOT_UNDERSTOOD as error:
-            log.warning("pods.not_understood", pod=str(pod), error=repr(error))
+        except informer.NOT_UNDERSTOOD as error:
+            log.warning("pods.invalid", pod=str(pod), error=repr(error))
             return None
         return view if view.ref.uid == pod.uid else None
 
     async def run(self) -> None:
-        """Keep the view current for ever; list again after every outage."""
+        """Keep the view current indefinitely; list again after every outage."""
         await self._mirror.run()

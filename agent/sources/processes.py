@@ -1,4 +1,4 @@
-"""What /proc says about a process: which container it runs in, since when, on which CPUs, and when it ends."""
+"""Facts about a process from /proc: its container, start time, CPUs and end."""
 
 import asyncio
 import errno
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.health import cgroup_paths
-from agent.model.hangs import Thread
-from agent.model.workloads import ContainerId
-from agent.sources import thread_states
-from common import cgroupfs, kernel_files, root_mounts
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.sources import thread_states
+from kubemend.common import cgroupfs, kernel_files, root_mounts
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
 _DEAD = ("Z", "X")
 _MOST_ANCESTORS = 256
-"""In a container; what stands deeper is of no program that trains anything."""
+"""In a container; no training program nests processes deeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """The process by which another came into its container: the topmost of its ancestors there, or it itself.
+    """The topmost ancestor of a process within its container, or the process itself.
 
-    ``is_its_own``: it is the container's first process, or another that it has left behind. Of others the runtime must
-    tell whether they are the first, or were put in later (``kubectl exec``).
+    ``is_its_own``: it is the container's first process, or another one that the container has left behind. For others
+    only the runtime knows whether they are the first, or were added later (``kubectl exec``).
     """
 
     pid: int
@@ -57,9 +57,9 @@ class ProcFs:
     cgroup_root: Path = Path("/sys/fs/cgroup")
 
     def look(self, pid: int) -> ProcessFacts | None:
-        """Return the facts about a process, or None when there is no such process (any more).
+        """Return the facts about a process, or None when it does not exist (any more).
 
-        Raises OSError when there is one, and what it is cannot be told.
+        Raises OSError when it exists and its facts cannot be read.
         """
         cgroup = kernel_files.read(self.root / str(pid) / "cgroup")
         stat = kernel_files.read(self.root / str(pid) / "stat")
@@ -68,21 +68,22 @@ class ProcFs:
         return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=_started(stat))
 
     def root_kind(self, pid: int) -> str | None:
-        """Return the kind of file system, such as ``overlay``, that the process's root is; None: it cannot be told."""
+        """Return the file system type of the process's root, such as ``overlay``; None: unknown."""
         return root_mounts.kind(pid, proc=self.root)
 
     def is_alive(self, process: ProcessFacts) -> bool:
-        """Whether that very process is still there, and is no zombie: another one may have its pid."""
+        """Return whether that very process still runs and is not a zombie: another one may have its pid."""
         now = self.look(process.pid)
         if now is None or (now.container, now.started) != (process.container, process.started):
             return False
         return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
 
     def entrance(self, pid: int) -> Entrance | None:
-        """Return how a process came into its container; None when that cannot be told (it has gone meanwhile).
+        """Return how a process came into its container; None when it is unknown (the process has ended).
 
-        What is put into a container has a parent outside its PID namespace, as the first process has, and only that is
-        number 1 there. A child of such a one that has lost its parent cannot be told from the container's own.
+        A process added to a container has a parent outside its PID namespace, as the first process has, and only the
+        first one has pid 1 there. A child of an added process that has lost its parent cannot be distinguished from the
+        container's own.
         """
         facts = self.look(pid)
         mine = self._lineage(pid)
@@ -104,7 +105,7 @@ class ProcFs:
             status = (self.root / str(pid) / "status").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        fields = dict(line.split(b":", 1) for line in status.splitlines() if b":" in line)
+        fields = dict(line.split(b":", 1) for line in status.split(b"\n") if b":" in line)
         try:
             parent, ids = int(fields[b"PPid"]), tuple(map(int, fields[b"NSpid"].split()))
         except (KeyError, ValueError):
@@ -112,12 +113,12 @@ class ProcFs:
         return _Lineage(parent, ids)
 
     def cpuset(self, pid: int) -> str | None:
-        """Return the CPUs that the process's cgroup allows, as the kernel lists them; None when it cannot be told."""
+        """Return the CPUs that the process's cgroup allows, in the kernel's list format; None when it is unknown."""
         try:
-            said = kernel_files.read_bytes(self.root / str(pid) / "cgroup")
+            text = kernel_files.read_bytes(self.root / str(pid) / "cgroup")
         except OSError:
             return None
-        for line in os.fsdecode(said or b"").split("\n"):  # a path that is opened keeps its bytes
+        for line in os.fsdecode(text or b"").split("\n"):  # a path to be opened must keep its bytes
             hierarchy, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             relative = path.lstrip("/")
@@ -128,36 +129,36 @@ class ProcFs:
             else:
                 continue
             try:
-                if text := (kernel_files.read(file) or "").strip():
-                    return text
+                if cpus := (kernel_files.read(file) or "").strip():
+                    return cpus
             except OSError:
                 continue
         return None
 
     def is_stuck(self, pid: int) -> bool:
-        """Whether any of its threads is in uninterruptible sleep (state D): then no signal reaches it.
+        """Return whether any of its threads is in uninterruptible sleep (state D), where no signal reaches it.
 
-        Each thread is looked at: of a process that is being killed the first one may be a zombie already. Raises
-        OSError when it cannot be told.
+        All threads are read, because the first one of a process being killed may already be a zombie. Raises OSError
+        when they cannot be read.
         """
         return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
 
     def beside(self, pid: int) -> frozenset[int]:
-        """Return the processes of the container that a process is in; of one in none, itself. Raises OSError."""
-        said = kernel_files.read(self.root / str(pid) / "cgroup")
-        if said is None:
+        """Return the processes in the same container; outside containers, the process itself. Raises OSError."""
+        text = kernel_files.read(self.root / str(pid) / "cgroup")
+        if text is None:
             return frozenset()
-        lines = kernel_files.lines(said)
+        lines = kernel_files.lines(text)
         paths = {root for line in lines if (root := cgroup_paths.container_root(line.split(":", 2)[-1])) is not None}
         groups = [group for path in paths for group in cgroupfs.directories(path, mounted_at=self.cgroup_root)]
         return cgroupfs.pids(groups) | {pid}
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        """Return what the threads of processes do (``thread_states.in_full``). Raises OSError."""
+        """Return the threads of processes (``thread_states.in_full``). Raises OSError."""
         return thread_states.in_full(self.root, pids)
 
     async def ended(self, pid: int) -> None:
-        """Wait until the process has ended; return at once when there is none. Needs no polling (pidfd)."""
+        """Wait until the process has ended; return immediately when it does not exist. Needs no polling (pidfd)."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -173,7 +174,7 @@ class ProcFs:
 
 
 def _started(stat: str) -> float:
-    """Return when a process began, in seconds since boot. Raises OSError when its ``stat`` does not tell."""
+    """Return when a process began, in seconds since boot. Raises OSError when its ``stat`` has no start time."""
     try:
         return int(kernel_files.parse_stat(stat).rest[_START_TIME_FIELD - 4]) / _TICKS_PER_SECOND
     except (IndexError, ValueError) as error:

@@ -4,7 +4,10 @@ import asyncio
 
 
 async def readable(fd: int) -> None:
-    """Wait until a read of ``fd`` would not block. Raises PermissionError for what epoll cannot wait for."""
+    """Wait until a read of ``fd`` would not block.
+
+    Raises PermissionError for descriptors that epoll does not support.
+    """
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(fd, _resolve, ready)

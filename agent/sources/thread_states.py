@@ -1,22 +1,22 @@
-"""What a container's threads are doing, for people who want to know why it hangs. Reads /proc; nothing of it waits."""
+"""States of a container's threads, for people who investigate a hang. Reads /proc; nothing in it blocks."""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from agent.model.hangs import Thread
-from common import kernel_files
+from kubemend.agent.model.hangs import Thread
+from kubemend.common import kernel_files
 
 STOPPED = ("T", "t")
-"""States of a thread that somebody has stopped by a signal, or holds in a debugger (proc_pid_stat(5))."""
+"""States of a thread that is stopped by a signal or held by a debugger (proc_pid_stat(5))."""
 
 _MOST_THREADS = 1024
-_MOST_TELLING = 8
+_MOST_INFORMATIVE = 8
 _FRAMES = 5
-_TELLING = ("D", "R")
+_INFORMATIVE = ("D", "R")
 _USED = slice(14 - 4, 16 - 4)  # utime and stime: proc_pid_stat(5) counts from 1, and the rest begins with field 4
-_NOWHERE = ("0", "")  # wchan of a thread that runs, or that we may not ask
+_NOWHERE = ("0", "")  # wchan of a running thread, or without permission
 
 
 def look(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
@@ -26,40 +26,42 @@ def look(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
 
 
 def in_full(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
-    """Return the threads with the CPU time that they have used, and where those wait that cannot be killed.
+    """Return the threads with their CPU time, and the place where those in state D wait.
 
-    Two looks are the same when nothing has moved in between. Raises OSError.
+    Two results are equal when nothing has moved in between. Raises OSError.
     """
     threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid, timed=True))
     found = tuple(itertools.islice(threads, _MOST_THREADS))
-    return tuple(_with_place(proc, each) if each.state == _TELLING[0] else each for each in found)
+    return tuple(_with_place(proc, each) if each.state == _INFORMATIVE[0] else each for each in found)
 
 
 def are_stopped(threads: Iterable[Thread]) -> bool:
-    """Whether somebody has stopped any of them, or holds it in a debugger."""
+    """Return whether any of them is stopped by a signal or held by a debugger."""
     return any(thread.state in STOPPED for thread in threads)
 
 
 def telling(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
-    """Return the threads that say most about a hang, with where they wait: those that cannot be killed, those that run,
-    then the main threads."""
+    """Return the threads most informative about a hang, with the place where they wait.
+
+    Those in state D come first, then running ones, then the main threads.
+    """
     order = sorted(threads, key=lambda thread: (_rank(thread), thread.pid, thread.tid))
-    return tuple(_with_place(proc, thread) for thread in order[:_MOST_TELLING])
+    return tuple(_with_place(proc, thread) for thread in order[:_MOST_INFORMATIVE])
 
 
-def summary(threads: Sequence[Thread], most_telling: Sequence[Thread]) -> str:
-    """Say in a few words what threads are doing."""
+def summary(threads: Sequence[Thread], most_informative: Sequence[Thread]) -> str:
+    """Summarize thread states in a few words."""
     if not threads:
         return "no process of it was found"
     counts = Counter(thread.state for thread in threads)
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    return f"threads: {states}" + (f"; {most_telling[0]}" if most_telling else "")
+    return f"threads: {states}" + (f"; {most_informative[0]}" if most_informative else "")
 
 
 def _rank(thread: Thread) -> int:
-    if thread.state in _TELLING:
-        return _TELLING.index(thread.state)
-    return len(_TELLING) + (thread.pid != thread.tid)
+    if thread.state in _INFORMATIVE:
+        return _INFORMATIVE.index(thread.state)
+    return len(_INFORMATIVE) + (thread.pid != thread.tid)
 
 
 def _threads(proc: Path, pid: int, *, timed: bool = False) -> Iterator[Thread]:
@@ -68,8 +70,8 @@ def _threads(proc: Path, pid: int, *, timed: bool = False) -> Iterator[Thread]:
     except (FileNotFoundError, ProcessLookupError):
         return
     for tid in tids:
-        if (said := kernel_files.read(proc / str(pid) / "task" / str(tid) / "stat")) is not None:
-            stat = kernel_files.parse_stat(said)
+        if (text := kernel_files.read(proc / str(pid) / "task" / str(tid) / "stat")) is not None:
+            stat = kernel_files.parse_stat(text)
             used = sum(map(int, stat.rest[_USED])) if timed else 0
             yield Thread(pid=pid, tid=tid, name=stat.name, state=stat.state, used=used)
 
@@ -94,4 +96,4 @@ def _read(file: Path) -> str:
     try:
         return kernel_files.read(file) or ""
     except OSError:
-        return ""  # the kernel does not have it, or does not tell us
+        return ""  # the kernel does not have it, or denies access

@@ -1,5 +1,5 @@
-"""Kill the agent at a random step of restarts, again and again, and look from outside at what has become of them.
+"""Kill the agent at random steps of restarts, many times, and check the results from outside.
 
-``subjects`` are the pods, ``plans`` draws the moments, ``blows`` injects faults and kills, ``stages`` tells what a kill
-has hit, ``witness`` sees everything that happens, ``judging`` says what is wrong, ``trials`` runs it all.
+``subjects`` are the pods, ``plans`` draws the moments, ``blows`` injects faults and kills, ``stages`` reports the stage
+that a kill has hit, ``witness`` observes everything, ``judging`` finds violations, ``trials`` runs it all.
 """

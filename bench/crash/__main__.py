@@ -1,12 +1,12 @@
-"""Is a restart safe whatever happens to the agent? It is killed at random steps of restarts, many times over.
+"""Check that a restart survives an agent killed at a random step, many times over.
 
-Pods of every policy and shape run on one node under kubelet's eyes. Again and again faults are injected into one to
-three of them, the agent is killed with SIGKILL at a random moment and started again. When the node is quiet,
-everything is looked at from outside the agent: no pod may ever have ended or moved, of each name exactly one container
-is at work and no old one ever ran beside it, every fault has led to younger containers and was refused nowhere, nothing
-else was restarted, kubelet agrees.
+Pods of every policy and shape run on one node under kubelet. Faults are injected repeatedly into one to three of them,
+the agent is killed with SIGKILL at a random moment and started again. When the node is quiet, everything is checked
+from outside the agent: no pod may ever have ended or moved, of each name exactly one container runs and no old one ever
+ran concurrently with it, every fault has led to younger containers and was not refused, nothing else was restarted, and
+kubelet agrees.
 
-Prints JSON, and exits with 1 when anything was wrong. Budgets are kept out of it: past restarts are moved back in time.
+Prints JSON, and exits with 1 when a violation was found. Budgets are bypassed: past restarts are moved back in time.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ import click
 from bench.crash import subjects
 from bench.crash.scene import Scene
 from bench.crash.trials import Trials
-from common import logs
 from hack.devnode import node
+from kubemend.common import logs
 
 _ROUNDS = 3
 
 
 async def crash(*, runs: int, seed: int, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Make so many runs on a node of their own; return the figures, and whether nothing was wrong."""
+    """Make that many runs on a node of their own; return the figures, and whether there was no violation."""
     began = time.monotonic()
     chosen = [subject for subject in subjects.ALL if not names or subject.name in names]
     async with node.DevNode.named("crash", options=node.Options(gpus=len(chosen))) as dev:
@@ -45,7 +45,7 @@ async def crash(*, runs: int, seed: int, names: Sequence[str]) -> tuple[dict[str
 @click.option(
     "--runs", type=click.IntRange(min=1), default=500, show_default=True, help="Kills, each with 1 to 3 faults."
 )
-@click.option("--seed", type=int, help="For the same plans again; random by default.")
+@click.option("--seed", type=int, help="Seed of the plans, to repeat them; random by default.")
 @click.option(
     "--pod",
     "names",

@@ -1,4 +1,4 @@
-"""Inject faults into running trainers, and find the moment at which their agent is to be killed."""
+"""Inject faults into running trainers, and determine the moment at which to kill their agent."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.cri.events import ContainerEvent, EventKind
 from bench.crash.plans import Fault, Pace, Plan
 from bench.crash.stages import Injected
 from bench.crash.witness import Witness
 from bench.rig import Rig
 from hack.devnode import node
 from hack.fakenvml import control as nvml_control
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 
 _XID = 31
 _AFTER_EVENT = 0.02
@@ -21,7 +21,7 @@ _LONGEST_LEAD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Blows:
-    """Hits the pods of one node. ``gpus`` has the number of the GPU that each subject holds, by its name."""
+    """Inject faults into the pods of one node. ``gpus`` has the number of each subject's GPU, by the subject's name."""
 
     dev: node.DevNode
     rig: Rig
@@ -47,7 +47,7 @@ class Blows:
         return tuple(injected)
 
     async def inject(self, fault: Fault, *, after: float = 0.0) -> Injected:
-        """Write an Xid that names the process of a container, ``after`` so many seconds. Raises CriError."""
+        """Write an Xid that names the process of a container, after ``after`` seconds. Raises CriError."""
         subject = fault.subject
         (running,) = self.witness.now(subject).running[fault.container]
         pid = await self.rig.observer.pid(running.id)

@@ -1,6 +1,6 @@
-"""What is wrong with a pod after its agent died and came back. Pure: what was seen in, what is wrong out.
+"""Judge a pod after its agent died and came back. Pure: observations in, violations out.
 
-Some things may be wrong for a while (``unsettled``): they count when they stay. Others (``wrongs``) must never be.
+Some violations are transient (``unsettled``): they count if they persist. Others (``wrongs``) must never occur.
 """
 
 import enum
@@ -8,17 +8,17 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId
 from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId
 
 RUNNING = "Running"
-_ALIVE = (RUNNING, "Pending")  # while init containers run again, kubelet calls a pod Pending
+_ALIVE = (RUNNING, "Pending")  # while init containers run again, kubelet reports a pod as Pending
 _MOST_PER_KILL = 2
 
 
 class Wrong(enum.Enum):
-    """Kinds of failures, each with its place in the figures."""
+    """Name the kinds of violations, each with its place in the figures."""
 
     POD_FAILED = "pods_failed"
     DUPLICATE = "duplicates"
@@ -36,7 +36,7 @@ class Wrong(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One failure. ``pod`` is the subject's name, empty when it is the agent's."""
+    """Describe one violation. ``pod`` is the subject's name, empty for the agent."""
 
     wrong: Wrong
     pod: str
@@ -45,10 +45,10 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a container was created, began and ended, in Unix seconds; None: not yet, or never.
+    """Hold when a container was created, started and exited, in Unix seconds; None: not yet, or never.
 
-    ``stood_still``: it was frozen when its agent was killed. Only an agent can let it go on: to kill it at last, or
-    because nothing runs beside it.
+    ``stood_still``: it was frozen when its agent was killed. Only an agent can thaw it: to kill it, or because no other
+    container of its name runs.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Life:
     stood_still: bool = False
 
     def beside(self, other: "Life") -> bool:
-        """Whether both ran at the same time."""
+        """Return whether both ran at the same time."""
         if self is other or self.name != other.name or self.began is None or other.began is None:
             return False
         return self.began < (other.ended or math.inf) and other.began < (self.ended or math.inf)
@@ -66,17 +66,16 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """A pod as it is, and what it has been through.
+    """Hold the state of a pod, and its history.
 
-    ``phases`` are all that it had since it first ran, in order. ``running`` and ``shown`` (kubelet's status) are by
-    container name; ``frozen`` are those that stand still. ``refusals`` are messages of restarts that were refused.
-    ``overlaps`` are the names of containers that found another one of their name running when they began; ``lives``
-    are all of the pod's containers.
+    ``phases`` are all since it first ran, in order. ``running`` and ``shown`` (kubelet's status) are by container name;
+    ``frozen`` are the frozen ones. ``refusals`` are messages of refused restarts. ``overlaps`` are the names of
+    containers that started while another of their name ran; ``lives`` are all of the pod's containers.
     """
 
     subject: Subject
     phases: Sequence[str]
-    running: Mapping[str, Sequence[ContainerView]]
+    running: Mapping[str, Sequence[ContainerSummary]]
     shown: Mapping[str, ContainerId | None]
     restart_counts: Mapping[str, int]
     frozen: Collection[ContainerId] = ()
@@ -86,7 +85,7 @@ class Now:
 
 
 def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
-    """Return what must still come, or go: one container of each name at work, kubelet's consent, answers to faults."""
+    """Return what is missing or left over: one running container of each name, kubelet's consent, handled faults."""
     pod = now.subject.name
     found = []
     if now.phases[-1:] != (RUNNING,):
@@ -103,33 +102,37 @@ def unsettled(now: Now, faults: Iterable[Injected]) -> tuple[Violation, ...]:
             detail = f"kubelet shows {shown[:8]} for {name}, {running[0].id[:8]} runs"
             found.append(Violation(Wrong.KUBELET_DISAGREES, pod, detail))
         found += [
-            Violation(Wrong.FROZEN, pod, f"{name} ({view.id[:8]}) stands still")
+            Violation(Wrong.FROZEN, pod, f"{name} ({view.id[:8]}) is frozen")
             for view in running
             if view.id in now.frozen
         ]
     return (*found, *(lost for fault in faults for lost in _lost(now, fault)))
 
 
-def left_behind(views: Iterable[ContainerView]) -> tuple[Violation, ...]:
-    """Return containers that the agent has made and never started, given all of the node."""
+def left_behind(views: Iterable[ContainerSummary]) -> tuple[Violation, ...]:
+    """Return containers that the agent has created and never started, from all of the node."""
     return tuple(
-        Violation(Wrong.LEFT_BEHIND, view.ref.pod.name, f"{view.ref.name} attempt {view.attempt} waits for nobody")
+        Violation(
+            Wrong.LEFT_BEHIND,
+            view.ref.pod.name,
+            f"{view.ref.name} attempt {view.attempt} has no intent and was never started",
+        )
         for view in views
         if view.restart_id is not None and view.state is ContainerState.CREATED
     )
 
 
 def refused(now: Now, fault: Injected) -> bool:
-    """Whether the agent has said that it does not restart anything for this fault."""
+    """Return whether the agent has reported that it refuses the restart for this fault."""
     return any(f"pid {fault.pid}:" in message for message in now.refusals)
 
 
 class Overlap(enum.Enum):
-    """What a container found that began while another one of its name was still there.
+    """Classify what a container found that started while another one of its name still existed.
 
-    ``OLD``: one from before the fault ran. ``COPY``: another successor ran, for a moment: kubelet acted on its last
-    look, up to a second old; what counts is that one of the two is gone in the end (``unsettled``). ``HELD``: the old
-    one was there, but stood still.
+    ``OLD``: one from before the fault ran. ``COPY``: another successor ran briefly, because kubelet acted on its last
+    listing, up to a second old; one of the two must be gone in the end (``unsettled``). ``HELD``: the old one existed,
+    but was frozen.
     """
 
     OLD = "old"
@@ -138,19 +141,19 @@ class Overlap(enum.Enum):
 
 
 def overlaps(now: Now, *, before: Now, since: float) -> Sequence[tuple[str, Overlap]]:
-    """Return the names of containers that were not alone, and beside what. Old is what was created before ``since``."""
-    return [(name, _beside_what(now.lives, name, since=since)) for name in now.overlaps[len(before.overlaps) :]]
+    """Return the names of containers that overlapped others, with the kind. Old means created before ``since``."""
+    return [(name, _overlap_kind(now.lives, name, since=since)) for name in now.overlaps[len(before.overlaps) :]]
 
 
 def wrongs(now: Now, *, before: Now, since: float, faults: Collection[Injected], kills: int) -> tuple[Violation, ...]:
-    """Return what should never have happened since ``before``, at ``since``, with so many kills after it."""
+    """Return violations since ``before``, with a fault at ``since`` and ``kills`` kills after it."""
     pod = now.subject.name
     phases = now.phases[len(before.phases) :]
     found = [Violation(Wrong.POD_FAILED, pod, f"it was {phase}") for phase in phases if phase not in _ALIVE]
     if _place(now) != _place(before):
         found.append(Violation(Wrong.NOT_IN_PLACE, pod, f"it was in {_place(before)}, and is in {_place(now)}"))
     found += [
-        Violation(Wrong.DUPLICATE, pod, f"{name} found an old one running when it began")
+        Violation(Wrong.DUPLICATE, pod, f"{name} started while an old one ran")
         for name, what in overlaps(now, before=before, since=since)
         if what is Overlap.OLD
     ]
@@ -163,7 +166,7 @@ def wrongs(now: Now, *, before: Now, since: float, faults: Collection[Injected],
 
 
 def _miscounted(now: Now, *, before: Now, faults: Iterable[Injected], kills: int) -> Iterable[Violation]:
-    """What was hit is restarted, and again at most once per kill; nothing else is restarted at all."""
+    """Check the counts: hit containers are restarted, and again at most once per kill; nothing else is restarted."""
     hit = {name for fault in faults if not refused(now, fault) for name in fault.subject.restarted}
     for name, count in sorted(now.restart_counts.items()):
         growth = count - before.restart_counts.get(name, 0)
@@ -173,8 +176,8 @@ def _miscounted(now: Now, *, before: Now, faults: Iterable[Injected], kills: int
             yield Violation(Wrong.RESTART_COUNT, now.subject.name, detail)
 
 
-def _beside_what(lives: Sequence[Life], name: str, *, since: float) -> Overlap:
-    """What no event explains counts as old."""
+def _overlap_kind(lives: Sequence[Life], name: str, *, since: float) -> Overlap:
+    """An overlap that no event explains counts as old."""
     mine = [life for life in lives if life.name == name]
     together = [life for life in mine if any(life.beside(other) for other in mine)]
     ran = [life for life in mine if not life.stood_still]
@@ -189,7 +192,7 @@ def _place(now: Now) -> Collection[tuple[PodUid, SandboxId]]:
 
 
 def _lost(now: Now, fault: Injected) -> tuple[Violation, ...]:
-    """Return what is older than the fault: a restart is whole, or is lost."""
+    """Return containers older than the fault: a restart is complete, or lost."""
     if refused(now, fault):
         return ()
     return tuple(

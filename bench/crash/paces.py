@@ -16,9 +16,9 @@ _LOOK_AGAIN = 0.02
 
 
 async def measure(scene: Scene, blows: Blows, *, rounds: int) -> dict[str, Pace]:
-    """Restart every subject so many times, in turns, and return the medians by the subjects' names.
+    """Restart every subject ``rounds`` times, in turns, and return the medians by the subjects' names.
 
-    Raises TimeoutError when a restart does not come to its end.
+    Raises TimeoutError when a restart does not finish.
     """
     taken: defaultdict[str, list[Pace]] = defaultdict(list)
     await scene.quiet()

@@ -1,29 +1,29 @@
-"""When the agent is killed: drawn at random, the same again from the same seed. Pure.
+"""Draw when to kill the agent: at random, reproducible from a seed. Pure.
 
-All moments are fractions, scaled by what restarts were measured to take, so that a slow machine draws the same plan.
-Only how long no agent is there is in seconds: kubelet looks once a second, however fast the machine is.
+All moments are fractions, scaled by the measured length of restarts, so that a slow machine draws the same plan. Only
+the time without an agent is in seconds: kubelet lists containers once a second, however fast the machine is.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.cri.events import EventKind
 from bench.crash.subjects import Subject
+from kubemend.agent.clients.cri.events import EventKind
 
 _COMPANIONS = (0, 1, 1, 2)
 _AGAIN = 0.15
 _BY_EVENT = 0.35
 _WHOLE = 0.2
 _BEYOND = 1.3
-"""How far moments go beyond the measured end of a restart."""
+"""How far moments extend beyond the measured end of a restart."""
 _AWAY = 0.3
 _LONGEST_AWAY = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds from a fault to its successors running (``acted``), and to the closing of the intent (``closed``)."""
+    """Hold the seconds from a fault to its running successors (``acted``), and to the closed intent (``closed``)."""
 
     acted: float
     closed: float
@@ -31,7 +31,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault to inject. ``lead`` is how long before the first one of the plan, as a fraction of a restart."""
+    """Describe one fault. ``lead`` is its time before the first one of the plan, as a fraction of a restart."""
 
     subject: Subject
     container: str
@@ -40,13 +40,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One kill.
+    """Describe one kill.
 
     Faults come first, the first of them last; then, after ``moment``, the kill. The moment is a fraction of the time
-    until a restart has been acted out (``whole`` False) or closed (``whole`` True); with ``event`` it counts from the
-    first such event of a container of the first fault's pod, and in a short span. ``again`` is the moment, as a
-    fraction of a recovery, at which the next agent is killed as well. ``away`` is for how many seconds there is no
-    agent: kubelet is alone with the pods meanwhile.
+    until the restart's containers run (``whole`` False) or its intent is closed (``whole`` True); with ``event`` it
+    counts from the first such event of a container of the first fault's pod, and in a short span. ``again`` is the
+    moment, as a fraction of a recovery, at which the next agent is killed as well. ``away`` is the seconds without an
+    agent: kubelet manages the pods alone in this time.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Plan:
 
 
 def draw(subjects: Sequence[Subject], *, count: int, seed: int) -> Iterator[Plan]:
-    """Return so many plans. Every subject takes its turn at being the one that the kill is timed by."""
+    """Return ``count`` plans. The kill is timed by every subject in turn."""
     chance = random.Random(seed)
     turns: list[Subject] = []
     for number in range(1, count + 1):

@@ -1,4 +1,4 @@
-"""The pods on their node, the agent beside them, and the wait until all of it is quiet."""
+"""Run the pods on their node with an agent, and wait until all of it is quiet."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from hack.devnode import node
 
 _KILL_SECONDS = 10.0
 _LOOK_AGAIN = 0.05
-"""Seconds between two looks at what nobody tells of: the journal and /readyz."""
+"""Seconds between polls of sources without events: the journal and /readyz."""
 
 
 class Scene:
-    """One node with the subjects on it. ``async with Scene.on(...)``."""
+    """Manage one node with the subjects on it. ``async with Scene.on(...)``."""
 
     def __init__(
         self, dev: node.DevNode, *, rig: Rig, witness: Witness, subjects: Sequence[Subject], state_dir: Path
@@ -41,7 +41,7 @@ class Scene:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, dev: node.DevNode, *, subjects: Sequence[Subject], state_dir: Path) -> AsyncIterator[Self]:
-        """Start the pods and an agent; end the agent in peace and remove the pods at the end."""
+        """Start the pods and an agent; stop the agent gracefully and delete the pods at the end."""
         async with bench_rig.on(dev) as rig, Witness.of(rig) as witness:
             scene = cls(dev, rig=rig, witness=witness, subjects=subjects, state_dir=state_dir)
             try:
@@ -62,31 +62,31 @@ class Scene:
         self._agent = await self._agents_life.enter_async_context(life)
 
     async def renew_agent(self) -> None:
-        """End it in peace and start another one."""
+        """Stop the agent gracefully and start another one."""
         await self._agents_life.aclose()
         await self.start_agent()
 
     async def kill_agent(self) -> None:
-        """End it by SIGKILL, and return when it has ended."""
+        """Kill the agent by SIGKILL, and return when it has ended."""
         self._agent.child.signal(signal.SIGKILL)
         await self._agent.child.wait(timeout=_KILL_SECONDS)
         await self._agents_life.aclose()
 
     async def forget_agent(self) -> None:
-        """Kill it, remove what it has left, and start another one that knows nothing."""
+        """Kill the agent, delete its state, and start another one without knowledge."""
         await self.kill_agent()
         shutil.rmtree(self._state_dir)
         await self.start_agent()
 
     @property
     def agents_log(self) -> Path:
-        """What all agents so far have logged."""
+        """Return the log of all agents so far."""
         return self._agent.log
 
     async def quiet(self, faults: Iterable[Injected] = (), *, timeout: float = SECONDS) -> tuple[Violation, ...]:
-        """Wait until nothing is left to be done; return what still was to be done when the time was up.
+        """Wait until nothing is left to do; return what is left at the timeout.
 
-        It looks at least once. Raises CriError.
+        It checks at least once. Raises CriError.
         """
         faults = tuple(faults)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -95,7 +95,7 @@ class Scene:
         return left
 
     async def replace(self, subjects: Iterable[Subject]) -> None:
-        """Put new pods in the place of those that are spoilt."""
+        """Replace spoilt pods by new ones."""
         for subject in subjects:
             await self._delete(subject)
             await self._create(subject)
@@ -113,7 +113,7 @@ class Scene:
         self.gpus[subject.name] = self.dev.gpu_uuids.index(gpu)
 
     async def _delete(self, subject: Subject) -> None:
-        """Delete a pod, and wait until kubelet has let go of its GPU: the next one is to have it."""
+        """Delete a pod, and wait until kubelet has released its GPU: the next one needs it."""
         await self.rig.observer.delete(subject.name)
         async with asyncio.timeout(SECONDS):
             while await self._devices(subject):  # noqa: ASYNC110 - the pod-resources API has no watch
@@ -123,14 +123,14 @@ class Scene:
         return await self.rig.observer.devices(subject.name, socket=str(self.dev.kubelet.pod_resources_socket))
 
     async def _left(self, faults: Sequence[Injected]) -> tuple[Violation, ...]:
-        """Return what is left to be done; nobody is asked as long as the watches know of something."""
+        """Return what is left to do; poll only when the watches show nothing."""
         if left := _unsettled([self.witness.now(subject) for subject in self.subjects], faults):
             return left
         if entries := self.journal.open_entries():
             ids = ", ".join(f"{entry.intent.id} of {entry.intent.target}" for entry in entries)
             return (Violation(Wrong.JOURNAL_OPEN, "", f"open in the journal: {ids}"),)
         if not await bench_rig.is_ready(self._agent):
-            return (Violation(Wrong.AGENT_NOT_READY, "", "/readyz does not say ready"),)
+            return (Violation(Wrong.AGENT_NOT_READY, "", "/readyz does not report ready"),)
         left = _unsettled([await self.witness.look(subject) for subject in self.subjects], faults)
         return left or judging.left_behind(await self.rig.cri.list_containers())
 

@@ -1,19 +1,19 @@
-"""How far a restart had come when its agent was killed, by what is left of it: journal and containers. Pure."""
+"""Determine how far a restart had come when its agent was killed, from journal and containers. Pure."""
 
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents
 from bench.crash.subjects import Subject
 from bench.journal import Entry
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents
 
 _NANOSECONDS = 1e9  # in a second
 
 
 class Stage(enum.Enum):
-    """In this order. ``BESIDE`` is the dangerous one: a successor waits while the old container runs."""
+    """Name the stages, in order. ``BESIDE`` is the dangerous one: a successor waits while the old container runs."""
 
     NOT_JOURNALLED = "not_journalled"
     JOURNALLED = "journalled"
@@ -26,7 +26,7 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A fault that was injected. ``old`` is the container that it hit, ``at`` Unix time in seconds."""
+    """Describe an injected fault. ``old`` is the container that it hit, ``at`` Unix time in seconds."""
 
     subject: Subject
     container: str
@@ -34,13 +34,16 @@ class Injected:
     pid: int
     at: float
 
-    def is_older_than(self, view: ContainerView) -> bool:
-        """Whether a container was created after the fault: a successor."""
+    def is_older_than(self, view: ContainerSummary) -> bool:
+        """Return whether a container was created after the fault: a successor."""
         return view.created_at > self.at * _NANOSECONDS
 
 
-def stage(fault: Injected, *, entries: Iterable[Entry], views: Iterable[ContainerView]) -> Stage:
-    """Return what the kill found. ``views`` are all of the pod's containers; old ones were created before the fault."""
+def stage(fault: Injected, *, entries: Iterable[Entry], views: Iterable[ContainerSummary]) -> Stage:
+    """Return the stage that the kill hit.
+
+    ``views`` are all of the pod's containers; old ones were created before the fault.
+    """
     concerning = [entry for entry in entries if _concerns(entry.intent, fault)]
     if not concerning:
         return Stage.NOT_JOURNALLED

@@ -1,13 +1,13 @@
-"""The pods that are put to the test: every restart policy, several shapes, every strategy that the agent acts out."""
+"""Define the tested pods: every restart policy, several shapes, every strategy that the agent carries out itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent.restart import options
-from agent.restart.intents import Strategy
 from hack.devnode import trainer
+from kubemend.agent.restart import options
+from kubemend.agent.restart.intents import Strategy
 
 INIT: Final = "prepare"
 SIDECAR: Final = "shipper"
@@ -18,7 +18,7 @@ _MANY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One kind of pod, with an init container.
+    """Describe one kind of pod, with an init container.
 
     ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds.
     """
@@ -32,17 +32,17 @@ class Subject:
 
     @property
     def lasting(self) -> frozenset[str]:
-        """The containers that run for good."""
+        """Return the containers that run permanently."""
         return frozenset({SIDECAR, *self.mains} if self.sidecar else self.mains)
 
     @property
     def replaced(self) -> frozenset[str]:
-        """The containers that a restart replaces by others that run for good."""
+        """Return the containers that a restart replaces by others that run permanently."""
         return frozenset(self.mains) if self.strategy is Strategy.SWAP else self.lasting
 
     @property
     def restarted(self) -> frozenset[str]:
-        """All containers that a restart runs again; what is not among them must be left alone."""
+        """Return all containers that a restart runs again; others must be left alone."""
         return self.replaced if self.strategy is Strategy.SWAP else self.replaced | {INIT}
 
     def manifest(self, *, node: str) -> dict[str, Any]:

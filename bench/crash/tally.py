@@ -1,4 +1,4 @@
-"""What a run of the crash benchmark has counted, and the figures that are printed."""
+"""Count the results of the crash benchmark, and compute its printed figures."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,9 @@ _SLOWEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was wrong with one pod (or the agent: "") after one kill, with all that is needed to see it again."""
+    """Describe the violations of one pod (or of the agent: "") after one kill, with all that is needed to reproduce
+    them.
+    """
 
     pod: str
     violations: Sequence[Violation]
@@ -25,7 +27,7 @@ class Case:
     log: Sequence[str]
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         return {
             "pod": self.pod,
             "wrong": [f"{violation.wrong.value}: {violation.detail}" for violation in self.violations],
@@ -38,20 +40,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """From an agent's start until the node was quiet, in seconds; ``found`` is what the kills before it had found."""
+    """Hold the seconds from an agent's start until the node was quiet; ``found`` are the stages of earlier kills."""
 
     seconds: float
     plan: str
     found: Sequence[str]
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         return {"ms": round(self.seconds * 1000), "plan": self.plan, "found": list(self.found)}
 
 
 @dataclass
 class Tally:
-    """Counts."""
+    """Count kills, violations and recoveries."""
 
     runs: int = 0
     kills: int = 0
@@ -63,18 +65,18 @@ class Tally:
     cases: list[Case] = field(default_factory=list)
 
     def killed(self, hit: Iterable[tuple[str, Stage]], *, in_recovery: bool = False) -> None:
-        """Count a kill; ``hit`` has the subjects' names and how far their restarts had come."""
+        """Count a kill; ``hit`` has the subjects' names and the stages of their restarts."""
         self.kills += 1
         self.kills_in_recovery += in_recovery
         self.stages.update(hit)
 
     @property
     def flawless(self) -> bool:
-        """Whether runs were made, and nothing went wrong in any."""
+        """Return whether runs were made, without any violation."""
         return self.runs > 0 and not self.cases
 
     def figures(self, *, paces: Mapping[str, Pace]) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         slowest = sorted(self.recoveries, key=lambda recovery: -recovery.seconds)
         wrong = Counter(kind for case in self.cases for kind in {violation.wrong for violation in case.violations})
         return {

@@ -1,4 +1,4 @@
-"""Faults, a kill at a random moment, an agent that comes back, and a look at everything once the node is quiet."""
+"""Inject faults, kill the agent at a random moment, start it again, and check everything once the node is quiet."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ _LOG_LINES = 40
 
 @dataclass
 class Trial:
-    """A plan that is being carried out. ``before`` is how the pods were; ``found`` says what each kill has found."""
+    """Hold a plan in progress. ``before`` is the state of the pods; ``found`` has the stages that each kill hit."""
 
     plan: Plan
     before: Mapping[str, Now]
@@ -40,7 +40,7 @@ class Trial:
 
 
 class Trials:
-    """Makes trials on a scene, and counts."""
+    """Run trials on a scene, and count."""
 
     def __init__(self, scene: Scene) -> None:
         self.tally = Tally()
@@ -49,14 +49,14 @@ class Trials:
         self._blows = Blows(dev=scene.dev, rig=scene.rig, witness=scene.witness, gpus=scene.gpus)
 
     async def run(self, *, count: int, seed: int, rounds: int) -> None:
-        """Measure restarts in so many rounds, then make so many trials with the plans that the seed gives."""
+        """Measure restarts in ``rounds`` rounds, then make ``count`` trials with the plans of the seed."""
         self.paces = await paces.measure(self._scene, self._blows, rounds=rounds)
         for plan in plans.draw(self._scene.subjects, count=count, seed=seed):
             await self._one(plan)
             self.tally.runs += 1
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         return self.tally.figures(paces=self.paces)
 
     async def _one(self, plan: Plan) -> None:
@@ -85,7 +85,7 @@ class Trials:
         return statistics.median(latest or [_FIRST_RECOVERY])
 
     async def _kill(self, trial: Trial) -> None:
-        """Kill the agent and note what it has left behind."""
+        """Kill the agent and record what it has left behind."""
         scene = self._scene
         for fault in trial.faults:
             scene.witness.note(fault.subject, "agent killed")
@@ -102,7 +102,7 @@ class Trials:
         trial.found += [f"kill {trial.kills}: {name} {stage.value}" for name, stage in hit]
 
     async def _note_frozen(self, fault: Injected) -> None:
-        """Note which of the pod's old containers stand still; nobody lets them go on while the agent is dead."""
+        """Record which of the pod's old containers are frozen; they stay frozen while the agent is dead."""
         witness = self._scene.witness
         now = await witness.look(fault.subject)
         for view in itertools.chain.from_iterable(now.running.values()):
@@ -110,7 +110,7 @@ class Trials:
                 witness.stood_still(fault.subject, view.id)
 
     async def _judge(self, trial: Trial, left: Iterable[Violation]) -> None:
-        """Look at every pod once more; note what is wrong, and put new pods in the place of spoilt ones."""
+        """Check every pod once more; record violations, and replace spoilt pods."""
         scene = self._scene
         wrong: defaultdict[str, list[Violation]] = defaultdict(list)
         for violation in left:
@@ -127,10 +127,10 @@ class Trials:
             self.tally.cases.append(case)
             log.error("crash.wrong", **case.figures())
         if wrong:
-            await self._mend(wrong.keys())
+            await self._repair(wrong.keys())
 
-    async def _mend(self, spoilt: Collection[str]) -> None:
-        """Put new pods in the place of spoilt ones, and a new agent in the place of one that did not come to rest."""
+    async def _repair(self, spoilt: Collection[str]) -> None:
+        """Replace spoilt pods, and an agent that did not become quiet."""
         scene = self._scene
         await scene.replace(subject for subject in scene.subjects if subject.name in spoilt)
         if "" in spoilt:
@@ -138,7 +138,7 @@ class Trials:
         await scene.quiet()
 
     def _case(self, trial: Trial, pod: str, violations: Sequence[Violation]) -> Case:
-        """Gather what is known; what is wrong with the agent is about all pods that were hit."""
+        """Gather the evidence; a violation of the agent concerns all pods that were hit."""
         scene = self._scene
         hit = {fault.subject.name for fault in trial.faults}
         names = {pod} if pod else hit

@@ -1,4 +1,4 @@
-"""Sees everything that happens to the pods: by watches, not by looking now and then."""
+"""Observe everything that happens to the pods: by watches, not by polling."""
 
 import asyncio
 import contextlib
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from agent.actuator.cgroups import Cgroup
-from agent.cri import errors
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model import conditions
-from agent.model.conditions import ConditionStatus
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodView
-from agent.sources.pods import PodChange, PodChangeKind
 from bench.crash import judging
 from bench.crash.judging import Life, Now
 from bench.crash.subjects import Subject
 from bench.rig import Rig
-from common import cgroupfs
 from hack.devnode import trainer
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.common import cgroupfs
 
 _NAMESPACE = "default"
 _PROC = Path("/proc")
@@ -30,7 +30,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass
 class _Seen:
-    """What was seen of one pod: lines and lives of its containers, its phases since it ran, and refusals."""
+    """Hold the observations of one pod: lines and lives of its containers, its phases since it ran, and refusals."""
 
     lives: dict[ContainerId, Life] = field(default_factory=dict)
     timeline: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Seen:
     refusals: list[str] = field(default_factory=list)
 
     def take(self, event: ContainerEvent) -> None:
-        """Take note of a step of one of its containers."""
+        """Record an event of one of its containers."""
         view, at = event.container, event.created_at / 1e9
         whose = "kubemend's" if view.restart_id is not None else "kubelet's"
         exited = f" with {event.exit_code}" if event.exit_code is not None else ""
@@ -54,7 +54,7 @@ class _Seen:
 
 
 class Witness:
-    """Follows the pods of a rig. ``async with Witness.of(rig)``."""
+    """Follow the pods of a rig. ``async with Witness.of(rig)``."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -77,7 +77,7 @@ class Witness:
             await asyncio.gather(following, return_exceptions=True)
 
     def turn_page(self) -> None:
-        """Begin new timelines. Who once stood still, and lives on, has no excuse from now on."""
+        """Begin new timelines. Earlier freezes of containers that still live are forgotten."""
         for seen in self._seen.values():
             seen.timeline.clear()
             seen.lives = {
@@ -88,7 +88,7 @@ class Witness:
             seen.refusals.clear()
 
     def forget(self, subject: Subject) -> None:
-        """Forget a pod that another of its name takes the place of."""
+        """Forget a pod that is replaced by another of its name."""
         self._seen.pop(subject.name, None)
 
     def note(self, subject: Subject, what: str) -> None:
@@ -96,58 +96,58 @@ class Witness:
         self._seen[subject.name].timeline.append(f"{time.time():.4f} {what}")
 
     def stood_still(self, subject: Subject, container: ContainerId) -> None:
-        """Note that a container was frozen."""
+        """Record that a container was frozen."""
         lives = self._seen[subject.name].lives
         if container in lives:  # else its overlap stays unexplained
             lives[container] = replace(lives[container], stood_still=True)
-        self.note(subject, f"{container[:8]} stands still")
+        self.note(subject, f"{container[:8]} is frozen")
 
     def timeline(self, subject: Subject) -> Sequence[str]:
-        """Return what has happened to a pod since the page was turned, one line each."""
+        """Return a pod's events since ``turn_page``, one line each."""
         return tuple(self._seen[subject.name].timeline)
 
     def now(self, subject: Subject) -> Now:
-        """Return how a pod is, by the watches alone: it costs no call, and does not tell who stands still."""
+        """Return a pod's state from the watches alone: without calls, and without which containers are frozen."""
         pod = self.pod(subject)
         return self._now(
             subject, pod=pod, views=[view for view in self._rig.events.containers() if view.ref.pod == pod.ref]
         )
 
     async def look(self, subject: Subject) -> Now:
-        """Return how a pod is, by asking runtime and kernel once more. Raises CriError."""
+        """Return a pod's state, with a query of runtime and kernel. Raises CriError."""
         pod = self.pod(subject)
         now = self._now(subject, pod=pod, views=await self._rig.cri.list_containers(pod_uid=pod.ref.uid))
         running = [view.id for views in now.running.values() for view in views]
-        return replace(now, frozen=[container for container in running if await self._stands_still(container)])
+        return replace(now, frozen=[container for container in running if await self._is_frozen(container)])
 
     def pod(self, subject: Subject) -> PodView:
-        """Return the pod as the API server tells it."""
+        """Return the pod from the API server."""
         pod = self._rig.pods.by_name(_NAMESPACE, subject.name)
         assert pod is not None, f"there is no pod {subject.name}"
         return pod
 
     async def change(self, *, timeout: float) -> None:
-        """Wait until something has changed, at most so many seconds."""
+        """Wait until something has changed, at most ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._changed.wait()
         self._changed.clear()
 
-    async def _stands_still(self, container: ContainerId) -> bool:
-        """Whether the kernel keeps a container that runs for the runtime from running."""
+    async def _is_frozen(self, container: ContainerId) -> bool:
+        """Return whether the kernel has frozen a container that the runtime shows as running."""
         if container not in self._cgroups:
             try:
-                pid = (await self._rig.cri.container_info(container)).pid
+                pid = (await self._rig.cri.container_status(container)).pid
             except errors.NotFound:
-                return False  # it was removed meanwhile
+                return False  # it was removed in the meantime
             cgroup = Cgroup.of_process(pid, proc=_PROC, mounted_at=_CGROUPS) if pid else None
             if cgroup is None:
-                return False  # it has ended meanwhile
+                return False  # it has ended in the meantime
             self._cgroups[container] = cgroup
         return cgroupfs.frozen([self._cgroups[container].path]) is True
 
-    def _now(self, subject: Subject, *, pod: PodView, views: Sequence[ContainerView]) -> Now:
-        running: dict[str, list[ContainerView]] = {}
+    def _now(self, subject: Subject, *, pod: PodView, views: Sequence[ContainerSummary]) -> Now:
+        running: dict[str, list[ContainerSummary]] = {}
         for view in views:
             if view.state is ContainerState.RUNNING:
                 running.setdefault(view.ref.name, []).append(view)

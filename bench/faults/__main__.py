@@ -1,11 +1,10 @@
-"""What does the product lose when what surrounds it fails? Each fault is tried on real processes.
+"""Check what the product loses when its dependencies fail, on real processes.
 
-Agents and controllers run as processes, on two nodes with a real containerd; API server and kubelet are real where
-`make kubernetes` has built them. One fault after another is tried: what docs/operations.md promises about it is printed
-("What it withstands"), what was tried, what was measured, and what was lost: verdicts, restarts, rounds, conditions,
-decisions, or restarts that nothing asked for.
+Agents and controllers run as processes, on two nodes with a real API server, kubelets and containerds. Faults are tried
+one after another. For each the output has the promise of docs/operations.md ("What it withstands"), what was tried,
+what was measured, and what was lost: verdicts, restarts, rounds, conditions, decisions, or restarts without a cause.
 
-Prints JSON, and exits with 1 when anything was lost.
+Prints JSON (and each fault on stderr when it has been tried), and exits with 1 when anything was lost.
 """
 
 import asyncio
@@ -23,14 +22,19 @@ from bench.faults import suite
 from bench.faults.scale import SHORT, Scale
 from bench.faults.stage import Stage
 from bench.faults.suite import Fault
-from common import logs
 from hack.devnode import node
+from kubemend.common import logs
 
 
 async def _withstand(faults: Sequence[Fault], *, scale: Scale) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kubemend-faults-") as directory:
         async with Stage.on(Path(directory)) as stage:
-            return await suite.run(stage, faults, scale=scale, directory=Path(directory))
+            return await suite.run(stage, faults, scale=scale, directory=Path(directory), done=_report)
+
+
+def _report(figures: dict[str, Any]) -> None:
+    """Print the result of a fault on stderr: all of them together take a quarter of an hour."""
+    click.echo(json.dumps(figures), err=True)
 
 
 @click.command(help=__doc__)
@@ -41,9 +45,9 @@ async def _withstand(faults: Sequence[Fault], *, scale: Scale) -> dict[str, Any]
     type=click.Choice([fault.name for fault in suite.FAULTS]),
     help="Only this fault; may be repeated.",
 )
-@click.option("--short", is_flag=True, help="A little of most, and without a word on how long it took.")
+@click.option("--short", is_flag=True, help="Try a little of most faults, without judging times.")
 @click.option(
-    "--away", type=click.FloatRange(min=1.0), help="Seconds for which the API server is away; 300 by default."
+    "--away", type=click.FloatRange(min=1.0), help="Seconds for which the API server is unavailable; 300 by default."
 )
 def main(names: tuple[str, ...], *, short: bool, away: float | None) -> None:
     """Try and print."""

@@ -1,4 +1,4 @@
-"""The API server hangs: connections are taken, and nobody answers."""
+"""Fault: the API server hangs; it accepts connections and does not answer."""
 
 import asyncio
 import os
@@ -6,31 +6,31 @@ import signal
 import time
 from typing import Final
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerState, PodUid
 from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from hack.devnode.gang_objects import CONTAINER
 from hack.devnode.observer import Seen
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerState, PodUid
 
 PROMISE: Final = (
-    "Without the API server single pods are restarted as ever, a round that begins within the first seconds comes to "
-    "its end, and when the server is back each pod's newest condition is written."
+    "Without the API server single pods are restarted as usual, a round that begins within the first seconds "
+    "finishes, and when the server is back each pod's newest condition is written."
 )
 
 _LEASE_LOST: Final = 20.0
-"""Seconds: a controller that cannot renew its Lease for 10 leads no more."""
+"""Seconds: a controller that cannot renew its Lease for 10 s is no longer the leader."""
 
 _RESTARTS: Final = 3
-"""So many come without a wait, but the next one waits until it is certain that the one before cannot be verified: in a
-short trial there is one alone.
+"""This many rounds begin without backoff, but the next one waits until it is certain that the one before cannot be
+verified: a short trial has only one.
 """
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have the server away, and faults meanwhile."""
+    """Make the server unavailable, and inject faults in the meantime."""
     async with stage.product() as product:
         await product.start(nodes=2)
         log = product.log(0)
@@ -56,7 +56,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                     if number + 1 < restarts:
                         await asyncio.sleep((back_at - time.monotonic()) / (2 * restarts))
                 if scale.away > 2 * _LEASE_LOST:
-                    told.tries("a member of a gang fails when nobody leads")
+                    told.tries("a member of a gang fails without a leader")
                     await asyncio.sleep(_LEASE_LOST)
                     rounds, last = 2, await _ends(stage.cri(0), uids[0])
                     await gang.all_running(since=last, count=1, timeout=looking.SECONDS)
@@ -66,12 +66,14 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 told.keeps(Kind.PROCESS, "an agent or the controller ended", holds=alive)
             finally:
                 server.resume()
+            await looking.until(stage.api_answers, what="an answer of the API server")
             before = await looking.metrics(product.agents[0].metrics_address)
             began = time.monotonic()
             newest = await trainer.told(old, number=restarts)
             told.measures("newest_condition_after_ms", round((time.monotonic() - began) * 1000))
             told.measures("newest_condition", newest.condition("InPlaceRestart")["message"])
-            # Who has failed when nobody led was restarted alone: its gang is restarted when somebody leads again.
+            # A member that failed without a leader was restarted alone: its gang is restarted when there is a leader
+            # again.
             await stage.keeps_round(gang, told, number=rounds, since=last, what=f"round {rounds} of {rounds}")
             phases = [each["status"]["phase"] for each in await stage.rounds(gang).all()]
             told.keeps(Kind.ROUND, f"the rounds have ended as {phases}", holds=set(phases) == {"Done"})
@@ -89,16 +91,16 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 f"{len(finished)} restarts of {restarts} were finished",
                 holds=sum("deserted" in str(each) for each in finished) == restarts,
             )
-            told.keeps(Kind.RESTART, "the pod is not the one that it was", holds=await trainer.is_in_place())
-            told.keeps(Kind.UNASKED, "the pod beside it was restarted", holds=await bystander.is_untouched())
+            told.keeps(Kind.RESTART, "the pod was replaced", holds=await trainer.is_in_place())
+            told.keeps(Kind.UNASKED, "another pod was restarted", holds=await bystander.is_untouched())
             told.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
 
 
 async def _ends(cri: CriClient, uid: str) -> int:
-    """Have a member's worker exit with 1; return the moment before it. The API server is not asked."""
+    """Have a member's worker exit with 1; return the moment before it. The API server is not called."""
     views = await cri.list_containers(pod_uid=PodUid(uid), name=CONTAINER)
     (running,) = [view for view in views if view.state is ContainerState.RUNNING]
-    pid = (await cri.container_info(running.id)).pid
+    pid = (await cri.container_status(running.id)).pid
     assert pid is not None, f"the worker of {uid} does not run"
     moment = time.monotonic_ns()
     os.kill(pid, signal.SIGUSR2)
@@ -106,5 +108,5 @@ async def _ends(cri: CriClient, uid: str) -> int:
 
 
 def _restart(seen: Seen) -> str:
-    """Return which restart the condition tells of, as in ``trainer restart 3 by swap``."""
+    """Return the restart in the condition's message, as in ``trainer restart 3 by swap``."""
     return seen.condition("InPlaceRestart")["message"].partition(" in ")[0]

@@ -1,4 +1,4 @@
-"""A pod without a GPU that beats (``kubemend.io/heartbeat-file``) until it is told to fall silent."""
+"""A pod without a GPU that writes heartbeats (``kubemend.io/heartbeat-file``) until told to stop."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid
 from bench.faults import looking
 from bench.faults.stage import Stage
-from common.kube import errors, paths
 from hack.devnode import images
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid
+from kubemend.common.kube import errors, paths
 
 VOLUME: Final = "/told"
-"""Where the pod has a volume, in which files tell what it is to do and what it does."""
+"""Mount point of the pod's volume, whose files control and report its behaviour."""
 
 _NAME: Final = "worker"
 _SILENT: Final = "silent"
@@ -32,7 +32,7 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Beating:
-    """One pod. ``first`` is its container's first life."""
+    """Manage one pod. ``first`` is its first container."""
 
     def __init__(self, name: str, *, namespace: str, uid: str, stage: Stage) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Beating:
     ) -> AsyncIterator[Sequence[Self]]:
         """Run pods of these names on the first node for the length of the block; yields them beating.
 
-        ``annotations`` are beside those that opt in; ``change`` is made to each whole pod.
+        ``annotations`` are added to those that opt in; ``change`` is applied to each whole pod.
         """
         await _has_namespace(stage, namespace)
         made: list[Self] = []
@@ -70,21 +70,21 @@ class Beating:
         finally:
             await asyncio.gather(*(pod.ends() for pod in made))
 
-    async def containers(self) -> tuple[ContainerView, ...]:
-        """Return its containers that run, by the runtime's word."""
+    async def containers(self) -> tuple[ContainerSummary, ...]:
+        """Return its running containers from the runtime."""
         views = await self._stage.cri(0).list_containers(pod_uid=PodUid(self.uid), name=_NAME)
         return tuple(view for view in views if view.state is ContainerState.RUNNING)
 
     def falls_silent(self) -> None:
-        """Have it stop beating."""
+        """Make it stop beating."""
         (self._volume / _SILENT).touch()
 
     def beats_again(self) -> None:
-        """Let it beat, it or its successor."""
+        """Let it, or its successor, beat again."""
         (self._volume / _SILENT).unlink()
 
     def was_termed(self) -> bool:
-        """Whether it has been sent SIGTERM, which it ignores."""
+        """Return whether it has received SIGTERM, which it ignores."""
         return (self._volume / _TERMED).exists()
 
     async def replaced(self) -> ContainerId:
@@ -97,14 +97,14 @@ class Beating:
         return await looking.until(look, what=f"a successor in {self.name}")
 
     async def is_untouched(self) -> bool:
-        """Whether its first container runs, and no other one."""
+        """Return whether only its first container runs."""
         return [view.id for view in await self.containers()] == [self.first]
 
     async def begins(self) -> None:
         """Wait until it runs. Raises TimeoutError."""
 
         async def look() -> ContainerId | None:
-            running = await self.containers()  # which a program may be ahead of
+            running = await self.containers()  # the API may be ahead of the runtime
             return running[0].id if running and (self._volume / _STARTED).exists() else None
 
         self.first = await looking.until(look, what=f"{self.name} that runs")

@@ -1,4 +1,4 @@
-"""The node's wall clock is set an hour ahead, and back; the controller's, too."""
+"""Fault: the wall clocks of node and controller are set an hour ahead, and back."""
 
 import datetime as dt
 import signal
@@ -15,8 +15,8 @@ from hack.devnode.gangs import Gang
 from hack.devnode.wallclock import WallClock
 
 PROMISE: Final = (
-    "A wall clock that jumps by an hour, ahead or back, loses no verdict, restarts nothing by itself, locks no budget, "
-    "and cuts no agent off from its hub."
+    "A wall clock that jumps by an hour, forward or back, loses no verdict, restarts nothing by itself, blocks "
+    "no budget, and disconnects no agent from its hub."
 )
 
 _HOUR: Final = 3600.0
@@ -26,12 +26,12 @@ _JUMPS: Final = (
     ("it is set back, to the right time", 0.0),
     ("it is set back by another hour", -_HOUR),
 )
-"""What is done, and by how much the clock is ahead then. So many restarts and rounds come without a wait."""
+"""Each action, and by how much the clock is ahead afterwards. So many restarts and rounds begin without backoff."""
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Set the clock of agent and controller, and of nobody else (``hack.devnode.wallclock``)."""
-    del scale  # nothing of it can be shorter
+    """Set the clock of agent and controller only (``hack.devnode.wallclock``)."""
+    del scale  # cannot be shortened
     with WallClock.made(stage.directory / "clock") as clock:
         async with (
             stage.product() as product,
@@ -49,7 +49,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 told.tries(what)
                 clock.set(ahead=ahead)
                 await _goes_on(stage, told, trainer=trainer, gang=gang, number=number)
-                await _meet_anew(product, clock)
+                await _reconnect(product, clock)
                 shown = log.events("hub.connected")[-1]["timestamp"]
                 by = dt.datetime.fromisoformat(shown).timestamp() - time.time()
                 told.measures("agents_clock_is_ahead_by_s", round(by))
@@ -83,8 +83,8 @@ async def _goes_on(stage: Stage, told: Told, *, trainer: Trainer, gang: Gang, nu
     told.keeps(Kind.RESTART, f"restart {number} was not in place", holds=await trainer.is_in_place())
 
 
-async def _meet_anew(product: Product, clock: WallClock) -> None:
-    """Have agent and hub look at certificate and token again. Raises TimeoutError."""
+async def _reconnect(product: Product, clock: WallClock) -> None:
+    """Make agent and hub check certificate and token again. Raises TimeoutError."""
     await product.end_controller(1, signal.SIGTERM)
     await product.start_controller(surroundings=clock.environment)
     address = product.agents[0].metrics_address

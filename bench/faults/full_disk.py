@@ -1,4 +1,4 @@
-"""The disk with the agent's state directory is full."""
+"""Fault: the disk with the agent's state directory is full."""
 
 import contextlib
 import signal
@@ -14,16 +14,16 @@ from hack.devnode import disks
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (
-    "With a full disk faults are still seen and reported, restarts are held with `JournalUnavailable`, and they are "
-    "made up for when there is room again."
+    "With a full disk faults are still detected and reported, restarts are held with `JournalUnavailable`, and "
+    "they are made up for when there is space again."
 )
 
 _OFF_THE_BUS: Final = 79
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Fill it, have faults come, make room, and follow the agent by another one."""
-    del scale  # nothing of it can be shorter
+    """Fill the disk, inject faults, free space, and replace the agent by another one."""
+    del scale  # cannot be shortened
     with disks.small(stage.directory / "disk") as disk:
         state = f"--state-dir={disk}"
         async with (
@@ -35,7 +35,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             filler = disks.fill(disk)
             told.tries("the disk is filled to the last byte, then two GPUs fail")
             old = await trainer.fails()
-            await trainer.until(_is_held, what="the word that the restart is held")
+            await trainer.until(_is_held, what="the condition that the restart is held")
             told.keeps(Kind.UNASKED, "it was restarted without a journal", holds=await trainer.is_untouched())
             await observed.fails(_OFF_THE_BUS)
             await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")

@@ -1,4 +1,4 @@
-"""A file system that never answers: FUSE (fuse(4)), of which the root is there, and whatever is looked up hangs."""
+"""Provide a file system that never answers: FUSE (fuse(4)); its root exists, and every lookup hangs."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ _DETACH = 2
 
 
 class HangingFs:
-    """``asked`` is set by the first look that is left unanswered."""
+    """``asked`` is set by the first lookup that stays unanswered."""
 
     def __init__(self, device: int) -> None:
         self.asked = threading.Event()
@@ -28,7 +28,7 @@ class HangingFs:
         self._server.start()
 
     def end(self) -> None:
-        """Give everybody who waits an error: whom no file system serves any more does not hang."""
+        """Fail all waiting calls with an error: without a server, they do not hang."""
         if self._server.is_alive():
             os.eventfd_write(self._stop, 1)
             self._server.join(60)
@@ -36,7 +36,7 @@ class HangingFs:
             os.close(self._stop)
 
     def _serve(self) -> None:
-        """Answer what a mount needs, and nothing else."""
+        """Answer the requests of the mount only."""
         poll = select.poll()
         poll.register(self._device, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
@@ -57,7 +57,7 @@ class HangingFs:
 
 @contextlib.contextmanager
 def mounted(at: Path) -> Iterator[HangingFs]:
-    """Mount one; in the end everybody who waits for it gets an error. Raises NotTriedError where it is not allowed."""
+    """Mount one; at the end all waiting calls get an error. Raises NotTriedError without permission."""
     at.mkdir(parents=True, exist_ok=True)
     try:
         device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)

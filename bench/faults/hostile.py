@@ -1,7 +1,7 @@
-"""``python -m bench.faults.hostile``: a client of the hub that means ill.
+"""``python -m bench.faults.hostile``: a hostile client of the hub.
 
-One JSON line on stdin tells it where the hub is and what has been stolen; it attacks in every way it knows, over and
-over, until stdin ends, and prints how often.
+One JSON line on stdin has the hub's address and the stolen credentials; it attacks in every way it knows, repeatedly,
+until stdin ends, and prints how often.
 """
 
 import asyncio
@@ -22,29 +22,31 @@ from typing import Final, Self
 import grpc
 import grpc.aio
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 _METHOD: Final = "/kubemend.coordination.v1.Coordination/Connect"
 _OVERSIZED: Final = 2 * 2**20
 _REPLAYS: Final = 100
 _FLOOD: Final = 1000
 _LONG: Final = "x" * 8000
-"""As a text for people may just be: a long message counts for several in the hub's bound of messages a second."""
+"""The maximum length of a text for people: a long message counts for several in the hub's limit of messages a second.
+"""
 
 _SECONDS: Final = 15.0
 _SILENCE: Final = 3.0
 _PAUSE: Final = 0.01
 _HELD_OPEN: Final = 1.0
-"""Connections that say nothing are a burden only while they are there."""
+"""Silent connections are a burden only while they are open."""
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Booty:
-    """Where the hub is, and what has been stolen: a node's token. ``own`` and ``foreign`` are pods, by UID, of that
-    node and of another one; ``gang`` is the foreign pod's. ``host`` is the hub's as this client reaches it: from an
-    address that is not the agents'.
+    """Describe the hub, and what has been stolen: a node's token.
+
+    ``own`` and ``foreign`` are pods, by UID, of that node and of another one; ``gang`` is the foreign pod's. ``host``
+    is the hub's as this client reaches it: from an address that is not the agents'.
     """
 
     host: str
@@ -60,16 +62,16 @@ class Booty:
 
     @classmethod
     def of(cls, line: str) -> Self:
-        """Read what ``line`` gives back."""
+        """Parse the result of ``line``."""
         return cls(**json.loads(line))
 
     def line(self) -> str:
-        """Write it as a line."""
+        """Format it as a line."""
         return json.dumps(dataclasses.asdict(self)) + "\n"
 
 
 class Client:
-    """Attacks, and counts its attacks by name."""
+    """Attack, and count the attacks by name."""
 
     def __init__(self, booty: Booty) -> None:
         self.attacks: Counter[str] = Counter()
@@ -97,7 +99,9 @@ class Client:
         await self._say(token=secrets.token_hex(), messages=[self._hello()])
 
     async def _with_the_token(self) -> None:
-        """Misuse it aloud, then in silence: at once, the one would take the node's few streams from the other."""
+        """Misuse the token with messages, then silently: at the same time, one would take the node's few streams from
+        the other.
+        """
         await self._as_the_node()
         await self._stay_silent()
 
@@ -120,7 +124,7 @@ class Client:
                 await self._say(token=booty.token, messages=messages)
 
     async def _connect_only(self) -> None:
-        """Open connections, half of them with TLS, and say nothing."""
+        """Open connections, half of them with TLS, and send nothing."""
         trusting = ssl.create_default_context(cadata=self._booty.bundle)
         trusting.set_alpn_protocols(["h2"])
         with contextlib.ExitStack() as opened:
@@ -136,13 +140,13 @@ class Client:
             self.attacks["connections"] += len(sockets)
             await asyncio.sleep(_HELD_OPEN)
             for plain in sockets[::2]:
-                with contextlib.suppress(OSError):  # of which SSLWantReadError is one: nobody reads on
+                with contextlib.suppress(OSError):  # SSLWantReadError is one: nothing is read
                     made = trusting.wrap_socket(plain, server_hostname=self._booty.name, do_handshake_on_connect=False)
                     opened.enter_context(made).do_handshake()
             await asyncio.sleep(_HELD_OPEN)
 
     async def _stay_silent(self) -> None:
-        """Begin streams with the stolen token and never say Hello."""
+        """Begin streams with the stolen token and never send Hello."""
         async with contextlib.AsyncExitStack() as opened:
             for _ in range(self._booty.connections):
                 call = await opened.enter_async_context(self._call(self._booty.token))
@@ -152,7 +156,7 @@ class Client:
             await asyncio.sleep(_SILENCE)
 
     async def _say(self, *, token: str | None, messages: Sequence[bytes]) -> None:
-        """Say it all on a stream of its own, and wait for that stream's end."""
+        """Send all messages on a stream of its own, and wait for that stream's end."""
         async with asyncio.timeout(_SECONDS), self._call(token) as call:
             for message in messages:
                 await call.write(message)
@@ -206,8 +210,8 @@ async def _main() -> None:
     await loop.run_in_executor(None, sys.stdin.read)
     print(json.dumps(client.attacks), flush=True)
     if running.done():
-        running.result()  # raises what ended it
-    os._exit(0)  # it leaves without a word: its connections end as they stand
+        running.result()  # raises its error
+    os._exit(0)  # exit without cleanup: the connections end as they are
 
 
 if __name__ == "__main__":

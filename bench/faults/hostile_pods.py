@@ -1,4 +1,4 @@
-"""Pods with names, hooks and files that no sensible pod has: what they can write is read by the agent."""
+"""Fault: pods with names, hooks and files that no sensible pod has; the agent reads what they write."""
 
 import contextlib
 import functools
@@ -15,8 +15,8 @@ from bench.faults.trainers import Trainer
 from hack.devnode import trainer
 
 PROMISE: Final = (
-    "A pod whose process, files or hooks have names that no other program could read ends no agent: it is restarted "
-    "as any other, and so are the pods beside it."
+    "A pod whose process, files or hooks have malformed names ends no agent: it is restarted as any other, and "
+    "so are the other pods."
 )
 
 _CUT_NAME: Final = r"/tmp/$(printf 'busybox\350\256')"
@@ -26,11 +26,23 @@ _SEPARATORS: Final = r"/tmp/$(printf 'busybox\013\014\034\302\205\342\200\250x')
 """With all that Python takes for the end of a line: vertical tab, form feed, FS, NEL, LINE SEPARATOR."""
 
 _LEFT: Final = "left"
-"""The file on the volume in which a trainer says that it has found what its predecessor left in /dev/shm."""
+"""The file on the volume in which a trainer records that it has found something in /dev/shm, and which container it is.
+"""
+_BEGUN: Final = "begun"
+"""The file on the volume in which each trainer records which container it is.
+
+Where kubelet has started one of its own next to our successor, on a busy machine, that one may have left files in
+/dev/shm that ours finds after it was emptied.
+"""
+_OF_KUBELET: Final = "kubelet"
 
 _GRACE: Final = {"kubemend.io/restart": "InPlace", "kubemend.io/grace-period": "1s"}
 _CLEAN: Final = {"kubemend.io/restart": "InPlace", "kubemend.io/clean": "shm"}
-_LEAVES: Final = f"[ ! -e /dev/shm/left ] || touch {trainer.CHECKPOINTS}/{_LEFT}\ntouch /dev/shm/left\n{trainer.TRAIN}"
+_LEAVES: Final = f"""
+echo "${{KUBEMEND_RESTART_COUNT:-{_OF_KUBELET}}}" >> {trainer.CHECKPOINTS}/{_BEGUN}
+[ ! -e /dev/shm/left ] || echo "${{KUBEMEND_RESTART_COUNT:-{_OF_KUBELET}}}" >> {trainer.CHECKPOINTS}/{_LEFT}
+touch /dev/shm/left
+{trainer.TRAIN}"""
 
 
 def _run_as(path: str, then: str) -> str:
@@ -61,8 +73,9 @@ def _maps_it(proc: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A pod; ``fields`` are those of ``Stage.trainer``. ``is_meant`` looks whether a container's process is as it is
-    meant to be: it gets the process's directory in /proc.
+    """Describe a pod; ``fields`` are those of ``Stage.trainer``.
+
+    ``is_meant`` checks that a container's process is as intended: it gets the process's directory in /proc.
     """
 
     name: str
@@ -105,15 +118,15 @@ _ATTACKS: Final = (
         },
     ),
 )
-_NO_TIME_TO_EMPTY: Final = ("a container of kubelet's has run already", "not emptied within")
-"""What is told where a busy machine leaves no time: kubelet was first, or the cleaning was given up."""
+_NO_TIME_TO_EMPTY: Final = ("kubelet's container has run already", "not emptied within")
+"""Messages that are acceptable on a busy machine: kubelet was first, or the cleaning timed out."""
 _AT_ONCE: Final = 2
-"""Two GPUs of the node are for the pods beside them."""
+"""Two GPUs of the node are for the other pods."""
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have each of them fail, and a pod beside them, too; another one has no fault."""
-    del scale  # nothing of it can be shorter
+    """Have each of them fail, and a normal pod, too; another one has no fault."""
+    del scale  # cannot be shortened
     async with stage.product() as product:
         agent, log = await product.start_agent(0, alone=True), product.log(0)
         async with stage.trainer("well-behaved") as good, stage.trainer("beside") as bystander:
@@ -123,10 +136,10 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             told.keeps(Kind.UNASKED, f"{len(acted)} restarts for {faults} faults", holds=len(acted) == faults)
             told.keeps(Kind.UNASKED, "the pod without a fault was restarted", holds=await bystander.is_untouched())
         hooks = log.events("hook.pre_stop_failed")
-        told.keeps(Kind.DECISION, f"{len(hooks)} of 2 hooks were told to have failed", holds=len(hooks) == 2)
+        told.keeps(Kind.DECISION, f"{len(hooks)} of 2 hooks were reported as failed", holds=len(hooks) == 2)
         after = await looking.metrics(agent.metrics_address)
         defects = after.get("kubemend_contained_failures_total", 0.0)
-        told.keeps(Kind.PROCESS, f"{defects:g} defects of ours", holds=defects == 0)
+        told.keeps(Kind.PROCESS, f"{defects:g} internal errors", holds=defects == 0)
         told.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
 
 
@@ -137,15 +150,23 @@ async def _attacked(stage: Stage, told: Told, *, attacks: Sequence[Attack], good
         for attack, pod in zip(attacks, hostile, strict=True):
             told.tries(attack.what)
             proc = Path("/proc", str(await pod.pid(attack.container)))
-            told.keeps(Kind.UNTOLD, f"{pod.name} is not as it is meant", holds=attack.is_meant(proc))
+            told.keeps(Kind.UNTOLD, f"{pod.name} is not as intended", holds=attack.is_meant(proc))
         olds = [await pod.fails() for pod in hostile]
         before = await good.fails()
         await good.verified(before)
-        told.keeps(Kind.RESTART, "the pod beside them was not restarted in place", holds=await good.is_in_place())
+        told.keeps(Kind.RESTART, "the normal pod was not restarted in place", holds=await good.is_in_place())
         for pod, old in zip(hostile, olds, strict=True):
             message = (await pod.verified(old)).condition("InPlaceRestart")["message"]
             told.keeps(Kind.RESTART, f"{pod.name} was not restarted in place", holds=await pod.is_in_place())
             same = (await pod.see()).running["shipper"] == pod.first.running["shipper"]
             told.keeps(Kind.UNASKED, f"the sidecar of {pod.name} was restarted", holds=same)
-            emptied = not (pod.volume / _LEFT).exists() or any(reason in message for reason in _NO_TIME_TO_EMPTY)
+            emptied = not _found_by_ours(pod.volume) or any(reason in message for reason in _NO_TIME_TO_EMPTY)
             told.keeps(Kind.RESTART, f"/dev/shm of {pod.name} was not emptied: {message}", holds=emptied)
+
+
+def _found_by_ours(volume: Path) -> bool:
+    """Return whether our successor found its predecessor's files, and no container of kubelet's ran between."""
+    left, begun = volume / _LEFT, volume / _BEGUN
+    if not left.exists() or not set(left.read_text().split()) - {_OF_KUBELET}:
+        return False
+    return begun.read_text().split().count(_OF_KUBELET) == 1  # the first one

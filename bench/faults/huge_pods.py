@@ -1,4 +1,4 @@
-"""Pods as large as the API server takes them, on an agent's node and as members of gangs."""
+"""Fault: pods as large as the API server accepts, on an agent's node and as members of gangs."""
 
 import asyncio
 import contextlib
@@ -13,15 +13,16 @@ from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from bench.memory import __main__ as memory
 from bench.memory import pods
-from common import gangs
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import images
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.observer import Seen
+from kubemend.common import gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 PROMISE: Final = (
-    "No pods, however large, end agent or controller for memory: each is restarted as any other, or refused in words."
+    "Pods of any size do not end agent or controller out of memory: each is restarted as any other, or refused "
+    "with a reason."
 )
 
 _PODS: Final = paths.collection("pods", namespace=NAMESPACE)
@@ -30,10 +31,10 @@ _MOST_OF_ANNOTATIONS: Final = 250_000
 """All annotations of an object together may have 256 KiB (apimachinery, ``TotalAnnotationSizeLimitB``)."""
 
 _VARIABLE: Final = 100_000
-"""The kernel takes up to 128 KiB for one variable (MAX_ARG_STRLEN in execve(2))."""
+"""The kernel accepts up to 128 KiB for one variable (MAX_ARG_STRLEN in execve(2))."""
 
 _SMALL: Final = 1_000
-"""Many that are smaller still keep the API server busy for a second with each pod."""
+"""With many smaller ones the API server still needs a second for each pod."""
 
 _MANY: Final = 500
 _FEW: Final = 80
@@ -43,7 +44,10 @@ _ROLES: Final = ("agent", "controller")
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have them on the second node, whose kubelet is away: it would run them all. Two that run there are large, too."""
+    """Create them on the second node, whose kubelet is stopped: it would run them all.
+
+    Two that run there are large, too.
+    """
     dev = stage.nodes[1]
     async with contextlib.AsyncExitStack() as stack:
         cgroups = {each: stack.enter_context(memory_cgroup.made(f"kubemend-{dev.name}-{each}")) for each in _ROLES}
@@ -62,7 +66,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 await refused.fails()
                 fault = await gang.end(1, exit_code=1)
                 await trainer.replaced(old)
-                seen = await refused.until(_is_refused, what="the word that the restart is refused")
+                seen = await refused.until(_is_refused, what="the condition that the restart is refused")
                 told.measures("refused_with", seen.condition("InPlaceRestart")["message"])
                 await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
         finally:
@@ -77,7 +81,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 
 
 async def _started(product: Product, cgroups: dict[str, MemoryCgroup]) -> None:
-    """Start a controller, and agents on both nodes; the second one and the controller have what manifests give them."""
+    """Start a controller, and agents on both nodes; the second one and the controller have the manifests' limits."""
     for role, cgroup in cgroups.items():
         cgroup.limit(memory.limit_of(role))
     await product.start_controller()
@@ -90,7 +94,7 @@ async def _started(product: Product, cgroups: dict[str, MemoryCgroup]) -> None:
 
 @contextlib.asynccontextmanager
 async def _crowded(api: kube.KubeClient, *, node: str, count: int) -> AsyncIterator[None]:
-    """Have so many large pods for the length of the block."""
+    """Have that many large pods for the length of the block."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def comes(number: int) -> None:

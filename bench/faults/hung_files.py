@@ -1,4 +1,4 @@
-"""A heartbeat file lies on a file system that never answers (``hanging_fs``)."""
+"""Fault: a heartbeat file lies on a file system that never answers (``hanging_fs``)."""
 
 import asyncio
 import signal
@@ -11,8 +11,8 @@ from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 
 PROMISE: Final = (
-    "A heartbeat file on a file system that never answers restarts nothing, hides no other pod's silence, and does not "
-    "keep the agent from its end."
+    "A heartbeat file on a hanging file system restarts nothing, does not hide another pod's missing "
+    "heartbeats, and does not keep the agent from exiting."
 )
 
 _INSIDE: Final = "/served"
@@ -21,7 +21,7 @@ _MANY: Final = 4
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have the agent look at such files; then a pod beside them falls silent, and the agent is told to end."""
+    """Have the agent read such files; then another pod stops beating, and the agent is asked to end."""
     served = stage.directory / "served"
     names = [f"hung-{number}" for number in range(_MANY if scale.whole else 1)]
 
@@ -38,14 +38,14 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             told.tries("heartbeat files are on a file system that never answers")
             agent, log = await product.start_agent(0, alone=True), product.log(0)
             asked = await asyncio.to_thread(file_system.asked.wait, looking.SECONDS)
-            told.keeps(Kind.UNTOLD, "the agent has looked at no such file", holds=asked)
+            told.keeps(Kind.UNTOLD, "the agent has read no such file", holds=asked)
             await looking.until(lambda: looking.watches(agent.metrics_address, count=1), what="the other heartbeat")
             good.falls_silent()
             await good.replaced()
             untouched = [await pod.is_untouched() for pod in hung]
-            told.keeps(Kind.UNASKED, "a pod whose heartbeat nobody can see was restarted", holds=all(untouched))
+            told.keeps(Kind.UNASKED, "a pod whose heartbeat cannot be read was restarted", holds=all(untouched))
             acted = log.events("restart.decided", verb="act")
             told.keeps(Kind.UNASKED, f"{len(acted)} restarts for one silence", holds=len(acted) == 1)
-            told.tries("the agent is told to end while its looks hang")
+            told.tries("the agent is asked to end while its reads hang")
             status = await product.end_agent(0, signal.SIGTERM)
             told.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)

@@ -1,11 +1,10 @@
-"""Agents and controllers are killed, or upgraded, at every step of a restart and in every state of a round."""
+"""Fault: agents and controllers are killed, or upgraded, at every step of a restart and in every state of a round."""
 
 import asyncio
 import itertools
 import signal
 from typing import Final
 
-from agent.model.workloads import ContainerState
 from bench.faults import looking
 from bench.faults.product import PATIENT, Product
 from bench.faults.scale import Scale
@@ -13,10 +12,11 @@ from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.gangs import Gang
+from kubemend.agent.model.workloads import ContainerState
 
 PROMISE: Final = (
-    "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: it is "
-    "finished by whoever comes after, and no verdict is forgotten."
+    "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: the "
+    "next process finishes it, and no verdict is lost."
 )
 
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
@@ -27,7 +27,7 @@ _OFF_THE_BUS: Final = 79
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Kill, and start again what was killed."""
+    """Kill, and start again."""
     restarts = [*itertools.product(_CALLS, _HOWS)] if scale.whole else [("CreateContainer", signal.SIGKILL)]
     every = [*itertools.product(_STATES, _VICTIMS, _HOWS)]
     rounds = (
@@ -69,7 +69,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 async def _in_restart(
     stage: Stage, told: Told, *, product: Product, proxy: CriProxy, name: str, call: str, how: signal.Signals
 ) -> None:
-    """Strike the agent while a call of a restart is held."""
+    """Signal the agent while a call of a restart is held."""
     async with stage.trainer(name) as trainer:
         gate = Gate(lambda seen: seen.method == call)
         proxy.hooks[:] = [gate]
@@ -85,7 +85,7 @@ async def _in_restart(
 
 
 async def _brought_to(state: str, product: Product, gang: Gang) -> int:
-    """Have a round of the gang come into a state and stay there; return when its fault was. Raises TimeoutError."""
+    """Bring a round of the gang into a state and hold it there; return the time of its fault. Raises TimeoutError."""
     log = product.controllers_log()
     product.pause_agent(1)
     fault = await gang.end(0, exit_code=1)

@@ -1,4 +1,4 @@
-"""The agent has 50 MB above what it has at rest, while log lines, pods and restarts come in floods."""
+"""Fault: the agent has 50 MB above its usage at rest, during floods of log lines, pods and restarts."""
 
 import asyncio
 import contextlib
@@ -6,17 +6,17 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-from agent.model.workloads import ContainerId
 from bench.faults import looking, memory_cgroup, pod_storm
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from bench.faults.trainers import Trainer
 from hack.devnode.node import DevNode
+from kubemend.agent.model.workloads import ContainerId
 
 PROMISE: Final = (
-    "An agent that has 50 MB above its rest is not killed for memory by a flood of log lines, pods and restarts; and "
-    "one that is killed in a restart is followed by one that finishes it."
+    "An agent with 50 MB more than it uses at rest is not OOM-killed by a flood of log lines, pods and "
+    "restarts; after an agent is killed during a restart, the next one finishes it."
 )
 
 _FREE: Final = 50_000_000
@@ -64,7 +64,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 
 
 async def _flooded(stage: Stage, scale: Scale, *, dev: DevNode, trainers: Sequence[Trainer]) -> dict[str, ContainerId]:
-    """Flood the node's agent, and have every pod fail amid it; return the containers that failed, by pod."""
+    """Flood the node's agent, and have every pod fail during it; return the failed containers, by pod."""
     await dev.kubelet.stop()  # it would run them all
     try:
         async with pod_storm.storming(
@@ -87,7 +87,7 @@ async def _chatter(dev: DevNode, *, lines: int) -> None:
 
 
 async def _all_read(address: str, *, lines: int) -> dict[str, float]:
-    """Wait until the agent has read so many lines of the log; return its metrics. Raises TimeoutError."""
+    """Wait until the agent has read ``lines`` lines of the log; return its metrics. Raises TimeoutError."""
 
     async def look() -> dict[str, float] | None:
         metrics = await looking.metrics(address)

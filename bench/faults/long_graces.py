@@ -1,4 +1,4 @@
-"""Pods of one namespace take an hour each to end, as many of them as restarts are made at once."""
+"""Fault: pods of one namespace take an hour each to end, as many of them as there are restart slots."""
 
 import functools
 import signal
@@ -12,17 +12,17 @@ from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 
 PROMISE: Final = (
-    "Pods that take long to end, however many of them, hold up no restart of another pod, nor the end of the agent."
+    "Any number of pods that take long to end delay neither the restart of another pod nor the end of the agent."
 )
 
 _PODS: Final = 8
-"""So many restarts of a node make their calls at once (``agent.engine.restarts``)."""
+"""Restarts of a node whose calls run at once (``agent.restarts.scheduler``)."""
 
 _GRACE: Final = {"kubemend.io/grace-period": "1h"}
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have them hang and ignore SIGTERM; then have a pod of another namespace fail, and one of their own."""
+    """Make them hang and ignore SIGTERM; then have a pod of another namespace fail, and one of their own."""
     pods = 2 * _PODS if scale.whole else _PODS
     names = [f"slow-{number}" for number in range(pods)]
     async with (
@@ -48,14 +48,14 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
         theirs.falls_silent()
         await theirs.replaced()
-        acted = await looking.until(functools.partial(_two, log), what="the word of two restarts")
+        acted = await looking.until(functools.partial(_two, log), what="the reports of two restarts")
         told.keeps(Kind.UNASKED, f"{len(acted)} restarts for 2 that could be made", holds=len(acted) == 2)
         untouched = [await pod.is_untouched() for pod in slow]
         told.keeps(Kind.DATA, "one was killed before its grace was over", holds=all(untouched))
         if not scale.whole:
             await product.end_agent(0, signal.SIGKILL)  # it may take 20 s when it is asked
             return
-        told.tries("the agent is told to end, with all of them waiting")
+        told.tries("the agent is asked to end, with all of them waiting")
         status = await product.end_agent(0, signal.SIGTERM)
         told.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)
 

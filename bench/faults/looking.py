@@ -1,4 +1,4 @@
-"""Look at the product's processes from outside: /readyz, /metrics, their logs; and wait until something is so."""
+"""Observe the product's processes from outside: /readyz, /metrics, their logs; and wait for conditions."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 SECONDS: Final = 90.0
-"""The deadline of everything that is waited for. It is no promise: a busy machine needs it."""
+"""The timeout of all waits. Not a promise: a busy machine needs it."""
 
 _LOOK_AGAIN: Final = 0.03
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 
 async def until(look: Callable[[], Awaitable[_T | None]], *, what: str, timeout: float = SECONDS) -> _T:
-    """Look until there is something, and return it. Raises TimeoutError, which says what did not come."""
+    """Poll until there is a result, and return it. Raises TimeoutError, which names what did not come."""
     try:
         async with asyncio.timeout(timeout):
-            while (found := await look()) is None:  # noqa: ASYNC110 - processes are looked at from outside
+            while (found := await look()) is None:  # noqa: ASYNC110 - processes are polled from outside
                 await asyncio.sleep(_LOOK_AGAIN)
             return found
     except TimeoutError as error:
@@ -30,7 +30,7 @@ async def until(look: Callable[[], Awaitable[_T | None]], *, what: str, timeout:
 
 
 async def parts(address: str) -> dict[str, str]:
-    """Return the state of each part of an agent; empty when nobody listens there (yet)."""
+    """Return the state of each component of an agent; empty when it does not listen (yet)."""
     try:
         async with (
             aiohttp.ClientSession(trust_env=False, timeout=_TIMEOUT) as session,
@@ -43,14 +43,14 @@ async def parts(address: str) -> dict[str, str]:
 
 
 async def works(address: str, *, hub: bool = True) -> bool | None:
-    """Return True when every part of an agent works, its line to the hub too where one is meant to be; else None."""
+    """Return True when every component of an agent is ready, with ``hub`` also its connection; else None."""
     states = await parts(address)
     needed = states if hub else {name: state for name, state in states.items() if name != "hub"}
     return True if needed and set(needed.values()) <= {"ready", "idle"} else None
 
 
 async def watches(address: str, *, count: int) -> bool | None:
-    """Return True when an agent has seen so many containers beat; else None."""
+    """Return True when an agent has recorded ``count`` beating containers; else None."""
     found = await metrics(address)
     return sum(name.startswith("kubemend_heartbeat_age_seconds{") for name in found) >= count or None
 
@@ -72,14 +72,14 @@ async def metrics(address: str) -> dict[str, float]:
 
 
 class Log:
-    """What a process logs from now on."""
+    """Read a process's log from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._from = path.stat().st_size if path.exists() else 0
 
     def events(self, name: str, **matching: str) -> list[dict[str, Any]]:
-        """Return the events of that name whose fields are such, oldest first."""
+        """Return the events of that name with matching fields, oldest first."""
         return [
             line
             for line in self._lines()

@@ -1,4 +1,4 @@
-"""A cgroup that bounds the memory of a process: of cgroup v1's memory controller, or of v2."""
+"""Provide a cgroup that limits the memory of a process: of cgroup v1's memory controller, or of v2."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class MemoryCgroup(Protocol):
-    """One of our own making."""
+    """Limit and read one cgroup."""
 
     def add(self, pid: int) -> None: ...
     def limit(self, size: int) -> None: ...
@@ -20,7 +20,7 @@ class MemoryCgroup(Protocol):
         ...
 
     def most(self) -> int:
-        """Return the most that it has ever used."""
+        """Return its peak usage."""
         ...
 
     def kills(self) -> int:
@@ -30,7 +30,7 @@ class MemoryCgroup(Protocol):
 
 @contextlib.contextmanager
 def made(name: str) -> Iterator[MemoryCgroup]:
-    """Make one for the length of the block; its processes must have ended then. Raises NotTriedError."""
+    """Create one for the length of the block; its processes must have ended then. Raises NotTriedError."""
     version_1 = (_ROOT / "memory").is_dir()
     path = _ROOT / "memory" / name if version_1 else _ROOT / name
     try:

@@ -1,4 +1,4 @@
-"""Pods come, change and go by the thousand, on an agent's node and as members of gangs."""
+"""Fault: thousands of pods are created, changed and deleted, on an agent's node and as members of gangs."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,19 @@ from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
-from common import gangs
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import images
 from hack.devnode.gang_objects import NAMESPACE
+from kubemend.common import gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 PROMISE: Final = (
-    "However many pods come, change and go, the memory of agent and controller stays bounded, and a fault amid "
-    "10,000 such changes is answered."
+    "With any number of created, changed and deleted pods the memory of agent and controller stays bounded, "
+    "and a fault during 10,000 such changes is handled."
 )
 
 _PODS = paths.collection("pods", namespace=NAMESPACE)
-CHANGES_OF_A_POD: Final = 3  # it comes, changes, and goes
+CHANGES_OF_A_POD: Final = 3  # it is created, changed, and deleted
 _AT_ONCE: Final = 50
 _GANG_OF: Final = 10
 _PADDING: Final = "x" * 1024
@@ -34,7 +34,7 @@ _MAY_GROW_BY: Final = 48 * 2**20
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Have them come and go on the second node, whose kubelet is away: it would run them all."""
+    """Create and delete them on the second node, whose kubelet is stopped: it would run them all."""
     second = stage.nodes[1]
     pods = scale.changes // CHANGES_OF_A_POD
     async with stage.product() as product:
@@ -78,7 +78,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 
 @contextlib.asynccontextmanager
 async def storming(api: kube.KubeClient, *, node: str, pods: int) -> AsyncIterator["asyncio.Task[None]"]:
-    """Yield a task in which so many pods come and go; it has ended when the block ends."""
+    """Yield a task in which that many pods come and go; it has ended when the block ends."""
     task = asyncio.create_task(_storm(api, node=node, pods=pods), name="pod-storm")
     try:
         yield task
@@ -88,7 +88,7 @@ async def storming(api: kube.KubeClient, *, node: str, pods: int) -> AsyncIterat
 
 
 async def _storm(api: kube.KubeClient, *, node: str, pods: int) -> None:
-    """Have a burst of pods come, then all of them change, then all go; then the next burst."""
+    """Create a burst of pods, then change all of them, then delete all; then the next burst."""
     for first in range(0, pods, _AT_ONCE):
         burst = uuid.uuid4().hex[:8]
         names = [f"storm-{burst}-{number}" for number in range(min(_AT_ONCE, pods - first))]

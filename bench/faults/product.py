@@ -1,4 +1,4 @@
-"""The product on the nodes: controllers and agents as processes that a fault kills, stops and starts again."""
+"""Run the product on the nodes: controllers and agents as processes that a fault kills, stops and starts again."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from hack.devnode.cluster import Cluster
 from hack.devnode.controllers import Controller, Controllers
 from hack.devnode.node import Agent
 
-PATIENT: Final = ("--stop-seconds=90", "--hold-seconds=120")
-"""For a controller that waits as long as an agent is held up, on a slow machine too."""
+PATIENT: Final = ("--stop-timeout=90s", "--hold-timeout=120s")
+"""For a controller that waits as long as an agent is blocked, on a slow machine too."""
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Product:
-    """What runs of the product. Nodes are called by their index, controllers by their number, from 1."""
+    """Manage the running processes. Nodes are identified by their index, controllers by their number, from 1."""
 
     def __init__(self, cluster: Cluster, hub: Controllers, *, state: Path) -> None:
         self.hub = hub
@@ -35,9 +35,9 @@ class Product:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, cluster: Cluster, *, state: Path) -> AsyncIterator[Self]:
-        """Start nothing yet; stop all that was started when the block ends."""
+        """Start nothing yet; stop everything that was started when the block ends."""
         for node in cluster.nodes:
-            node.kernel_log.clear()  # an agent believes every line of this boot, also those of the fault before
+            node.kernel_log.clear()  # an agent reads every line of this boot, also those of the fault before
         async with Controllers.on(cluster.nodes) as hub:
             made = cls(cluster, hub, state=state)
             try:
@@ -47,19 +47,19 @@ class Product:
                     await life.aclose()
 
     def state_dir(self, index: int) -> Path:
-        """Return where a node's agent keeps its journal, unless it is told otherwise."""
+        """Return the default state directory of a node's agent."""
         return self._state / self._cluster.nodes[index].name
 
     def log(self, index: int) -> Log:
-        """Return what a node's agents log from now on."""
+        """Return the log of a node's agents from now on."""
         return Log(self._cluster.nodes[index].layout.log_file("agent"))
 
     def controllers_log(self, number: int = 1) -> Log:
-        """Return what a controller logs from now on."""
+        """Return the log of a controller from now on."""
         return Log(self._cluster.first.layout.log_file(f"controller-{number}"))
 
     async def start(self, *extra: str, nodes: int) -> None:
-        """Start a controller (``extra`` are its arguments), and agents on the first nodes; all work then."""
+        """Start a controller (``extra`` are its arguments), and agents on the first nodes; all are ready then."""
         await self.start_controller(*extra)
         await asyncio.gather(*(self.start_agent(index) for index in range(nodes)))
 
@@ -72,7 +72,10 @@ class Product:
     async def start_agent(
         self, index: int, *extra: str, surroundings: Mapping[str, str] = _NOTHING, alone: bool = False
     ) -> Agent:
-        """Start a node's agent, or start it again, and wait until every part of it works. ``alone``: without a hub."""
+        """Start a node's agent, or start it again, and wait until every component is ready.
+
+        ``alone``: without a hub.
+        """
         agent = await self.launch_agent(index, *extra, surroundings=surroundings, alone=alone)
         await looking.until(
             lambda: looking.works(agent.metrics_address, hub=not alone), what=f"the agent of node {index}"
@@ -82,7 +85,7 @@ class Product:
     async def launch_agent(
         self, index: int, *extra: str, surroundings: Mapping[str, str] = _NOTHING, alone: bool = False
     ) -> Agent:
-        """Start a node's agent, and do not wait until it works."""
+        """Start a node's agent without waiting until it is ready."""
         node = self._cluster.nodes[index]
         flags = (f"--state-dir={self.state_dir(index)}", *extra)
         life = self._lives[index] = contextlib.AsyncExitStack()
@@ -95,7 +98,7 @@ class Product:
         """End a node's agent by a signal; return its exit status."""
         child = self.agents.pop(index).child
         child.signal(how)
-        child.signal(signal.SIGCONT)  # one that stands still would not even see SIGTERM
+        child.signal(signal.SIGCONT)  # a stopped process would not even handle SIGTERM
         status = await child.wait(timeout=looking.SECONDS)
         await self._lives.pop(index).aclose()
         return status
@@ -109,17 +112,17 @@ class Product:
         return status
 
     def pause_agent(self, index: int) -> None:
-        """Have a node's agent stand still (SIGSTOP)."""
+        """Stop a node's agent (SIGSTOP)."""
         self.agents[index].child.pause()
 
     def resume_agent(self, index: int) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue it (SIGCONT)."""
         self.agents[index].child.signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
 def _in(surroundings: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in our environment for a moment: processes of the dev node inherit it when they start."""
+    """Set these variables in our environment temporarily: processes of the dev node inherit it when they start."""
     before = {name: os.environ.get(name) for name in surroundings}
     os.environ.update(surroundings)
     try:

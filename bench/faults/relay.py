@@ -1,4 +1,4 @@
-"""Stands between agents and the hub, and has each hear the other as if it were of another release."""
+"""Relay between agents and the hub, so that each appears to the other to be of another release."""
 
 import asyncio
 import base64
@@ -10,32 +10,32 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from common.kube import client as kube
-from common.kube import paths
-from common.pb.coordination.v1 import coordination_pb2 as pb
 from hack.devnode import controllers
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 _METHOD: Final = "/kubemend.coordination.v1.Coordination/Connect"
 _SECRET: Final = "kubemend-hub-tls"
 _SECONDS: Final = 10.0
-_NEW_FIELD: Final = b"\xc2\x3e\x03new"  # field 1000, a string: nobody knows it yet
-_NEW_BODY: Final = b"\x9a\x06\x02\x08\x01"  # field 99, a message: a kind that nobody knows yet
+_NEW_FIELD: Final = b"\xc2\x3e\x03new"  # field 1000, a string: still unknown
+_NEW_BODY: Final = b"\x9a\x06\x02\x08\x01"  # field 99, a message: a kind that is still unknown
 
 Message = pb.AgentMessage | pb.HubMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Accent:
-    """How messages are changed on their way. ``protocol``: what Hello and Welcome say, None: nothing (0).
+    """Define how messages are changed. ``protocol``: the version in Hello and Welcome, None: none (0).
 
-    ``news``: each message has a field that the other side does not know, and messages of an unknown kind come between.
+    ``news``: each message has a field that the other side does not know, and messages of an unknown kind are inserted.
     """
 
     protocol: int | None = None
     news: bool = False
 
     def of(self, message: Message) -> Iterator[bytes]:
-        """Return what is passed on for a message."""
+        """Return the messages to pass on for a message."""
         for name in ("hello", "welcome"):
             if message.WhichOneof("body") == name:
                 getattr(message, name).protocol = self.protocol or 0
@@ -50,7 +50,7 @@ class Accent:
 
 
 class Relay:
-    """Serves as the hub. ``agents`` and ``hubs`` are how each is heard by the other; ``passed`` counts messages."""
+    """Serve as the hub. ``agents`` and ``hubs`` change the messages of each side; ``passed`` counts messages."""
 
     def __init__(self, *, hub: str, bundle: bytes, agents: Accent, hubs: Accent) -> None:
         self.port = 0

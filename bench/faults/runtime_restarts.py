@@ -1,4 +1,4 @@
-"""containerd is restarted, at rest and in the middle of a restart."""
+"""Fault: containerd is restarted, at rest and in the middle of a restart."""
 
 import asyncio
 from typing import Final
@@ -10,15 +10,15 @@ from bench.faults.telling import Kind, Told
 from hack.devnode.criproxy import CriProxy, Gate
 
 PROMISE: Final = (
-    "A restart of the container runtime restarts no container, and a restart in place that it interrupts is finished "
-    "afterwards."
+    "A restart of the container runtime restarts no container, and a restart in place that it interrupts is "
+    "finished afterwards."
 )
 
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Restart it under an agent that hears it through a proxy, which holds single calls."""
+    """Restart it under an agent that reaches it through a proxy, which holds single calls."""
     first = stage.nodes[0]
     proxy = CriProxy(upstream=first.layout.containerd_socket, socket=stage.directory / "cri.sock")
     async with proxy, stage.product() as product:
@@ -43,5 +43,5 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             begun = log.events("restart.acted")
             told.measures("restarts", len(begun))
             told.keeps(Kind.UNASKED, f"{len(begun)} restarts for {len(calls)} faults", holds=len(begun) == len(calls))
-            told.keeps(Kind.UNASKED, "the pod beside it was restarted", holds=await bystander.is_untouched())
+            told.keeps(Kind.UNASKED, "another pod was restarted", holds=await bystander.is_untouched())
             await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")

@@ -1,4 +1,4 @@
-"""Two nodes on which all faults are tried, one after another."""
+"""Provide two nodes on which all faults are tried, one after another."""
 
 import contextlib
 import os
@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from agent.cri.client import CriClient
 from bench.faults import looking
 from bench.faults.product import Product
 from bench.faults.telling import Kind, Told
 from bench.faults.trainers import Trainer
-from common.kube import client as kube
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
@@ -19,12 +17,18 @@ from hack.devnode.layout import NodeLayout
 from hack.devnode.node import DevNode, Options
 from hack.devnode.observer import Observer
 from hack.devnode.rounds import Rounds
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors
+from kubemend.controller.rounds.status import HELD_AFTER
 
 _GPUS = 4
+_PATIENT = kube.Deadlines(connect=30.0, call=120.0)
+"""For the benchmark itself, which creates pods by the hundred and polls: a busy machine may answer late."""
 
 
 class Stage:
-    """The nodes, and who looks at them. ``directory`` is for what one fault needs."""
+    """Manage the nodes and their observers. ``directory`` is for the files of one fault."""
 
     def __init__(
         self, cluster: Cluster, *, api: kube.KubeClient, eyes: Sequence[tuple[Observer, CriClient]], directory: Path
@@ -40,7 +44,7 @@ class Stage:
         """Run the nodes for the length of the block, and remove everything."""
         cluster = Cluster(NodeLayout.named(f"faults-{os.getpid()}"), nodes=2, options=Options(gpus=_GPUS))
         async with cluster, contextlib.AsyncExitStack() as stack:
-            api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
+            api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=_PATIENT))
             eyes = [
                 (
                     await stack.enter_async_context(Observer.of(node.layout)),
@@ -53,32 +57,40 @@ class Stage:
 
     @property
     def nodes(self) -> Sequence[DevNode]:
-        """The nodes; the first has the API server."""
+        """Return the nodes; the first has the API server."""
         return self.cluster.nodes
 
+    async def api_answers(self) -> bool | None:
+        """Return True when the API server answers; else None: after a long hang it needs a while."""
+        try:
+            await self.api.get("/version")
+        except errors.KubeError:
+            return None
+        return True
+
     def cri(self, node: int) -> CriClient:
-        """A node's runtime."""
+        """Return a node's runtime."""
         return self._eyes[node][1]
 
     @contextlib.asynccontextmanager
     async def product(self) -> AsyncIterator[Product]:
-        """The product, none of it started and with nothing remembered."""
+        """Provide the product, with no process started and without state."""
         async with Product.on(self.cluster, state=self.directory) as product:
             yield product
 
     def trainer(self, name: str, *, node: int = 0, **fields: Any) -> "contextlib.AbstractAsyncContextManager[Trainer]":
-        """A pod that trains on a node's GPU, for the length of the block."""
+        """Provide a pod that trains on a node's GPU, for the length of the block."""
         observer, cri = self._eyes[node]
         return Trainer.on(self.nodes[node], name, observer=observer, cri=cri, **fields)
 
     def gang(
         self, name: str, *, nodes: Sequence[int] = (0, 1), members: int = 2
     ) -> "contextlib.AbstractAsyncContextManager[Gang]":
-        """A gang, its members on these nodes in turns, for the length of the block."""
+        """Provide a gang, its members on these nodes in turns, for the length of the block."""
         return Gang.on([self.nodes[index] for index in nodes], name, shape=Shape(members=members, gpus=0))
 
     def rounds(self, gang: Gang) -> Rounds:
-        """The gang's rounds."""
+        """Return the gang's rounds."""
         return Rounds(self.api, gang.template.key)
 
     async def keeps_round(self, gang: Gang, told: Told, *, number: int, since: int, what: str) -> None:
@@ -94,4 +106,6 @@ class Stage:
         told.keeps(Kind.ROUND, f"{what}: {phase}, {members}", holds=phase == "Done")
         told.keeps(Kind.ROUND, f"{what}: a second round came", holds=len(await restarts.all()) == number)
         held = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
-        told.keeps(Kind.ROUND, f"{what}: {held}", holds=[each["status"] for each in held] == ["True"])
+        told.keeps(
+            Kind.ROUND, f"{what}: {held}", holds=[each["reason"] in ("AllHeld", HELD_AFTER) for each in held] == [True]
+        )

@@ -1,129 +1,146 @@
-"""Strangers without a token connect to the hub from many addresses, and leave requests to /metrics half said."""
+"""Fault: clients without a token connect to the hub from many addresses, and send half requests to /metrics."""
 
 import asyncio
 import contextlib
-import ssl
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import aiohttp
 
-from bench.faults import looking, memory_cgroup
+from bench.faults import crowd, elsewhere, looking, memory_cgroup
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from bench.memory import __main__ as memory
-from hack.devnode import loopback
+from hack.devnode import loopback, processes
 from hack.devnode.controllers import Controller
+from kubemend.controller.hub.connection_limits import Caps
 
 PROMISE: Final = (
-    "However many strangers connect to the hub or leave requests half said, agents stay connected, their rounds come "
-    "to their end, probes are answered, and the controller's memory stays within its limit."
+    "Any number of unauthenticated clients that connect to the hub or send partial requests leave agents "
+    "connected, rounds finishing, probes answered, and the controller's memory within its limit."
 )
 
 _HOST: Final = "127.0.0.1"
 _ADDRESSES: Final = 250
-"""Of 127.1.0.0/24: Linux takes all of 127.0.0.0/8 for its own."""
+_NICE: Final = ("nice", "-n", "10")
+"""These clients have machines of their own: here they share the hub's cores, and must not take them from the gang."""
 
 _HALF_REQUESTS: Final = 32
 _HALF: Final = b"GET /metrics HTTP/1.1\r\nHost: stranger\r\n"
 _PAUSE: Final = 0.5
 _PROBES: Final = 20
+_TRIED_WITHIN: Final = 600.0
+"""Seconds. Not a promise: where others use the machine, too, these clients come last."""
+
+_REFUSED: Final = "kubemend_hub_connections_refused_total{"
+_CONNECTIONS: Final = "kubemend_hub_connections"
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
     """Flood the controller; the agent and its gang are on the first node, at an address of their own."""
     probes = f"{_HOST}:{loopback.free_port()}"
-    with memory_cgroup.made(f"kubemend-{stage.nodes[0].name}-strangers") as cgroup:
+    with (
+        elsewhere.made(addresses=_ADDRESSES) as there,
+        memory_cgroup.made(f"kubemend-{stage.nodes[0].name}-strangers") as cgroup,
+    ):
         cgroup.limit(memory.limit_of("controller"))
         async with stage.product() as product:
-            await product.start_controller(f"--probes-address={probes}")
+            port = int(product.hub.hub_addresses[0].rpartition(":")[2])
+            await product.start_controller(f"--probes-address={probes}", f"--hub-address=0.0.0.0:{port}")
             controller = product.controllers[1]
             cgroup.add(controller.child.pid)
             await product.start_agent(0)
             log = product.log(0)
+            wanted = crowd.Wanted(there.host, port, scale.strangers, there.addresses)
             async with stage.gang("amid-strangers", nodes=(0,)) as gang:
-                told.tries(f"{scale.connections} connections without a token, and {_HALF_REQUESTS} half requests")
-                async with _flooding(controller, connections=scale.connections) as counts:
-                    await looking.until(lambda: _all_there(counts, scale.connections), what="all strangers")
+                told.tries(f"{scale.strangers} connections without a token, and {_HALF_REQUESTS} half requests")
+                async with _half_requests(controller), _crowding(there, wanted, told):
+                    await _keeps_bounds(controller, scale, told)
                     fault = await gang.end(1, exit_code=1)
                     await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
                     answered = [bool(await looking.parts(probes)) for _ in range(_PROBES)]
                     told.keeps(Kind.OTHERS, f"{sum(answered)} of {_PROBES} probes answered", holds=all(answered))
-                    if scale.whole:  # none is before it has been silent for 10 s
-                        told.measures("sent_away", await _closed(controller))
-                told.measures("attacks", dict(counts))
-            lost = [each for each in log.events("part", part="hub") if each["state"] != "ready"]
+                    await _keeps_bounds(controller, scale, told, silent=scale.whole)
+            lost = [each for each in log.events("component", part="hub") if each["state"] != "ready"]
             told.keeps(Kind.OTHERS, f"the agent lost its hub: {lost}", holds=not lost)
             told.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
             told.measures("most_used_mib", cgroup.most() >> 20)
             told.keeps(Kind.PROCESS, "it was killed for memory", holds=cgroup.kills() == 0)
 
 
-@contextlib.asynccontextmanager
-async def _flooding(controller: Controller, *, connections: int) -> AsyncIterator[Counter[str]]:
-    """Have strangers come, and come again when they are sent away, for the length of the block; yields their number."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    hub = int(controller.hub_address.rpartition(":")[2])
-    pages = int(controller.metrics_address.rpartition(":")[2])
-    counts: Counter[str] = Counter()
-
-    async def connects(number: int) -> None:
-        counts["connections"] += 1
-        source = (f"127.1.0.{1 + number % _ADDRESSES}", 0)
-        reader, writer = await asyncio.open_connection(_HOST, hub, ssl=context, local_addr=source)
-        await _until_closed(reader, writer)
-
-    async def begins(number: int) -> None:
-        del number
-        counts["half_requests"] += 1
-        reader, writer = await asyncio.open_connection(_HOST, pages)
-        writer.write(_HALF)
-        await _until_closed(reader, writer)
-
-    strangers = [
-        *(asyncio.create_task(_again_and_again(connects, number)) for number in range(connections)),
-        *(asyncio.create_task(_again_and_again(begins, number)) for number in range(_HALF_REQUESTS)),
-    ]
-    try:
-        yield counts
-    finally:
-        for each in strangers:
-            each.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
+async def _keeps_bounds(controller: Controller, scale: Scale, told: Told, *, silent: bool = False) -> None:
+    """Check the hub's connection metrics: connections of one address were cut, and the total is bounded."""
+    caps = Caps()
+    awaited = {"Crowded"} if scale.strangers > 2 * caps.strangers_of_address else set()
+    if silent:
+        awaited.add("Silent")  # none has been silent for 10 s before
+    found = await _counted(controller, awaited=awaited)
+    told.measures("sent_away", {name[len(_REFUSED) : -1]: int(n) for name, n in found.items() if _REFUSED in name})
+    told.measures("connections", int(found[_CONNECTIONS]))
+    most = caps.strangers + 2  # and the agent's, which may have a second one for a moment
+    told.keeps(Kind.OTHERS, f"{found[_CONNECTIONS]:.0f} connections at a time", holds=found[_CONNECTIONS] <= most)
 
 
-async def _again_and_again(way: Callable[[int], Awaitable[None]], number: int) -> None:
-    while True:
-        with contextlib.suppress(OSError):  # sent away, as it should be
-            await way(number)
-        await asyncio.sleep(_PAUSE)
+async def _counted(controller: Controller, *, awaited: set[str]) -> Mapping[str, float]:
+    """Wait until connections were closed for these reasons, and return the hub's metrics. Raises TimeoutError."""
 
-
-async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while await reader.read(4096):
-            pass
-    finally:
-        writer.transport.abort()
-
-
-async def _all_there(counts: Counter[str], connections: int) -> bool | None:
-    return (counts["connections"] >= connections and counts["half_requests"] >= _HALF_REQUESTS) or None
-
-
-async def _closed(controller: Controller) -> dict[str, int]:
-    """Wait until strangers were sent away, and return how many by reason. Raises TimeoutError."""
-    prefix = "kubemend_hub_connections_refused_total{"
-
-    async def look() -> dict[str, int] | None:
-        with contextlib.suppress(aiohttp.ClientError):  # this page is what half requests keep busy
-            counted = await looking.metrics(controller.metrics_address)
-            found = {name.removeprefix(prefix): int(n) for name, n in counted.items() if name.startswith(prefix) and n}
-            return {name[:-1]: count for name, count in found.items()} or None
+    async def look() -> Mapping[str, float] | None:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # half requests keep this page busy
+            found = await looking.metrics(controller.metrics_address)
+            if all(found.get(f"{_REFUSED}{reason}}}") for reason in awaited):
+                return found
         return None
 
-    return await looking.until(look, what="a stranger that is sent away")
+    return await looking.until(look, what=f"strangers that are sent away as {', '.join(sorted(awaited))}")
+
+
+@contextlib.asynccontextmanager
+async def _crowding(there: elsewhere.Elsewhere, wanted: crowd.Wanted, told: Told) -> AsyncIterator[None]:
+    """Have all clients connect, and reconnect when they are closed, for the length of the block."""
+    child = await asyncio.create_subprocess_exec(
+        *there.command(*_NICE, sys.executable, "-m", "bench.faults.crowd"), env=processes.source_environment(),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(wanted.line().encode())
+        await child.stdin.drain()
+        if not await asyncio.wait_for(child.stdout.readline(), _TRIED_WITHIN):
+            raise RuntimeError(f"no strangers: {(await child.communicate())[1].decode()[-1000:]}")
+        yield
+        out, _ = await asyncio.wait_for(child.communicate(b""), looking.SECONDS)
+        told.measures("strangers", json.loads(out))
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+@contextlib.asynccontextmanager
+async def _half_requests(controller: Controller) -> AsyncIterator[None]:
+    """Leave requests for the controller's metrics half sent for the length of the block."""
+    port = int(controller.metrics_address.rpartition(":")[2])
+
+    async def begin() -> None:
+        while True:
+            with contextlib.suppress(OSError):  # closed, as it should be
+                reader, writer = await asyncio.open_connection(_HOST, port)
+                try:
+                    writer.write(_HALF)
+                    while await reader.read(4096):
+                        pass
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(_PAUSE)
+
+    begun = [asyncio.create_task(begin()) for _ in range(_HALF_REQUESTS)]
+    try:
+        yield
+    finally:
+        for each in begun:
+            each.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The faults, each with what docs/operations.md promises about it ("What it withstands"), and how they are tried."""
+"""List the faults, each with its promise in docs/operations.md ("What it withstands"), and try them."""
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. ``tried`` tries it and tells what was lost. A ``slow`` one is left out of a short run."""
+    """Describe one fault. ``tried`` tries it and records what was lost. A ``slow`` one is omitted from a short run."""
 
     name: str
     promise: str
@@ -60,19 +60,27 @@ FAULTS: Final = (
 
 
 def chosen(names: Collection[str], *, short: bool) -> tuple[Fault, ...]:
-    """Return the faults of these names; where none is named all, or in a short run all that are not slow."""
+    """Return the faults of these names; without names all, or in a short run all that are not slow."""
     if names:
         return tuple(fault for fault in FAULTS if fault.name in names)
     return tuple(fault for fault in FAULTS if not (short and fault.slow))
 
 
-async def run(stage: Stage, faults: Sequence[Fault], *, scale: Scale, directory: Path) -> dict[str, Any]:
-    """Try the faults one after another; return what is printed."""
+async def run(
+    stage: Stage,
+    faults: Sequence[Fault],
+    *,
+    scale: Scale,
+    directory: Path,
+    done: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Try the faults one after another; return the printed figures. ``done`` gets the figures of each as it ends."""
     told = []
     for fault in faults:
         stage.directory = directory / fault.name
         stage.directory.mkdir(parents=True)
         told.append((await _told(stage, fault, scale)).figures(fault=fault.name, promised=fault.promise))
+        done(told[-1])
     return {
         "node": stage.nodes[0].kinds,
         "faults": told,
@@ -87,7 +95,7 @@ async def _told(stage: Stage, fault: Fault, scale: Scale) -> Told:
         await fault.tried(stage, scale, told)
     except NotTriedError as error:
         told.not_tried = str(error)
-    except Exception as error:  # whatever ends a trial is a loss, and the other faults are tried all the same
+    except Exception as error:  # an error of a trial is a loss, and the other faults are tried all the same
         log.exception("fault.not_withstood", fault=fault.name)
         told.lost.append(Loss(Kind.UNTOLD, f"{type(error).__name__}: {error}"))
     told.seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What is told of one fault: what was tried, what was measured, what was lost."""
+"""Record one fault: what was tried, what was measured, what was lost."""
 
 import enum
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Kind(enum.Enum):
-    """What can be lost."""
+    """Name what can be lost."""
 
     VERDICT = "verdict"
     RESTART = "restart"
@@ -14,22 +14,22 @@ class Kind(enum.Enum):
     CONDITION = "condition"
     DECISION = "decision"
     UNASKED = "unasked"
-    """A restart that nothing asked for: work is lost by it."""
+    """A restart without a cause: it loses work."""
     PROCESS = "process"
     DATA = "data"
     OTHERS = "others"
-    """What others were promised while one misbehaves."""
+    """The promises to others while one client misbehaves."""
     UNTOLD = "untold"
-    """The trial itself did not come to its end: what was to be seen did not come."""
+    """The trial itself did not finish: an expected event did not come."""
 
 
 class NotTriedError(Exception):
-    """This machine does not let a fault be tried. The text says why."""
+    """A fault cannot be tried on this machine. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that was lost."""
+    """Describe one loss."""
 
     kind: Kind
     what: str
@@ -40,9 +40,9 @@ class Loss:
 
 @dataclass(slots=True)
 class Told:
-    """Taken down while a fault is tried. ``checks`` counts what could have been found lost.
+    """Record a fault while it is tried. ``checks`` counts the checks.
 
-    ``not_tried`` says why it was not tried, where it was not.
+    ``not_tried`` has the reason if it was not tried.
     """
 
     tried: list[str] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Told:
     not_tried: str = ""
 
     def tries(self, what: str) -> None:
-        """Take down what is done now."""
+        """Record the current action."""
         self.tried.append(what)
 
     def measures(self, name: str, value: Any) -> None:
-        """Take down a figure; one that is told twice becomes a list."""
+        """Record a figure; a repeated one becomes a list."""
         if name not in self.measured:
             self.measured[name] = value
         elif isinstance(self.measured[name], list):
@@ -66,13 +66,13 @@ class Told:
             self.measured[name] = [self.measured[name], value]
 
     def keeps(self, kind: Kind, what: str, *, holds: bool) -> None:
-        """Check one thing; ``what`` says what is lost when it does not hold."""
+        """Check one thing; ``what`` names the loss if it does not hold."""
         self.checks += 1
         if not holds:
             self.lost.append(Loss(kind, what))
 
     def figures(self, *, fault: str, promised: str) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         why = {"not_tried": self.not_tried} if self.not_tried else {}
         return {
             "fault": fault,

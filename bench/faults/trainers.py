@@ -1,4 +1,4 @@
-"""A pod that trains on a GPU and is hit by faults, as it is seen by the runtime and by the API server."""
+"""Run a pod that trains on a GPU and is hit by faults, as the runtime and the API server show it."""
 
 import contextlib
 import re
@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid
 from bench.faults import looking
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid
 
 _TRAINER = "trainer"
 
 
 class Trainer:
-    """One pod. What it was at first is in ``first``."""
+    """Manage one pod. Its original state is in ``first``."""
 
     def __init__(self, dev: node.DevNode, observer: Observer, *, cri: CriClient, first: Seen, gpu: int) -> None:
         self.first = first
@@ -41,8 +41,9 @@ class Trainer:
         change: Callable[[dict[str, Any]], None] = lambda _: None,
         **fields: Any,
     ) -> AsyncIterator[Self]:
-        """Run it for the length of the block; yields it training. ``fields`` are those of ``trainer.manifest``, and
-        ``change`` is made to what that returns.
+        """Run it for the length of the block; yields it training.
+
+        ``fields`` are those of ``trainer.manifest``, and ``change`` is applied to its result.
         """
         socket = str(dev.kubelet.pod_resources_socket)
 
@@ -60,42 +61,42 @@ class Trainer:
             yield made
         finally:
             await observer.delete(name)
-            await looking.until(gpu_is_free, what=f"{name} gone, and its GPU free")  # the next one is to have it
+            await looking.until(gpu_is_free, what=f"{name} gone, and its GPU free")  # the next one needs it
 
     @property
     def name(self) -> str:
-        """The pod's name."""
+        """Return the pod's name."""
         return self._name
 
     @property
     def uuid(self) -> str:
-        """Its GPU."""
+        """Return the UUID of its GPU."""
         return self._dev.gpu_uuids[self.gpu]
 
     @property
     def volume(self) -> Path:
-        """Its checkpoint volume on the host."""
+        """Return its checkpoint volume on the host."""
         return self._observer.volume(self.first.uid)
 
     async def pid(self, container: str = _TRAINER) -> int:
-        """Return the host's pid of the first process of its container of that name, the one that ran at first."""
+        """Return the host's pid of the first process of its original container of that name."""
         return await self._observer.pid(self.first.running[container][0])
 
     async def see(self) -> Seen:
-        """Return how it looks now, by API and runtime."""
+        """Return its current state, by API and runtime."""
         return await self._observer.see(self._name)
 
     async def until(self, holds: Any, *, what: str) -> Seen:
-        """Look until it holds. Raises TimeoutError."""
+        """Poll until it holds. Raises TimeoutError."""
         return await self._observer.until(self._name, holds, timeout=looking.SECONDS, what=what)
 
-    async def containers(self) -> tuple[ContainerView, ...]:
-        """Return its trainers that run, by the runtime's word alone."""
+    async def containers(self) -> tuple[ContainerSummary, ...]:
+        """Return its running trainers, from the runtime alone."""
         views = await self._cri.list_containers(pod_uid=PodUid(self.first.uid), name=_TRAINER)
         return tuple(view for view in views if view.state is ContainerState.RUNNING)
 
     async def fails(self, code: int = 31) -> ContainerId:
-        """Write an Xid that names the process that runs now; return its container. The API server is not asked."""
+        """Write an Xid that names the running process; return its container. The API server is not called."""
         (running,) = await self.containers()
         pid = await self._observer.pid(running.id)
         self._dev.kernel_log.write_xid(code, pci=control.kernel_address(self.gpu), pid=pid, name="sh")
@@ -113,8 +114,9 @@ class Trainer:
         return time.monotonic() - began
 
     async def told(self, old: ContainerId, *, number: int = 1, verified: bool = False) -> Seen:
-        """Wait until the API tells of the restart after ``old``, which has this number or a higher one, and one that it
-        has not told of before. ``verified``: and until it tells that this is verified. Raises TimeoutError.
+        """Wait until the API shows the restart after ``old``, with this number or a higher one, not seen before.
+
+        ``verified``: and until the API shows it as verified. Raises TimeoutError.
         """
         wanted = max(number, self._told + 1)
 
@@ -128,16 +130,16 @@ class Trainer:
             shown = seen.container_ids.get(_TRAINER, old)
             return shown != old and seen.running.get(_TRAINER) == (shown,)
 
-        seen = await self.until(tells, what=f"the word that {self._name} was restarted")
+        seen = await self.until(tells, what=f"the report that {self._name} was restarted")
         self._told = _number(seen.condition("InPlaceRestart")["message"])
         return seen
 
     async def verified(self, old: ContainerId) -> Seen:
-        """Wait until the API tells that the restart after ``old`` is verified. Raises TimeoutError."""
+        """Wait until the API shows that the restart after ``old`` is verified. Raises TimeoutError."""
         return await self.told(old, verified=True)
 
     async def is_in_place(self) -> bool:
-        """Whether it is the pod that it was at first: UID, IP, sandbox, and one trainer that runs."""
+        """Return whether it is the original pod: UID, IP, sandbox, and one trainer that runs."""
         now = await self.see()
         same = (now.uid, now.ip, now.sandbox, now.phase) == (
             self.first.uid, self.first.ip, self.first.sandbox, "Running",
@@ -145,7 +147,7 @@ class Trainer:
         return same and len(now.running.get(_TRAINER, ())) == 1
 
     async def comes_back_in_place(self) -> bool:
-        """Wait until it is the pod that it was at first; False where that does not come."""
+        """Wait until it is the original pod again; False if it does not become that."""
 
         async def look() -> bool | None:
             return await self.is_in_place() or None
@@ -156,7 +158,7 @@ class Trainer:
             return False
 
     async def is_untouched(self) -> bool:
-        """Whether every container is the one that it was at first."""
+        """Return whether every container is the original one."""
         now = await self.see()
         return now.running == self.first.running and now.restart_counts == self.first.restart_counts
 
@@ -166,6 +168,6 @@ def _trains(seen: Seen) -> bool:
 
 
 def _number(message: str) -> int:
-    """Return the number of the restart that a condition tells of."""
+    """Return the number of the restart in a condition."""
     found = re.search(r" restart (\d+) by ", message)
     return int(found[1]) if found is not None else 0

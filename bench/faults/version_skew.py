@@ -1,4 +1,4 @@
-"""Agents and controller are of different releases, as they are in the middle of every upgrade."""
+"""Fault: agents and controller are of different releases, as in the middle of every upgrade."""
 
 import functools
 import signal
@@ -13,8 +13,8 @@ from bench.faults.telling import Kind, Told
 from hack.devnode.node import Agent
 
 PROMISE: Final = (
-    "An agent and a controller of neighbouring releases work together; where they are too far apart, both say which "
-    "one is to be upgraded, and the agent works alone."
+    "An agent and a controller of neighbouring releases work together; if they are too far apart, both report "
+    "which one must be upgraded, and the agent works alone."
 )
 
 _PREVIOUS: Final = Accent(protocol=1)
@@ -29,7 +29,7 @@ _PAIRS: Final = (
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Put a relay between agent and hub that has each hear the other with another accent (``relay``)."""
+    """Put a relay between agent and hub that presents each to the other with another release (``relay``)."""
     pairs = _PAIRS if scale.whole else _PAIRS[-1:]
     async with stage.product() as product:
         await product.start_controller()
@@ -48,7 +48,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 
 
 async def _too_far_apart(stage: Stage, told: Told, product: Product) -> None:
-    """Have an agent say that it is older than anything that the hub understands."""
+    """Have an agent announce a version older than any that the hub supports."""
     told.tries("an agent that is too old for the hub")
     hub = product.hub.hub_addresses[0]
     async with (
@@ -61,10 +61,10 @@ async def _too_far_apart(stage: Stage, told: Told, product: Product) -> None:
         await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")
 
         async def look() -> bool | None:
-            said = [each["message"] for each in log.events("part", part="hub", state="degraded")]
-            return True if any("upgrade the agent" in each for each in said) else None
+            said = [each["message"] for each in log.events("component", part="hub", state="degraded")]
+            return True if any("Upgrade the agent" in each for each in said) else None
 
-        await looking.until(look, what="the agent's word that it is too old")
+        await looking.until(look, what="the agent's report that it is too old")
         counted = await looking.metrics(product.controllers[1].metrics_address)
         refused = counted["kubemend_hub_refused_total{OtherVersion}"]
         told.keeps(Kind.DECISION, "the hub has not counted it", holds=refused > 0)
@@ -77,6 +77,6 @@ async def _too_far_apart(stage: Stage, told: Told, product: Product) -> None:
 
 
 async def _launched(stage: Stage, product: Product, relay: Relay) -> Agent:
-    """Start the first node's agent, which takes the relay for the hub."""
+    """Start the first node's agent, which uses the relay as the hub."""
     flags = [flag for flag in await product.hub.agent_flags(stage.nodes[0]) if not flag.startswith("--hub=")]
     return await product.launch_agent(0, *flags, f"--hub=127.0.0.1:{relay.port}", alone=True)

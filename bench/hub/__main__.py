@@ -17,7 +17,7 @@ from bench import figures, footprint
 from bench.hub import cluster, programs
 from bench.hub.cluster import Cluster
 from bench.hub.programs import Fleet
-from common import aio, logs
+from kubemend.common import aio, logs
 
 _PUBLISHED_SECONDS = 60.0
 _ROUND_SECONDS = 60.0
@@ -27,8 +27,10 @@ _RESTING = 0.1  # of a core
 
 @dataclass(slots=True)
 class Rounds:
-    """What some rounds took, in seconds from the fault. ``answered`` is when the last member has said that it runs,
-    ``recorded`` when the Restart object says that all is done, and ``cpu`` what the controller has used until then.
+    """Hold the durations of some rounds, in seconds from the fault.
+
+    ``answered`` is when the last member has reported Running, ``recorded`` when the Restart object shows the end, and
+    ``cpu`` the controller's usage until then.
     """
 
     stopped: list[float] = field(default_factory=list)
@@ -40,7 +42,7 @@ class Rounds:
     phases: set[str] = field(default_factory=set)
 
     def figures(self) -> dict[str, Any]:
-        """Return what is printed."""
+        """Return the printed figures."""
         return {
             "rounds": len(self.released),
             "phases": sorted(self.phases),
@@ -57,7 +59,7 @@ class Rounds:
 async def measure(*, agents: int, rounds: int, log: Path) -> dict[str, Any]:
     """Run everything and return the figures."""
     programs.check_files(agents=agents)
-    load = round(os.getloadavg()[0], 2)  # what others do on these cores is in the figures
+    load = round(os.getloadavg()[0], 2)  # the figures include the other load on these cores
     with tempfile.TemporaryDirectory(prefix="bench-hub-") as directory:
         async with (
             cluster.running(Path(directory), agents=agents) as api,
@@ -91,13 +93,13 @@ async def _published(api: Cluster) -> str:
     """Wait for the hub's certificates."""
     backoff = aio.Backoff(first=0.1, limit=0.2)
     async with asyncio.timeout(_PUBLISHED_SECONDS):
-        while (bundle := api.bundle()) is None:
+        while (bundle := await api.bundle()) is None:
             await backoff.wait()
     return bundle
 
 
 class Bench:
-    """Has rounds begin, one after another. ``hub`` is the controller's pid."""
+    """Trigger rounds, one after another. ``hub`` is the controller's pid."""
 
     def __init__(self, fleet: Fleet, api: Cluster, hub: int) -> None:
         self._fleet = fleet
@@ -109,7 +111,7 @@ class Bench:
         """Have one member after another fail, and wait each time until all run again and the record is written."""
         done = Rounds()
         for number in itertools.islice(self._numbers, count):
-            self._api.rename(f"big-{number}")
+            await self._api.rename(f"big-{number}")
             await self._quiet()
             before = footprint.of(self._hub)
             async with asyncio.timeout(_ROUND_SECONDS):
@@ -127,7 +129,7 @@ class Bench:
         return done
 
     async def _quiet(self) -> None:
-        """Wait until the controller has taken in what has changed, and rests."""
+        """Wait until the controller has processed all changes, and is idle."""
         before = footprint.of(self._hub)
         while True:
             await asyncio.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""Simulated agents: one member each, which stops and runs the moment it is told to."""
+"""Simulate agents: one member each, which stops and runs as soon as it is ordered to."""
 
 import ssl
 import time
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from bench.hub import http2
 from bench.hub.http2 import Connection
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 PATH = "/kubemend.coordination.v1.Coordination/Connect"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One agent's node, member and token, as they are told to a process of simulators."""
+    """Describe one agent's node, member and token, for a process of simulators."""
 
     node: str
     token: str
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(slots=True)
 class Times:
-    """When (``time.monotonic``) the agents of one process have heard and answered, in one round."""
+    """Hold when (``time.monotonic``) the agents of one process have received and answered, in one round."""
 
     stops: list[float] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Times:
 
 
 class Agent:
-    """One agent, which reads at once what it is sent."""
+    """Simulate one agent, which reads at once."""
 
     def __init__(self, place: Place, *, address: tuple[str, int], tls: ssl.SSLContext, times: Times) -> None:
         self.place = place
@@ -46,16 +46,16 @@ class Agent:
 
     @property
     def ended(self) -> bool:
-        """Whether the hub has ended its stream."""
+        """Return whether the hub has ended its stream."""
         return self.connection.ended
 
     def hear(self) -> None:
-        """Take what has come."""
+        """Process received messages."""
         for data in self.connection.read():
             self._take(pb.HubMessage.FromString(data))
 
     def fail(self) -> float:
-        """Tell of a fault of its member; return when."""
+        """Report a fault of its member; return when."""
         self._faults += 1
         place = self.place
         fault = pb.Fault(
@@ -73,7 +73,7 @@ class Agent:
         return at
 
     def tend(self) -> None:
-        """Do what is to be done now and then: nothing."""
+        """Do periodic work: none."""
 
     def _window(self) -> int:
         return http2.WIDE_WINDOW
@@ -105,19 +105,19 @@ class Agent:
 
 
 class DeafAgent(Agent):
-    """Says Hello and grants the hub nothing: whatever is written to it waits for ever."""
+    """Send Hello and grant the hub nothing: all its writes wait indefinitely."""
 
     def _window(self) -> int:
         return 0
 
     def hear(self) -> None:
-        """Answer pings, so that it is not taken for dead."""
+        """Answer pings, so that the connection counts as alive."""
         for _ in self.connection.read():
-            raise AssertionError("the hub has sent what was not granted")
+            raise AssertionError("the hub has sent more than it was granted")
 
 
 class SlowAgent(Agent):
-    """Grants the hub some bytes now and then, and answers what it can make out of them."""
+    """Grant the hub some bytes now and then, and answer the messages that are complete."""
 
     def _window(self) -> int:
         return 16

@@ -1,6 +1,7 @@
-"""The API server of the benchmark: the stand-in, filled with nodes, members and the agents' tokens, counting writes."""
+"""Provide the real API server of the benchmark, with nodes, members and the agents' tokens; writes are counted."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,10 @@ import yaml
 from aiohttp import web
 
 from bench.hub.agents import Place as AgentPlace
-from common import gangs
-from controller.restarts import names
-from hack.devnode.api import selectors, standin
-from hack.devnode.api.handler import Handler
-from hack.devnode.api.operations import Place
+from hack.devnode import apiproxy, apiserver
+from kubemend.common import aio, gangs
+from kubemend.common.kube import client, errors
+from kubemend.controller.restarts import names
 
 NAMESPACE: Final = "kubemend"
 _TRAIN: Final = "train"
@@ -24,32 +24,33 @@ _UNREAD: Final = "unread"
 _ACCOUNT: Final = "kubemend-agent"
 _AUDIENCE: Final = "kubemend-hub"
 _CRD: Final = Path(__file__).parents[2] / "daemonset" / "crds" / "restarts.yaml"
-_PODS, _NODES, _NAMESPACES = "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces"
+_NODES, _NAMESPACES = "/api/v1/nodes", "/api/v1/namespaces"
 _ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
 _NOT_OF_A_ROUND: Final = ("/tokenreviews", "/leases")
+_AT_ONCE: Final = 32
+"""Concurrent requests while the cluster is filled."""
 _FINAL: Final = frozenset({"Done", "Degraded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request that changes something, and when it was answered (``time.monotonic``)."""
+    """Hold one write request, and when it was answered (``time.monotonic``)."""
 
     at: float
     method: str
     path: str
 
 
-class Counting(Handler):
-    """Answers, and remembers the writes. Reviews change nothing; Leases are renewed whether anything happens or not."""
+class Counting(apiproxy.ApiProxy):
+    """Record the writes. Reviews change nothing; Leases are renewed at any rate."""
 
-    def __init__(self) -> None:
-        super().__init__(token=None)
+    def __init__(self, upstream: Path, *, kubeconfig: Path) -> None:
+        super().__init__(upstream, kubeconfig=kubeconfig)
         self.writes: list[Write] = []
         self.written = asyncio.Event()
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
-        answer = await super().__call__(request)
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await super()._handle(request)
         if request.method != "GET" and not any(part in request.path for part in _NOT_OF_A_ROUND):
             self.writes.append(Write(time.monotonic(), request.method, request.path))
             self.written.set()
@@ -57,65 +58,83 @@ class Counting(Handler):
 
 
 class Cluster:
-    """What runs: ``places`` are the agents of one big gang, ``disturbers`` two with a gang of their own."""
+    """Hold the cluster: ``places`` are the agents of one big gang, ``disturbers`` two with a gang of their own."""
 
-    def __init__(self, server: standin.StandIn, handler: Counting, *, agents: int) -> None:
-        self.kubeconfig = server.kubeconfig
-        self._handler = handler
-        self._operations = handler.operations
-        self._create(_NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        self._create(_NAMESPACES, {"metadata": {"name": _TRAIN}})
-        self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(_CRD.read_text()))
-        self._create(_ACCOUNTS, {"metadata": {"name": _ACCOUNT}})
+    def __init__(self, proxy: Counting, api: client.KubeClient) -> None:
+        self.kubeconfig = proxy.kubeconfig
+        self.places: list[AgentPlace] = []
+        self.disturbers: list[AgentPlace] = []
+        self._proxy = proxy
+        self._api = api
         self._gang = ""
-        self.places = [self._agent(f"node-{number:05d}", gang="new") for number in range(agents)]
-        self.disturbers = [self._agent(name, gang=_UNREAD) for name in ("deaf", "slow")]
+        self._free = asyncio.Semaphore(_AT_ONCE)
 
-    def bundle(self) -> str | None:
-        """Return the CAs that agents are to trust, None before they are published."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        found = self._list(path, lambda obj: obj["metadata"]["name"] == "kubemend-hub-ca")
-        return str(found[0]["data"]["ca.crt"]) if found else None
+    async def fill(self, *, agents: int) -> None:
+        """Create the initial objects: definition, accounts, nodes, pods and tokens."""
+        for name in (NAMESPACE, _TRAIN):
+            await self._api.create(_NAMESPACES, {"metadata": {"name": name}})
+        definition = yaml.safe_load(_CRD.read_text())
+        await self._api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        async for _ in aio.ticks(period=0.1):
+            with contextlib.suppress(errors.NotFoundError):  # it is served some time after it was created
+                await self._api.list(names.WHOLE)
+                break
+        await self._api.create(_ACCOUNTS, {"metadata": {"name": _ACCOUNT}})
+        nodes = [f"node-{number:05d}" for number in range(agents)]
+        self.places = await asyncio.gather(*(self._agent(node, gang="new") for node in nodes))
+        self.disturbers = await asyncio.gather(*(self._agent(name, gang=_UNREAD) for name in ("deaf", "slow")))
 
-    def rename(self, gang: str) -> None:
-        """Make the members those of a gang of another name: none may fail as often in a row as is measured."""
+    async def bundle(self) -> str | None:
+        """Return the CAs that agents must trust, None before they are published."""
+        try:
+            found = await self._api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/kubemend-hub-ca")
+        except errors.NotFoundError:
+            return None
+        return str(found["data"]["ca.crt"])
+
+    async def rename(self, gang: str) -> None:
+        """Move the members to a gang of another name: no gang may fail as often in a row as is measured."""
         self._gang = gang
-        for place in self.places:
-            found = self._place(f"/api/v1/namespaces/{_TRAIN}/pods/{place.pod}")
-            pod = self._operations.get(found)
-            metadata = {**pod["metadata"], "labels": {gangs.GANG: gang}}
-            self._operations.update(found, {**pod, "metadata": metadata})
+        await asyncio.gather(*(self._label(place.pod, gang) for place in self.places))
 
     async def finished(self) -> tuple[float, str]:
         """Wait until the big gang's round has its final status; return when it was written, and the phase."""
         while True:
-            phases = [restart.get("status", {}).get("phase") for restart in self._restarts()]
+            self._proxy.written.clear()
+            last = self._proxy.writes[-1].at if self._proxy.writes else 0.0
+            phases = [restart.get("status", {}).get("phase") for restart in await self._restarts()]
             if phases and set(phases) <= _FINAL:
-                return self._handler.writes[-1].at, str(phases[-1])
-            self._handler.written.clear()
-            await self._handler.written.wait()
+                return last, str(phases[-1])
+            await self._proxy.written.wait()
 
     def writes(self, *, since: float, until: float) -> list[str]:
         """Return the writes that were answered between two moments, for people."""
-        return [f"{write.method} {write.path}" for write in self._handler.writes if since <= write.at <= until]
+        return [f"{write.method} {write.path}" for write in self._proxy.writes if since <= write.at <= until]
 
-    def _restarts(self) -> list[dict[str, Any]]:
-        return self._list(names.WHOLE, lambda obj: obj["metadata"]["labels"].get(names.GANG_NAME) == self._gang)
+    async def _label(self, pod: str, gang: str) -> None:
+        async with self._free:
+            change = {"metadata": {"labels": {gangs.GANG: gang}}}
+            await self._api.patch(f"/api/v1/namespaces/{_TRAIN}/pods/{pod}", change, content_type=client.Patch.MERGE)
 
-    def _agent(self, node: str, *, gang: str) -> AgentPlace:
-        ready = {"type": "Ready", "status": "True"}
-        self._create(_NODES, {"metadata": {"name": node}, "status": {"conditions": [ready]}})
-        own = self._pod(NAMESPACE, f"kubemend-agent-{node}", node=node, spec={"serviceAccountName": _ACCOUNT})
-        member = self._pod(
-            _TRAIN,
-            f"worker-{node}",
-            node=node,
-            labels={gangs.GANG: gang},
-            annotations={"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "100"},
-        )
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": own["metadata"]["name"], "uid": own["metadata"]["uid"]}
-        asked = {"spec": {"audiences": [_AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound}}
-        token = self._operations.request_token(self._place(f"{_ACCOUNTS}/{_ACCOUNT}/token"), asked)
+    async def _restarts(self) -> list[dict[str, Any]]:
+        mine = {"labelSelector": f"{names.GANG_NAME}={self._gang}"}
+        return (await self._api.list(names.WHOLE, params=mine)).items
+
+    async def _agent(self, node: str, *, gang: str) -> AgentPlace:
+        async with self._free:
+            ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+            await self._api.create(_NODES, {"metadata": {"name": node}, "status": ready})
+            own = await self._pod(NAMESPACE, f"kubemend-agent-{node}", node=node, spec={"serviceAccountName": _ACCOUNT})
+            member = await self._pod(
+                _TRAIN,
+                f"worker-{node}",
+                node=node,
+                labels={gangs.GANG: gang},
+                annotations={"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "100"},
+            )
+            bound = {"kind": "Pod", "apiVersion": "v1", "name": own["metadata"]["name"], "uid": own["metadata"]["uid"]}
+            asked = {"spec": {"audiences": [_AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound}}
+            token = await self._api.create(f"{_ACCOUNTS}/{_ACCOUNT}/token", asked)
         return AgentPlace(
             node=node,
             token=token["status"]["token"],
@@ -125,36 +144,27 @@ class Cluster:
             uid=member["metadata"]["uid"],
         )
 
-    def _pod(
+    async def _pod(
         self, namespace: str, name: str, *, node: str, spec: dict[str, Any] | None = None, **metadata: dict[str, str]
     ) -> dict[str, Any]:
         containers = [{"name": "trainer", "image": "trainer"}]
         body = {
             "metadata": {"namespace": namespace, "name": name, **metadata},
             "spec": {"nodeName": node, "restartPolicy": "Always", "containers": containers, **(spec or {})},
-            "status": {"phase": "Running"},
         }
         path = f"/api/v1/namespaces/{namespace}/pods"
-        created = self._create(path, body)
-        return self._operations.update(self._place(f"{path}/{name}/status"), {**created, "status": body["status"]})
-
-    def _create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._operations.create(self._place(path), body)
-
-    def _list(self, path: str, matches: selectors.Predicate) -> list[dict[str, Any]]:
-        return list(self._operations.list(self._place(path), matches)["items"])
-
-    def _place(self, path: str) -> Place:
-        place = self._handler.place(path)
-        assert place is not None
-        return place
+        await self._api.create(path, body)
+        return await self._api.patch_status(f"{path}/{name}", {"status": {"phase": "Running"}})
 
 
 @asynccontextmanager
 async def running(directory: Path, *, agents: int) -> AsyncIterator[Cluster]:
-    """Serve a cluster with so many nodes."""
-    server = standin.StandIn(kubeconfig=directory / "kubeconfig", history=100_000)
-    server.handler = handler = Counting()
-    cluster = Cluster(server, handler, agents=agents)
-    async with server:
+    """Serve a cluster with that many nodes."""
+    async with (
+        apiserver.KubeApiServer(directory / "server") as server,
+        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=120.0)) as api,
+        Counting(server.kubeconfig, kubeconfig=directory / "kubeconfig") as proxy,
+    ):
+        cluster = Cluster(proxy, api)
+        await cluster.fill(agents=agents)
         yield cluster

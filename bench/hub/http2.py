@@ -1,7 +1,8 @@
-"""As much of HTTP/2 and gRPC as one agent's stream needs (RFC 9113; gRPC's PROTOCOL-HTTP2.md), on a TLS socket.
+"""Implement as much of HTTP/2 and gRPC as one agent's stream needs (RFC 9113; gRPC's PROTOCOL-HTTP2.md), on a TLS
+socket.
 
-A real client, but a cheap one: what simulated agents cost is taken from the hub on the same cores. A thousand of
-gRPC's own clients cost as much as the hub that they are to measure.
+A real client, but a cheap one: simulated agents take their CPU time from the hub on the same cores. A thousand of
+gRPC's own clients cost as much as the hub under measurement.
 """
 
 import enum
@@ -19,11 +20,11 @@ _HEAD = 9
 _READ = 16384
 DEFAULT_WINDOW = 65535
 WIDE_WINDOW = 2**30
-"""So wide that nothing has ever to be granted."""
+"""So large that no window must ever be granted."""
 
 
 class Frame(enum.IntEnum):
-    """Frame types."""
+    """Name the frame types."""
 
     DATA = 0x0
     HEADERS = 0x1
@@ -35,9 +36,10 @@ class Frame(enum.IntEnum):
 
 
 class Connection:
-    """One stream of messages on a connection of its own; ``window`` is how many bytes the server may send ungranted.
+    """Hold one stream of messages on a connection of its own.
 
-    The socket does not block: call ``read`` whenever it is readable.
+    ``window`` is the number of bytes the server may send ungranted. The socket does not block: call ``read`` whenever
+    it is readable.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Connection:
         self._shake_hands()
 
     def fileno(self) -> int:
-        """The socket's file descriptor."""
+        """Return the socket's file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -77,12 +79,12 @@ class Connection:
         self._flush()
 
     def grant(self, count: int) -> None:
-        """Let the server send so many bytes more."""
+        """Let the server send ``count`` more bytes."""
         self._out += _frame(Frame.WINDOW_UPDATE, struct.pack(">I", count), stream=_STREAM)
         self._flush()
 
     def read(self) -> Iterator[bytes]:
-        """Yield the messages that have come whole. Sets ``ended`` when the server has ended the stream."""
+        """Yield the messages that are complete. Sets ``ended`` when the server has ended the stream."""
         if not self._open and not self._shake_hands():
             return
         for kind, flags, payload in self._frames():
@@ -109,7 +111,7 @@ class Connection:
         return True
 
     def _flush(self) -> None:
-        """Send what waits. A full socket buffer keeps the rest until the next call: agents say little."""
+        """Send pending bytes. A full socket buffer keeps the rest until the next call: agents send little."""
         while self._open and self._out and not self.ended:
             try:
                 sent = self._socket.send(self._out)
@@ -166,7 +168,7 @@ def _frame(kind: Frame, payload: bytes, *, flags: int = 0, stream: int = 0) -> b
 
 
 def _headers(*, path: str, authority: str, token: str) -> bytes:
-    """Return a request's header block: every field written out, none indexed (RFC 7541, 6.2.2)."""
+    """Return a request's header block: every field literal, none indexed (RFC 7541, 6.2.2)."""
     fields = {
         ":method": "POST",
         ":scheme": "https",

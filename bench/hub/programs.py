@@ -1,4 +1,4 @@
-"""The processes of the benchmark: the controller, and those that simulate agents."""
+"""Run the processes of the benchmark: the controller, and those that simulate agents."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,11 @@ from typing import Any, Final
 import click
 
 from bench.hub.agents import Place
-from hack.devnode.kubelet import process
+from hack.devnode import processes
 
 _SPARE_FILES: Final = 512
 _FILES_EACH: Final = 3
-"""So many has the hub for a connection: ``controller.hub.front``."""
+"""Files of the hub for a connection: ``controller.hub.listener``."""
 _MOST_CONNECTIONS: Final = 65536
 _LINE_BYTES: Final = 2**26
 _STOP_SECONDS: Final = 20.0
@@ -27,9 +27,7 @@ HOST: Final = "127.0.0.1"
 
 
 def files_per_process() -> int:
-    """Raise the soft limit of open files to the hard one, for all children, too; return how many connections it lets
-    one process have.
-    """
+    """Raise the soft limit of open files to the hard one, also for children; return the connections of one process."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most - _SPARE_FILES
@@ -61,8 +59,8 @@ async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int,
     arguments = [text for pair in settings.items() for text in pair]
     with log.open("wb") as out:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", "controller", *arguments, stdout=out, stderr=out,
-            env=process.source_environment(),
+            sys.executable, "-m", "kubemend.cli", "controller", *arguments, stdout=out, stderr=out,
+            env=processes.source_environment(),
         )  # fmt: skip
         try:
             yield child.pid, port
@@ -71,7 +69,7 @@ async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int,
 
 
 class Fleet:
-    """Simulated agents, in as many processes as open files allow."""
+    """Manage simulated agents, in as many processes as open files require."""
 
     def __init__(self, children: Sequence[asyncio.subprocess.Process], shares: Sequence[Sequence[Place]]) -> None:
         self._children = children
@@ -98,7 +96,7 @@ class Fleet:
         return await asyncio.gather(*asked)
 
     async def disturb(self, places: Sequence[Place]) -> None:
-        """Add agents that do not read. They are of the first process, whose members fail when they are to fail, too."""
+        """Add agents that do not read to the first process; their members fail at its command, too."""
         await _ask(self._children[0], {"do": "disturb", "places": [dataclasses.asdict(place) for place in places]})
 
     async def dropped(self) -> int:
@@ -108,7 +106,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(places: Sequence[Place]) -> AsyncIterator[Fleet]:
-    """Start the processes for so many agents."""
+    """Start the processes for the agents."""
     share = files_per_process()
     shares = [places[at : at + share] for at in range(0, len(places), share)]
     children: list[asyncio.subprocess.Process] = []
@@ -121,14 +119,14 @@ async def fleet(places: Sequence[Place]) -> AsyncIterator[Fleet]:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
+    """Return a free TCP port."""
     with socket.create_server((HOST, 0)) as server:
         return int(server.getsockname()[1])
 
 
 async def _simulators() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.hub.simulators", limit=_LINE_BYTES, env=process.source_environment(),
+        sys.executable, "-m", "bench.hub.simulators", limit=_LINE_BYTES, env=processes.source_environment(),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""``python -m bench.hub.simulators``: one process of simulated agents. Commands come as JSON lines, and so do answers.
+"""``python -m bench.hub.simulators``: one process of simulated agents. Commands and answers are JSON lines.
 
-``{"do": "connect", "address": [host, port], "bundle": PEM, "places": [...]}`` answers when all are welcomed;
-``{"do": "round", "agent": number | null}`` begins one, by that agent's fault where one is named, and answers with the
-times when all have been released; ``{"do": "disturb", "places": [...]}`` adds a deaf agent and a slow one, which come
-back whenever they are dropped, and fail at each further round.
+``{"do": "connect", "address": [host, port], "bundle": PEM, "places": [...]}`` answers when all are welcomed; ``{"do":
+"round", "agent": number | null}`` begins one, by that agent's fault if given, and answers with the times when all have
+been released; ``{"do": "disturb", "places": [...]}`` adds a deaf agent and a slow one, which reconnect whenever they
+are dropped, and fail at each further round.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _TEND_SECONDS = 0.5
 
 
 class Simulators:
-    """The agents of one process."""
+    """Manage the agents of one process."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
@@ -68,11 +68,11 @@ class Simulators:
             case "dropped":
                 return {"dropped": self._dropped}
             case other:
-                raise ValueError(f"{other} is no command")
+                raise ValueError(f"{other} is not a command")
 
     def _connect(self, places: list[Place]) -> dict[str, Any]:
         first, *others = places
-        self._members.append(self._until_led(first))
+        self._members.append(self._connect_until_led(first))
         began = time.monotonic()
         for place in others:
             self._members.append(self._add(Agent, place))
@@ -84,8 +84,8 @@ class Simulators:
         gc.freeze()
         return {"began": began, "ended": time.monotonic()}
 
-    def _until_led(self, place: Place) -> Agent:
-        """Connect one agent, again and again until the hub leads: that is not what is measured."""
+    def _connect_until_led(self, place: Place) -> Agent:
+        """Connect one agent, repeatedly until the hub leads: this is not measured."""
         while True:
             agent = self._add(Agent, place)
             while not agent.welcome and not agent.ended:
@@ -109,7 +109,7 @@ class Simulators:
         return {"fault": fault, **dataclasses.asdict(self._times)}
 
     def _turn(self) -> set[int]:
-        """Wait for something and take it; return which descriptors that are no agent's can be read."""
+        """Wait for an event and process it; return which descriptors other than agents' can be read."""
         others = set()
         for descriptor, _ in self._poll.poll(_TEND_SECONDS):
             if (agent := self._agents.get(descriptor)) is None:

@@ -10,12 +10,12 @@ import click
 
 import bench.jobset
 from bench.jobset import sizes, workers
-from common import logs
+from kubemend.common import logs
 
 
 async def measure(*, jobs: tuple[int, ...], looks: int, members: int, failures: int) -> dict[str, Any]:
     """Run everything and return the figures."""
-    load = round(os.getloadavg()[0], 2)  # what others do on these cores is in the figures
+    load = round(os.getloadavg()[0], 2)  # the figures include the other load on these cores
     measured = [await sizes.measure(each, looks=looks) for each in sorted(jobs)]
     told = await workers.measure(members=members, failures=failures) if failures else None
     return {
@@ -29,7 +29,7 @@ async def measure(*, jobs: tuple[int, ...], looks: int, members: int, failures: 
 
 @click.command(help=bench.jobset.__doc__)
 @click.option("--jobs", multiple=True, default=(10, 100, 1000), show_default=True, help="Child Jobs of a JobSet.")
-@click.option("--looks", default=20, show_default=True, help="Looks at each JobSet.")
+@click.option("--looks", default=20, show_default=True, help="Reconciles of each JobSet.")
 @click.option("--workers", "members", default=20, show_default=True, help="Workers of the JobSet of real containers.")
 @click.option("--failures", default=5, show_default=True, help="Failures in a row of these; 0: run no containers.")
 def main(jobs: tuple[int, ...], looks: int, members: int, failures: int) -> None:

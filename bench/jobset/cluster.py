@@ -1,23 +1,23 @@
-"""The API server of the benchmark: the stand-in, with one JobSet, its pods' nodes and the agents' tokens."""
+"""Provide the cluster of the benchmark: a real API server and Job controller, one JobSet, its pods' nodes, the tokens.
+
+No kubelet runs: the benchmark binds the pods that the Job controller creates, and writes their statuses. The controller
+under measurement reaches the API server through a proxy that counts its requests.
+"""
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from aiohttp import web
 
 from bench.hub.agents import Place as AgentPlace
-from common import gangs
-from common.kube import timestamps
-from hack.devnode import jobsets
-from hack.devnode.api import standin
-from hack.devnode.api.handler import Handler
-from hack.devnode.api.operations import Place
+from hack.devnode import apiproxy, apiserver, controlplane, jobsets
+from kubemend.common import aio, gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 NAME: Final = "big"
 _NAMESPACE: Final = "kubemend"
@@ -25,132 +25,110 @@ _TRAIN: Final = "default"
 _ACCOUNT: Final = "kubemend-agent"
 _AUDIENCE: Final = "kubemend-hub"
 _MANIFESTS: Final = Path(__file__).parents[2] / "daemonset"
-_NAMESPACES, _NODES = "/api/v1/namespaces", "/api/v1/nodes"
-_ACCOUNTS: Final = f"{_NAMESPACES}/{_NAMESPACE}/serviceaccounts"
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_JOBS: Final = f"/apis/batch/v1/namespaces/{_TRAIN}/jobs"
-_PODS: Final = f"{_NAMESPACES}/{_TRAIN}/pods"
+_ACCOUNTS: Final = paths.collection("serviceaccounts", namespace=_NAMESPACE)
+_CONFIG_MAPS: Final = paths.collection("configmaps", namespace=_NAMESPACE)
+_DEFINITIONS: Final = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+_PODS: Final = paths.collection("pods", namespace=_TRAIN)
 _RESTARTS: Final = f"/apis/restarts.kubemend.io/v1alpha1/namespaces/{_TRAIN}/restarts"
 _NOT_COUNTED: Final = ("reviews", "/leases", "/configmaps", "/secrets", "/healthz", "/version")
+_AT_ONCE: Final = 16
+_LOOK_AGAIN: Final = 0.05
 _SECONDS: Final = 300.0
+_READY: Final = {"type": "Ready", "status": "True"}
 
 Json = dict[str, Any]
 
 
-class Counting(Handler):
-    """Answers, and counts by what was asked for: ``POST jobs``. Watches are not counted."""
-
-    def __init__(self) -> None:
-        super().__init__(token=None, history=100_000)
-        self.calls: Counter[str] = Counter()
-        self.answered = asyncio.Event()
-
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
-        is_watch = request.method == "GET" and "watch" in request.query
-        if not is_watch and not any(part in request.path for part in _NOT_COUNTED):
-            self.calls[f"{request.method} {_resource(request.path)}"] += 1
-        answer = await super().__call__(request)
-        self.answered.set()
-        return answer
-
-
 class Cluster:
-    """What there is. ``places`` are the agents of its pods, one for each Job."""
+    """Hold the cluster. ``places`` are the agents of its pods, one for each Job; ``kubeconfig`` is the controller's."""
 
-    def __init__(self, server: standin.StandIn, handler: Counting, *, jobs: int) -> None:
-        self.kubeconfig = server.kubeconfig
+    def __init__(self, api: kube.KubeClient, proxy: apiproxy.ApiProxy, *, jobs: int) -> None:
+        self.kubeconfig = proxy.kubeconfig
         self.size = jobs
         self.places: list[AgentPlace] = []
-        self._handler = handler
-        self._operations = handler.operations
-        self._create(_NAMESPACES, {"metadata": {"name": _NAMESPACE}})
-        for path in (_MANIFESTS / "crds" / "restarts.yaml", _MANIFESTS / "jobset" / "crd.yaml"):
-            for document in yaml.safe_load_all(path.read_text()):
-                if document["kind"] == "CustomResourceDefinition":
-                    self._create(_DEFINITIONS, document)
-        self._create(_ACCOUNTS, {"metadata": {"name": _ACCOUNT}})
-        ready = {"type": "Ready", "status": "True"}
-        for number in range(jobs):
-            self._create(_NODES, {"metadata": {"name": _node(number)}, "status": {"conditions": [ready]}})
+        self._api = api
+        self._proxy = proxy
 
     @property
     def calls(self) -> Counter[str]:
-        """How often what was asked for, so far."""
-        return Counter(self._handler.calls)
+        """Return the controller's requests so far, by kind: ``POST jobs``. Watches are not counted."""
+        counted: Counter[str] = Counter()
+        for (method, path), count in self._proxy.counts.items():
+            if not any(part in path for part in _NOT_COUNTED):
+                watches = self._proxy.watched[path] if method == "GET" else 0
+                counted[f"{method} {_resource(path)}"] += count - watches
+        return +counted
 
-    def bundle(self) -> str | None:
-        """Return the CAs that agents are to trust, None before they are published."""
-        found = [each for each in self._list(f"{_NAMESPACES}/{_NAMESPACE}/configmaps") if "ca.crt" in each["data"]]
+    async def prepare(self) -> None:
+        """Create the objects that precede the JobSet."""
+        await self._api.create(paths.collection("namespaces"), {"metadata": {"name": _NAMESPACE}})
+        await self._api.create(_ACCOUNTS, {"metadata": {"name": _ACCOUNT}})
+        await _side_by_side(self._create_node(number) for number in range(self.size))
+
+    async def bundle(self) -> str | None:
+        """Return the CAs that agents must trust, None before they are published."""
+        found = [each for each in (await self._api.list(_CONFIG_MAPS)).items if "hub" in each["metadata"]["name"]]
         return str(found[0]["data"]["ca.crt"]) if found else None
 
-    def create_jobset(self) -> None:
+    async def create_jobset(self) -> None:
         """Create a JobSet of single pods that is restarted in place."""
         pod = {"spec": {"restartPolicy": "OnFailure", "containers": [{"name": "trainer", "image": "trainer:1"}]}}
         template = jobsets.job(members=1, pod=pod)
         workers = {"name": "workers", "replicas": self.size, "template": template}
-        self._create(jobsets.JOBSETS, jobsets.jobset(NAME, workers, max_restarts=1000))
+        await self._api.create(jobsets.JOBSETS, jobsets.jobset(NAME, workers, max_restarts=1000))
 
-    def jobset(self) -> Json:
-        """Return it."""
-        return self._operations.get(self._place(f"{jobsets.JOBSETS}/{NAME}"))
-
-    def status(self) -> Json:
+    async def status(self) -> Json:
         """Return its status."""
-        return self.jobset().get("status") or {}
+        return (await self._api.get(f"{jobsets.JOBSETS}/{NAME}")).get("status") or {}
 
-    def jobs(self) -> list[Json]:
-        """Return its Jobs."""
-        return self._list(_JOBS)
+    async def start_pods(self) -> None:
+        """Have the pod of each Job run and be ready, on a node of its own with an agent."""
+        pods: list[Json] = []
 
-    def start_pods(self) -> None:
-        """Have each Job have a pod that is ready, on a node of its own with an agent."""
-        now = timestamps.rfc3339(time.time())
-        for number, job in enumerate(self.jobs()):
-            pod = self._pod(job, node=_node(number))
-            self.places.append(self._agent(_node(number), pod))
-            status = {"active": 1, "ready": 1, "startTime": now}
-            path = f"{_JOBS}/{job['metadata']['name']}/status"
-            self._operations.update(self._place(path), {**job, **_KIND, "status": status})
+        async def all_made() -> bool:
+            pods[:] = (await self._api.list(_PODS)).items
+            return len(pods) == self.size
 
-    def touch(self, number: int) -> None:
-        """Change something of the JobSet that nothing follows from."""
+        await self.until(all_made)
+        await _side_by_side(self._start(pod, node=_node(number)) for number, pod in enumerate(pods))
+
+    async def touch(self, number: int) -> None:
+        """Change something of the JobSet without any consequence."""
         patch = {"metadata": {"annotations": {"example.com/touched": str(number)}}}
-        path = self._place(f"{jobsets.JOBSETS}/{NAME}")
-        self._operations.patch(path, patch, content_type="application/merge-patch+json")
+        await self._api.patch(f"{jobsets.JOBSETS}/{NAME}", patch, content_type=kube.Patch.MERGE)
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until it holds; it is looked at after each answer of the API server. Raises TimeoutError."""
+    async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until it holds. Raises TimeoutError."""
         async with asyncio.timeout(_SECONDS):
-            while not holds():
-                self._handler.answered.clear()
-                await self._handler.answered.wait()
+            while not await holds():  # noqa: ASYNC110 - it is polled
+                await asyncio.sleep(_LOOK_AGAIN)
 
-    def ended_rounds(self) -> int:
-        """Return how many rounds are over."""
-        return sum("completionTime" in (each.get("status") or {}) for each in self._list(_RESTARTS))
+    async def ended_rounds(self) -> int:
+        """Return how many rounds have ended."""
+        return sum("completionTime" in (each.get("status") or {}) for each in (await self._api.list(_RESTARTS)).items)
 
-    def _pod(self, job: Json, *, node: str) -> Json:
-        template, owner = job["spec"]["template"], job["metadata"]
-        metadata = {
-            "name": f"{owner['name']}-0-aaaaa",
-            "namespace": _TRAIN,
-            "labels": {**template["metadata"]["labels"], gangs.JOB_INDEX: "0"},
-            "annotations": template["metadata"]["annotations"],
-            "ownerReferences": [{**_KIND, "name": owner["name"], "uid": owner["uid"], "controller": True}],
-        }
-        created = self._create(_PODS, {"metadata": metadata, "spec": {**template["spec"], "nodeName": node}})
-        path = f"{_PODS}/{metadata['name']}/status"
-        return self._operations.update(self._place(path), {**created, "status": {"phase": "Running"}})
+    async def _create_node(self, number: int) -> None:
+        await self._api.create(paths.NODES, {"metadata": {"name": _node(number)}})
+        await self._api.patch_status(f"{paths.NODES}/{_node(number)}", {"status": {"conditions": [_READY]}})
 
-    def _agent(self, node: str, member: Json) -> AgentPlace:
+    async def _start(self, pod: Json, *, node: str) -> None:
+        path = f"{_PODS}/{pod['metadata']['name']}"
+        metadata = {"name": pod["metadata"]["name"], "namespace": _TRAIN}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        await self._api.create(f"{path}/binding", {"metadata": metadata, "target": target})
+        await self._api.patch_status(path, {"status": {"phase": "Running", "conditions": [_READY]}})
+        self.places.append(await self._agent(node, pod))
+
+    async def _agent(self, node: str, member: Json) -> AgentPlace:
         containers = [{"name": "agent", "image": "agent:1"}]
         metadata = {"namespace": _NAMESPACE, "name": f"kubemend-agent-{node}"}
         spec = {"nodeName": node, "serviceAccountName": _ACCOUNT, "containers": containers}
-        own = self._create(f"{_NAMESPACES}/{_NAMESPACE}/pods", {"metadata": metadata, "spec": spec})
+        own = await self._api.create(
+            paths.collection("pods", namespace=_NAMESPACE), {"metadata": metadata, "spec": spec}
+        )
         bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": own["metadata"]["uid"]}
         asked = {"spec": {"audiences": [_AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound}}
-        token = self._operations.request_token(self._place(f"{_ACCOUNTS}/{_ACCOUNT}/token"), asked)
+        token = await self._api.create(f"{_ACCOUNTS}/{_ACCOUNT}/token", asked)
         return AgentPlace(
             node=node,
             token=token["status"]["token"],
@@ -160,29 +138,39 @@ class Cluster:
             uid=member["metadata"]["uid"],
         )
 
-    def _create(self, path: str, body: Json) -> Json:
-        return self._operations.create(self._place(path), body)
-
-    def _list(self, path: str) -> list[Json]:
-        return list(self._operations.list(self._place(path), lambda _: True)["items"])
-
-    def _place(self, path: str) -> Place:
-        place = self._handler.place(path)
-        assert place is not None
-        return place
-
-
-_KIND: Final = {"apiVersion": "batch/v1", "kind": "Job"}
-
 
 @asynccontextmanager
 async def running(directory: Path, *, jobs: int) -> AsyncIterator[Cluster]:
-    """Serve a cluster for a JobSet of so many Jobs."""
-    server = standin.StandIn(kubeconfig=directory / "kubeconfig")
-    server.handler = handler = Counting()
-    cluster = Cluster(server, handler, jobs=jobs)
-    async with server:
-        yield cluster
+    """Run a cluster for a JobSet of that many Jobs."""
+    async with (
+        apiserver.KubeApiServer(directory / "kube") as server,
+        kube.connect(kubeconfig=server.kubeconfig) as api,
+    ):
+        await _define(api)
+        async with (
+            controlplane.on(server.kubeconfig, directory / "control-plane", scheduler=False),
+            apiproxy.ApiProxy(server.kubeconfig, kubeconfig=directory / "kubeconfig") as proxy,
+        ):
+            cluster = Cluster(api, proxy, jobs=jobs)
+            await cluster.prepare()
+            yield cluster
+
+
+async def _define(api: kube.KubeClient) -> None:
+    await jobsets.install(api)
+    for document in yaml.safe_load_all((_MANIFESTS / "crds" / "restarts.yaml").read_text()):
+        if document["kind"] == "CustomResourceDefinition":
+            await api.create(_DEFINITIONS, document)
+
+
+async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(call: Awaitable[None]) -> None:
+        async with room:
+            await call
+
+    await aio.side_by_side(*(one(each) for each in calls))
 
 
 def _node(number: int) -> str:
@@ -190,7 +178,7 @@ def _node(number: int) -> str:
 
 
 def _resource(path: str) -> str:
-    """Return what of a path says what it is about, with its subresource."""
+    """Return the resource of a path, with its subresource."""
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     if rest[:1] == ["namespaces"] and len(rest) > 2:

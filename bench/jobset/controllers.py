@@ -1,4 +1,4 @@
-"""The controller of the benchmark, as a process, and what its metrics say."""
+"""Run the controller of the benchmark as a process, and read its metrics."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -10,7 +10,6 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.devnode import loopback, processes
-from hack.devnode.kubelet import process
 
 HOST = "127.0.0.1"
 _STOP_SECONDS = 20.0
@@ -18,7 +17,7 @@ _STOP_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """``port`` is the hub's, ``metrics_address`` where /metrics is."""
+    """``port`` is the hub's, ``metrics_address`` that of /metrics."""
 
     pid: int
     port: int
@@ -46,11 +45,11 @@ async def controller(*, kubeconfig: Path, directory: Path) -> AsyncIterator[Cont
         "metrics-address": metrics_address,
     }
     child = processes.Child.start(
-        [sys.executable, "-m", "cli", "controller", *(f"--{key}={value}" for key, value in flags.items())],
+        [sys.executable, "-m", "kubemend.cli", "controller", *(f"--{key}={value}" for key, value in flags.items())],
         name="kubemend controller",
         log=directory / "controller.log",
         pid_file=directory / "controller.pid",
-        environment=process.source_environment(),
+        environment=processes.source_environment(),
     )
     try:
         yield Controller(child.pid, port, metrics_address)

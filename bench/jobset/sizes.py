@@ -1,4 +1,4 @@
-"""JobSets of different sizes: what is measured of each."""
+"""Measure JobSets of different sizes."""
 
 import asyncio
 import statistics
@@ -14,10 +14,10 @@ from bench.hub.programs import Fleet
 from bench.jobset import cluster, controllers
 from bench.jobset.cluster import Cluster
 from bench.jobset.controllers import Controller
-from common import aio
+from kubemend.common import aio
 
 ROUNDS: Final = 3
-"""Rounds that begin without a wait, however soon they follow each other (``common.budgets.Backoff``)."""
+"""Rounds that begin without backoff, at any interval (``common.budgets.Backoff``)."""
 
 _SECONDS: Final = "kubemend_jobset_reconcile_seconds"
 _QUIET_SECONDS: Final = 1.0
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 async def measure(jobs: int, *, looks: int) -> Json:
-    """Return the figures of a JobSet of so many Jobs."""
+    """Return the figures of a JobSet of that many Jobs."""
     programs.check_files(agents=jobs)
     with tempfile.TemporaryDirectory(prefix="bench-jobset-") as name:
         directory = Path(name)
@@ -39,8 +39,8 @@ async def measure(jobs: int, *, looks: int) -> Json:
         ):
             bundle = await _published(api)
             created = await _create(api)
-            api.start_pods()
-            await api.until(lambda: _ready(api) == jobs)
+            await api.start_pods()
+            await api.until(lambda: _all_ready(api))
             await _quiet(api, controller)
             looked = await _looks(api, controller, count=looks)
             async with programs.fleet(api.places) as fleet:
@@ -59,7 +59,7 @@ async def measure(jobs: int, *, looks: int) -> Json:
 
 
 def growth(smallest: Json, largest: Json) -> Json:
-    """Return what the largest JobSet takes over what the smallest takes."""
+    """Return the cost of the largest JobSet over that of the smallest."""
     return {
         "jobs": round(largest["jobs"] / smallest["jobs"]),
         "look": round(largest["look_ms"]["p50"] / smallest["look_ms"]["p50"], 1),
@@ -75,32 +75,37 @@ async def _published(api: Cluster) -> str:
     """Wait for the hub's certificates: the controller leads then."""
     async with asyncio.timeout(_PUBLISHED_SECONDS):
         async for _ in aio.ticks(period=_LOOK_AGAIN):
-            if (bundle := api.bundle()) is not None:
+            if (bundle := await api.bundle()) is not None:
                 return bundle
     raise AssertionError("ticks never end")
 
 
 async def _create(api: Cluster) -> Json:
     before, began = api.calls, time.monotonic()
-    api.create_jobset()
-    await api.until(lambda: len(api.jobs()) == api.size)
+    await api.create_jobset()
+    await api.until(lambda: _all_made(api, before))
     return {"seconds": round(time.monotonic() - began, 2), "api_calls": dict(api.calls - before)}
 
 
-def _ready(api: Cluster) -> int:
-    return sum(each["ready"] for each in api.status().get("replicatedJobsStatus") or ())
+async def _all_made(api: Cluster, before: Counter[str]) -> bool:
+    return (api.calls - before)["POST jobs"] >= api.size
+
+
+async def _all_ready(api: Cluster) -> bool:
+    counts = (await api.status()).get("replicatedJobsStatus") or ()
+    return api.size == sum(int(each["ready"]) for each in counts)
 
 
 async def _looks(api: Cluster, controller: Controller, *, count: int) -> Json:
-    """Have the JobSet looked at though there is nothing to do, again and again."""
+    """Have the JobSet reconciled with nothing to do, repeatedly."""
     whole, decide = [], []
     before = api.calls
     for number in range(count):
         done = await controller.metric(f"{_SECONDS}_count", step="whole")
         sums = [await controller.metric(f"{_SECONDS}_sum", step=step) for step in ("whole", "decide")]
-        api.touch(number)
+        await api.touch(number)
         async with asyncio.timeout(_PUBLISHED_SECONDS):
-            while await controller.metric(f"{_SECONDS}_count", step="whole") == done:  # noqa: ASYNC110 - it is asked
+            while await controller.metric(f"{_SECONDS}_count", step="whole") == done:  # noqa: ASYNC110 - it is polled
                 await asyncio.sleep(_LOOK_AGAIN)
         looked = await controller.metric(f"{_SECONDS}_count", step="whole") - done
         whole.append((await controller.metric(f"{_SECONDS}_sum", step="whole") - sums[0]) / looked)
@@ -114,12 +119,16 @@ async def _looks(api: Cluster, controller: Controller, *, count: int) -> Json:
 
 
 async def _restart(api: Cluster, controller: Controller, fleet: Fleet, number: int) -> Json:
-    """Have a member fail, and wait until all run again and the JobSet's status tells of it."""
+    """Have a member fail, and wait until all run again and the JobSet's status shows it."""
     await _quiet(api, controller)
     before = api.calls
     told = await fleet.round(number % api.size)
-    await api.until(lambda: (api.status().get("currentInPlaceRestartAttempt") or 0) > number)
-    await api.until(lambda: api.ended_rounds() > number)
+
+    async def is_counted() -> bool:
+        counted = (await api.status()).get("currentInPlaceRestartAttempt") or 0
+        return counted > number and await api.ended_rounds() > number
+
+    await api.until(is_counted)
     await _quiet(api, controller)
     began = next(each["fault"] for each in told if each["fault"] is not None)
     return {
@@ -129,7 +138,7 @@ async def _restart(api: Cluster, controller: Controller, fleet: Fleet, number: i
 
 
 async def _quiet(api: Cluster, controller: Controller) -> None:
-    """Wait until nobody asks the API server for anything, and the controller looks at nothing."""
+    """Wait until the controller sends no requests to the API server and reconciles nothing."""
 
     async def done() -> tuple[Counter[str], float]:
         return api.calls, await controller.metric(f"{_SECONDS}_count", step="whole")

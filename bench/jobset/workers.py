@@ -1,20 +1,19 @@
-"""Twenty workers of one JobSet, with real containers, five failures in a row."""
+"""Measure twenty workers of one JobSet, with real containers, five failures in a row."""
 
 import asyncio
 import contextlib
 from typing import Any, Final
 
 from bench.rig import SECONDS, is_ready
-from common import budgets
 from hack.devnode import controllers, jobsets, node
 from hack.devnode.gang_objects import Shape
 from hack.devnode.jobsets import JobSetGang
 from hack.devnode.rounds import Rounds
+from kubemend.common import budgets
 
 _YOUNG_SECONDS: Final = budgets.Backoff().young + 1.0
 _FREE: Final = budgets.Backoff().free
 _LOOK_AGAIN: Final = 0.05
-_BACKOFF: Final = 10.0
 
 Json = dict[str, Any]
 
@@ -26,13 +25,13 @@ async def measure(*, members: int, failures: int) -> Json:
     async with (
         node.DevNode.named("bench-jobset") as dev,
         controllers.Controllers.on([dev], replicas=1) as hub,
-        jobsets.run_on(dev, backoff=_BACKOFF),
+        jobsets.run_on(dev),
         hub.run(),
         hub.agent(dev) as agent,
         contextlib.AsyncExitStack() as stack,
     ):
         async with asyncio.timeout(SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is asked
+            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
                 await asyncio.sleep(_LOOK_AGAIN)
         gang = await stack.enter_async_context(
             JobSetGang.on([dev], "bench", shape=Shape(members=members, gpus=0), timeout=SECONDS)

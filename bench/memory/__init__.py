@@ -1,1 +1,1 @@
-"""What agent and controller need to know many pods, and pods that are as large as anybody can make them."""
+"""Measure the memory that agent and controller need for many pods, and for pods as large as possible."""

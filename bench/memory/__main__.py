@@ -1,9 +1,9 @@
-"""How much memory do agent and controller need to know pods: usual ones, and as large ones as anybody can make?
+"""Measure the memory that agent and controller need for pods: normal ones, and ones as large as possible.
 
-Each view runs in a process of its own that has loaded what the real one loads, in a memory cgroup with the limit of the
-manifests where one can be made (as root). All pods are listed, then each of them changes once more. Prints JSON.
+Each view runs in a process of its own that has loaded the modules of the real one, in a memory cgroup with the limit of
+the manifests where one can be created (as root). All pods are listed, then each of them changes once more. Prints JSON.
 
-Reach: nothing is killed, no pod is lost; exit code 1 when something is.
+Goals: nothing is killed, no pod is lost; exit code 1 otherwise.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A crowd, and whose views look at it."""
+    """Describe a crowd of pods, and whose views read it."""
 
     role: str
     what: str
@@ -61,7 +61,7 @@ def limit_of(role: str) -> int:
 
 
 async def tried(trial: Trial, *, limit: int | None = None) -> dict[str, Any]:
-    """Have a process look at a crowd; ``limit`` in bytes. Raises NotTriedError where no cgroup can be made."""
+    """Have a process read a crowd; ``limit`` in bytes. Raises NotTriedError where no cgroup can be created."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         name = f"kubemend-bench-{uuid.uuid4().hex[:8]}"
         cgroup = stack.enter_context(memory_cgroup.made(name)) if limit is not None else None
@@ -93,7 +93,7 @@ async def tried(trial: Trial, *, limit: int | None = None) -> dict[str, Any]:
 
 
 async def of_a_thousand(role: str) -> float:
-    """Return the MiB that a thousand usual pods take."""
+    """Return the MiB for a thousand normal pods."""
     few, many = [await tried(Trial(role, "", Crowd(count))) for count in (_FEW, _MANY)]
     more = float(many["in_the_end_mib"] - few["in_the_end_mib"])
     return round(more * 1000 / (_MANY - _FEW), 2)
@@ -119,7 +119,7 @@ def _troubles(found: Mapping[str, Any]) -> Iterator[str]:
 
 @click.command()
 def main() -> None:
-    """Measure what agent and controller need to know pods, and print JSON."""
+    """Measure the memory that agent and controller need for pods, and print JSON."""
     found = asyncio.run(measure())
     print(json.dumps(found, indent=2))
     if troubles := list(_troubles(found)):

@@ -1,11 +1,11 @@
-"""Pods by the thousand, as JSON, made as they are sent: what serves them holds one at a time."""
+"""Generate thousands of pods as JSON while they are sent: the server holds one at a time."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import gangs
+from kubemend.common import gangs
 
 NODE: Final = "bench"
 NAMESPACES: Final = 5
@@ -18,7 +18,7 @@ _PADDING: Final = "x" * 40
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many pods of ``size`` bytes more than a usual one has; ``filled`` puts them there."""
+    """Define a number of pods with ``size`` bytes more than a normal one; ``filled`` adds them."""
 
     count: int
     size: int = 0
@@ -42,18 +42,18 @@ def environment(pod: dict[str, Any], size: int) -> None:
 
 
 def annotations_of_others(pod: dict[str, Any], size: int) -> None:
-    """Fill its annotations with somebody's."""
+    """Fill its annotations with those of another program."""
     pod["metadata"]["annotations"]["example.com/notes"] = "x" * size
 
 
 def our_annotations(pod: dict[str, Any], size: int) -> None:
-    """Fill its annotations with such as are read."""
+    """Fill its annotations with those that kubemend reads."""
     annotations = pod["metadata"]["annotations"]
     annotations |= {f"kubemend.io/{number}": _PADDING for number in range(size // _ANNOTATION)}
 
 
 def _usual(number: int, *, phase: str) -> dict[str, Any]:
-    """A pod with what most have: variables, volumes, probes, conditions, and who manages which field."""
+    """Return a pod with typical content: variables, volumes, probes, conditions, and managed fields."""
     name, gang = f"pod-{number}", f"gang-{number // _GANG_OF}"
     variables = [{"name": f"VARIABLE_{each}", "value": _PADDING} for each in range(_USUAL_VARIABLES)]
     fields: Mapping[str, Any] = {f"f:field-{each}": {"f:value": {}} for each in range(60)}

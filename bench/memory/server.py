@@ -1,4 +1,4 @@
-"""Serves a crowd of pods as an API server would, without ever holding more than one of them."""
+"""Serve a crowd of pods as an API server would, holding only one of them at a time."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,15 @@ from pathlib import Path
 from aiohttp import web
 
 from bench.memory.pods import Crowd
-from common.kube import paths
-from controller.watches import members
-from hack.devnode.api import kubeconfig
+from hack.devnode import kubeconfig
+from kubemend.common.kube import paths
+from kubemend.controller.watches import members
 
 _VERSION = 1_000_000
 
 
 class PodServer:
-    """All pods are listed, then all of them change once more, and at last the first one has failed."""
+    """List all pods, then change all of them once more, and at last let the first one fail."""
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
@@ -34,7 +34,7 @@ class PodServer:
         if request.query.get("watch"):
             for line in _changes(crowd):
                 await response.write(line)
-                await asyncio.sleep(0)  # to write may not wait, and others are to be served
+                await asyncio.sleep(0)  # a write may not block, and other requests must be served
             await asyncio.Event().wait()
         begin = int(request.query.get("continue", "0"))
         for part in _page(crowd, begin=begin, limit=int(request.query.get("limit", "0"))):

@@ -1,6 +1,6 @@
-"""One process with the views of the agent or of the controller: ``python -m bench.memory.views agent KUBECONFIG``.
+"""Run one process with the views of the agent or of the controller: ``python -m bench.memory.views agent KUBECONFIG``.
 
-It begins when it gets a line, has loaded all that the real process loads, and prints what it has when all pods have
+It begins when it gets a line, has loaded all modules of the real process, and prints its figures when all pods have
 been listed and have changed.
 """
 
@@ -19,11 +19,11 @@ _PATIENCE = 500.0
 
 
 async def agent(kubeconfig: Path) -> Mapping[str, Any]:
-    """Look at the pods of a node, as the agent does."""
-    import agent.app.agent  # noqa: F401 - what it loads takes memory
-    from agent.sources.pods import PodWatch
+    """Read the pods of a node, as the agent does."""
+    import kubemend.agent.app.agent  # noqa: F401 - its modules take memory
     from bench.memory.pods import NODE
-    from common.kube import client
+    from kubemend.agent.sources.pods import PodWatch
+    from kubemend.common.kube import client
 
     async with client.connect(kubeconfig=kubeconfig) as api:
         bare = [0]
@@ -31,15 +31,15 @@ async def agent(kubeconfig: Path) -> Mapping[str, Any]:
         changed = asyncio.Event()
         watch.subscribe(lambda change: changed.set() if change.pod.phase == "Failed" else None)
         await _until(changed, watch.run)
-        return _told(len(watch.pods()), bare=bare[-1])
+        return _figures(len(watch.pods()), bare=bare[-1])
 
 
 async def controller(kubeconfig: Path) -> Mapping[str, Any]:
-    """Look at all members of gangs, as the controller does."""
-    import controller.app.controller  # noqa: F401 - what it loads takes memory
-    from common.kube import client
-    from controller.model.members import PodPhase
-    from controller.watches.members import Members
+    """Read all members of gangs, as the controller does."""
+    import kubemend.controller.app.controller  # noqa: F401 - its modules take memory
+    from kubemend.common.kube import client
+    from kubemend.controller.model.members import PodPhase
+    from kubemend.controller.watches.members import Members
 
     async with client.connect(kubeconfig=kubeconfig) as api:
         bare = [0]
@@ -47,10 +47,10 @@ async def controller(kubeconfig: Path) -> Mapping[str, Any]:
         changed = asyncio.Event()
         members.subscribe(lambda change: changed.set() if change.member.phase is PodPhase.FAILED else None)
         await _until(changed, members.run)
-        return _told(sum(len(members.of_gang(gang)) for gang in members.gangs()), bare=bare[-1])
+        return _figures(sum(len(members.of_gang(gang)) for gang in members.gangs()), bare=bare[-1])
 
 
-def _told(pods: int, *, bare: int) -> Mapping[str, Any]:
+def _figures(pods: int, *, bare: int) -> Mapping[str, Any]:
     gc.collect()
     size = footprint.of(os.getpid()).shared_out / 2**20
     return {"pods": pods, "of_which_only_a_bare_form": bare, "in_the_end_mib": round(size, 2)}
@@ -67,7 +67,7 @@ async def _until(done: asyncio.Event, run: Callable[[], Any]) -> None:
 
 
 def main() -> None:
-    """Wait for a line, look, and tell."""
+    """Wait for a line, read the pods, and print."""
     role, kubeconfig = sys.argv[1:]
     sys.stdin.readline()
     work = {"agent": agent, "controller": controller}[role]

@@ -1,13 +1,14 @@
-"""One object, and no other that has come to have its name."""
+"""Get an object by UID: never another object that has taken its name."""
 
-from common.kube import client, errors
-from common.kube.transport import Json
+from kubemend.common.kube import client, errors
+from kubemend.common.kube.transport import Json
 
 
 async def get(api: client.KubeClient, path: str, *, uid: str) -> Json | None:
-    """Return the object at a path; None where there is none any more, or another one. Raises KubeError.
+    """Return the object at a path; None if it no longer exists or has another UID. Raises KubeError.
 
-    For who was refused a write that has the UID as its precondition: a wrong one answers 409 or 422, as much else does.
+    Use it after a write with the UID as its precondition was refused: a wrong UID answers 409 or 422, as other errors
+    do.
     """
     try:
         found = await api.get(path)

@@ -1,6 +1,6 @@
-"""One client for the API server: JSON in, JSON out, a deadline on every call, retries in one place.
+"""Call the API server: JSON in, JSON out, a deadline on every call, retries in one place.
 
-The client connects when it is first used, so a kubeconfig or a server that appears late needs no restart.
+The client connects at its first use, so a kubeconfig or a server that appears late needs no restart.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ import aiohttp
 import structlog
 import tenacity
 
-from common.kube import errors, listing, nesting, paths, transport, watching
-from common.kube.transport import Body, Json, Request
+from kubemend.common.kube import errors, listing, paths, safe_json, transport, watch_protocol
+from kubemend.common.kube.transport import Body, Json, Request
 
 log = structlog.get_logger(__name__)
 
 Params = Mapping[str, str | int | bool]
 Project = Callable[[Json], Any]
-"""What is kept of an object; it is called as the object comes in, which is forgotten then."""
+"""Return the part of an object to keep. It is called as the object comes in; the object is dropped afterwards."""
 
 _AS_METADATA: Final = "application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
 
 
 class Patch(enum.Enum):
-    """The content types of a patch."""
+    """Name the content types of a patch."""
 
     STRATEGIC = "application/strategic-merge-patch+json"
     MERGE = "application/merge-patch+json"
@@ -39,19 +39,22 @@ class Patch(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list's items (what was kept of them), and the version from which a watch continues it."""
+    """Hold a list's items (the kept parts), and the version from which a watch continues it."""
 
     items: list[Any]
     resource_version: str
-    continued: str = ""  # by what token the next page is asked for; empty where this is the last one
+    continued: str = ""  # token of the next page; empty on the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds: ``connect`` for one connection, ``call`` for a call with all its retries, ``watch`` until the server
-    ends a watch, ``silence`` after which a watch without any event is taken for dead.
+    """Set timeouts in seconds.
 
-    The server sends a bookmark about once a minute, so ``silence`` is a little more than that.
+    - ``connect``: one connection
+    - ``call``: a call with all its retries
+    - ``watch``: until the server ends a watch
+    - ``silence``: a watch without any event for this long counts as dead. The server sends a bookmark about once a
+      minute, so ``silence`` is a little more than that.
     """
 
     connect: float = 5.0
@@ -69,7 +72,7 @@ def connect(*, kubeconfig: Path | None = None, deadlines: Deadlines | None = Non
 
 
 class KubeClient:
-    """Talks to the API server. All methods raise the errors of ``common.kube.errors``."""
+    """Call the API server. All methods raise the errors of ``common.kube.errors``."""
 
     def __init__(self, *, kubeconfig: Path | None, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
@@ -88,13 +91,17 @@ class KubeClient:
         return await self._call(Request("GET", path))
 
     async def create(self, path: str, body: Json) -> Json:
-        """Create an object in a collection and return it. Sent once: a lost answer leaves open whether it exists."""
+        """Create an object in a collection and return it.
+
+        Sent once: after a lost answer the object may exist or not.
+        """
         return await self._call(Request("POST", path, body=body), attempts=1)
 
     async def update(self, path: str, body: Json, *, attempts: int = 4) -> Json:
-        """Replace an object and return it; with ``metadata.resourceVersion`` only if nobody was faster.
+        """Replace an object and return it; with ``metadata.resourceVersion`` only if no other writer was first.
 
-        Sent once more after a lost answer it can be faster than itself: who must know sends it once (``attempts``).
+        A retry after a lost answer can conflict with its own first attempt. Callers that must distinguish send it once
+        (``attempts``).
         """
         return await self._call(Request("PUT", path, body=body), attempts=attempts)
 
@@ -111,7 +118,7 @@ class KubeClient:
         return await self._call(Request("DELETE", path, body=options))
 
     async def list(self, path: str, *, params: Params | None = None, project: Project = lambda obj: obj) -> Listing:
-        """Return the objects of a collection in their most recent state; ``project`` says what is kept of each."""
+        """Return the current objects of a collection; ``project`` returns the part of each to keep."""
         return await self._page(Request("GET", path, params=dict(params or {})), project)
 
     async def pages(
@@ -123,13 +130,13 @@ class KubeClient:
         project: Project = lambda obj: obj,
         metadata_only: bool = False,
     ) -> AsyncGenerator[Listing, None]:
-        """Yield the objects of a collection ``limit`` at a time, all as they were when the first page was read.
+        """Yield the objects of a collection ``limit`` at a time, all as of the read of the first page.
 
-        So the server does not hold thousands of objects at once. Here one is held at a time, of which ``project`` says
-        what is kept; ``limit`` 0 means all in one page. ``metadata_only``: objects have nothing but their metadata.
-        Each page has ``Deadlines.call`` to begin with, and again after each bit of it that has come.
+        The server need not hold thousands of objects at once. The client holds one at a time and keeps the part that
+        ``project`` returns; ``limit`` 0 means all in one page. ``metadata_only``: objects have only their metadata.
+        Each page has ``Deadlines.call`` until its first bytes, and again after each chunk.
 
-        Raises GoneError when that state is forgotten on the way.
+        Raises GoneError when the server forgets that state on the way.
         """
         continued: dict[str, str] = {}
         while True:
@@ -153,8 +160,8 @@ class KubeClient:
         resource_version: str = "",
         project: Project = lambda obj: obj,
         metadata_only: bool = False,
-    ) -> AsyncGenerator[watching.WatchEvent, None]:
-        """Yield what happens to a collection after ``resource_version``, bookmarks included.
+    ) -> AsyncGenerator[watch_protocol.WatchEvent, None]:
+        """Yield the events of a collection after ``resource_version``, bookmarks included.
 
         Ends when the server ends it or has been silent for too long (a dead connection looks like that): watch again
         from the last event's version. Raises GoneError when that version is too old, ApiUnavailableError when the
@@ -176,16 +183,16 @@ class KubeClient:
         )
         async with self._deadline(request.target):
             response = await self._transport.send(request)
-        splitter = watching.LineSplitter(longest=listing.LONGEST)
+        splitter = watch_protocol.LineSplitter(longest=listing.LONGEST)
         try:
             while chunk := await self._chunk(response, request.target):
                 for event in self._events(splitter, chunk, request.target, project):
                     yield event
         finally:
-            _hang_up(response)
+            _abort(response)
 
     async def _chunk(self, response: aiohttp.ClientResponse, target: paths.Target) -> bytes:
-        """Return what came next, or nothing at the end; a silence that is too long is an end too."""
+        """Return the next chunk, or nothing at the end; a silence that is too long also ends the watch."""
         try:
             async with asyncio.timeout(self._deadlines.silence) as silence:
                 return await response.content.readany()
@@ -196,20 +203,20 @@ class KubeClient:
             raise self._transport.unreachable(target, error) from error
 
     def _events(
-        self, splitter: watching.LineSplitter, chunk: bytes, target: paths.Target, project: Project
-    ) -> Iterator[watching.WatchEvent]:
-        """Yield the events that a chunk completes; no object is held any longer than ``project`` looks at it."""
+        self, splitter: watch_protocol.LineSplitter, chunk: bytes, target: paths.Target, project: Project
+    ) -> Iterator[watch_protocol.WatchEvent]:
+        """Yield the events that a chunk completes; an object is held no longer than the call of ``project``."""
         try:
-            for event in map(watching.parse, splitter.feed(chunk), itertools.repeat(project)):
-                if isinstance(event, watching.WatchFailure):
+            for event in map(watch_protocol.parse, splitter.feed(chunk), itertools.repeat(project)):
+                if isinstance(event, watch_protocol.WatchFailure):
                     server = self._transport.server
                     raise errors.from_status(target, server=server, status=event.code, answer=event.status)
                 yield event
-        except watching.NoEventError as error:
+        except watch_protocol.NoEventError as error:
             raise self._transport.unreachable(target, error) from error
 
     async def _page(self, request: Request, project: Project) -> Listing:
-        """Return what is kept of the items of a list, or of one page of it."""
+        """Return the kept parts of a list's items, or of one page of it."""
         async with self._deadline(request.target):
             response: aiohttp.ClientResponse = await _retrying(4)(self._transport.send, request)
         splitter = listing.ListSplitter()
@@ -229,7 +236,7 @@ class KubeClient:
         except (aiohttp.ClientError, OSError, listing.NoListError) as error:
             raise self._transport.unreachable(request.target, error) from error
         finally:
-            response.close()  # of one that was read to its end the connection is kept
+            response.close()  # a response that was read to its end keeps its connection
 
     async def _call(self, request: Request, *, attempts: int = 4) -> Json:
         async with self._deadline(request.target):
@@ -239,7 +246,7 @@ class KubeClient:
     async def _exchange(self, request: Request) -> Json:
         response = await self._transport.send(request)
         try:
-            answer = nesting.loads(await transport.read(response, at_most=listing.LONGEST))
+            answer = safe_json.loads(await transport.read(response, at_most=listing.LONGEST))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._transport.unreachable(request.target, error) from error
         if not isinstance(answer, dict):
@@ -254,7 +261,7 @@ class KubeClient:
         except TimeoutError as error:
             raise errors.ApiUnavailableError(
                 f"cannot {target} at {self._transport.server}: no answer within {self._deadlines.call:g} s",
-                mend=transport.REACH,
+                hint=transport.REACH,
             ) from error
 
 
@@ -282,8 +289,8 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return _WAIT(state)
 
 
-def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Leave a watch that has no end of its own: a polite TLS goodbye would outlive the client."""
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Abort a watch that has no end of its own: a graceful TLS shutdown would outlive the client."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
     response.close()

@@ -1,4 +1,4 @@
-"""From a kubeconfig or a service account to a session that is ready to be used.
+"""Create a session from a kubeconfig or a service account.
 
 The rules are client-go's: an explicit kubeconfig, else the service account of the pod, else ``$KUBECONFIG`` or
 ``~/.kube/config``. Loading may start a credential plugin (``exec``), so it has a deadline.
@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from common.kube import errors, lightly
-from common.kube.lightly import config as loaders
+from kubemend.common.kube import errors, lightly
+from kubemend.common.kube.lightly import config as loaders
 
 LOAD_TIMEOUT = 15.0
 """Seconds that reading the configuration may take, a credential plugin included."""
 
 
 async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> lightly.RESTClientObject:
-    """Return a session with the API server. Raises NotConfiguredError with the mend."""
+    """Return a session with the API server. Raises NotConfiguredError with the hint."""
     configuration = lightly.Configuration()
     configuration.retries = None  # retries happen in one place, common.kube.client
     source = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "the service account"
@@ -38,13 +38,13 @@ async def load(*, kubeconfig: Path | None, environ: Mapping[str, str] = os.envir
             raise _refused(source, f"server {configuration.host!r} is not a URL")
         return _session(configuration)
     except TimeoutError as error:
-        raise _refused(source, f"its credential plugin gave nothing within {LOAD_TIMEOUT:.0f} s") from error
+        raise _refused(source, f"its credential plugin did not answer within {LOAD_TIMEOUT:.0f} s") from error
     except (loaders.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise _refused(source, " ".join(str(error).split())) from error
 
 
 async def credentials(configuration: lightly.Configuration) -> dict[str, str]:
-    """Return the headers that say who we are, read again where they rotate. Raises NotConfiguredError with the mend."""
+    """Return the authentication headers, read again where they rotate. Raises NotConfiguredError with the hint."""
     try:
         settings = await configuration.auth_settings()
     except (loaders.ConfigException, OSError) as error:
@@ -61,13 +61,13 @@ def default_kubeconfig(environ: Mapping[str, str]) -> Path:
         if path.is_file():
             return path
     raise errors.NotConfiguredError(
-        "no way to the API server: not in a pod, and no kubeconfig",
-        mend="run in a pod with a service account, or name a kubeconfig",
+        "cannot find the API server: not in a pod, and no kubeconfig",
+        hint="run in a pod with a service account, or name a kubeconfig",
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server URL points at this machine: such requests never go through a proxy, as in Go's client."""
+    """Return whether a server URL points at this machine: such requests never use a proxy, as in Go's client."""
     name = urlsplit(host).hostname or ""
     if name == "localhost":
         return True
@@ -78,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _load_file(path: Path, configuration: lightly.Configuration) -> None:
-    with path.open("rb"):  # the loader takes a missing file for an empty one
+    with path.open("rb"):  # the loader treats a missing file as an empty one
         pass
     await loaders.load_kube_config(config_file=str(path), client_configuration=configuration, persist_config=False)
 
@@ -93,4 +93,4 @@ def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
 
 
 def _refused(source: str, why: str) -> errors.NotConfiguredError:
-    return errors.NotConfiguredError(f"{source} cannot be used: {why}", mend="mend it, it is read again each time")
+    return errors.NotConfiguredError(f"{source} cannot be used: {why}", hint="fix it; it is read again at each attempt")

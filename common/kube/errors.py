@@ -1,17 +1,17 @@
-"""What can go wrong between us and the API server, in words for people.
+"""Turn failures of the API server into typed errors with texts for people.
 
 ::
 
     KubeError
-    ├── ApiUnavailableError    no answer, or an answer that says "later" (429, 5xx)
+    ├── ApiUnavailableError    no answer, or an answer that means "later" (429, 5xx)
     │   └── NotConfiguredError no usable kubeconfig or service account
-    ├── UnauthorizedError      401: who we are was not accepted
+    ├── UnauthorizedError      401: the credentials were not accepted
     ├── ForbiddenError         403: RBAC lacks a rule, or admission (a quota, a policy) refuses it
     ├── NotFoundError          404
     ├── ConflictError          409: another writer was first, or the object is a new one of the same name
-    │   └── AlreadyExistsError what was to be created is there, or something else of its name
+    │   └── AlreadyExistsError the object to be created exists, or another of its name
     ├── GoneError              410: the resource version is too old; list again
-    └── InvalidError           400, 405, 415, 422, 501: the server will not take this request as it is
+    └── InvalidError           400, 405, 415, 422, 501: the server will not accept this request as it is
 """
 
 import http
@@ -21,31 +21,31 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from common.kube import paths
+from kubemend.common.kube import paths
 
 
 class KubeError(Exception):
-    """A request to the API server failed. The text says in one line what, where, and the mend.
+    """A request to the API server failed. The text has in one line the request, the server, the reason and the hint.
 
     ``status`` is the HTTP status (None when there was no answer), ``reason`` the server's ``Status.reason``, ``said``
-    what it said in its own words (else the text's first part), ``mend`` what a person can do about it, ``retry_after``
-    the seconds that the server asked us to wait.
+    the server's message (else the text's first part), ``hint`` the advice to a person, ``retry_after`` the seconds that
+    the server asked the client to wait.
     """
 
     def __init__(
         self,
         what: str,
         *,
-        mend: str = "",
+        hint: str = "",
         status: int | None = None,
         reason: str = "",
         said: str = "",
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(f"{what}: {mend}" if mend else what)
+        super().__init__(f"{what}: {hint}" if hint else what)
         self.what = what
         self.said = said or what
-        self.mend = mend
+        self.hint = hint
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
@@ -64,7 +64,7 @@ class UnauthorizedError(KubeError):
 
 
 class ForbiddenError(KubeError):
-    """The credentials are good, but RBAC does not allow this, or what admits requests refuses it."""
+    """The credentials are valid, but RBAC or admission refuses the request."""
 
 
 class NotFoundError(KubeError):
@@ -72,25 +72,25 @@ class NotFoundError(KubeError):
 
 
 class ConflictError(KubeError):
-    """A precondition (resource version, UID) did not hold, or the object exists already."""
+    """A precondition (resource version, UID) did not hold, or the object already exists."""
 
 
 class AlreadyExistsError(ConflictError):
-    """There is an object of this name. A creation meets other conflicts too, such as a quota that many ask for."""
+    """An object of this name exists. Creations meet other conflicts too, such as a contended quota."""
 
 
 class GoneError(KubeError):
-    """The resource version is older than what the server remembers: list again."""
+    """The resource version is older than the server's history: list again."""
 
 
 class InvalidError(KubeError):
-    """The server understood the request and refuses it; trying again cannot help."""
+    """The server understood the request and refuses it; a retry cannot help."""
 
 
 def from_response(
     target: paths.Target, *, server: str, status: int, body: str, retry_after: str | None = None
 ) -> KubeError:
-    """Return the error for an HTTP answer that is not a success; ``body`` is its text, a ``Status`` or not."""
+    """Return the error for an unsuccessful HTTP answer; ``body`` is its text, a ``Status`` or not."""
     answer = _parse_status(body)
     return from_status(target, server=server, status=status, answer=answer, retry_after=_seconds(retry_after))
 
@@ -103,13 +103,13 @@ def from_status(
     answer: dict[str, Any],
     retry_after: float | None = None,
 ) -> KubeError:
-    """Return the error for a ``Status`` object, be it an answer's body or a watch's ERROR event."""
+    """Return the error for a ``Status`` object: an answer's body or a watch's ERROR event."""
     reason = str(answer.get("reason") or "")
     kind = _kind(status, reason)
     said = str(answer.get("message") or _phrase(status))
     return kind(
         f"cannot {target} at {server}: {said}",
-        mend=_mend(kind, target, said=said),
+        hint=_hint(kind, target, said=said),
         status=status,
         reason=reason,
         said=said,
@@ -131,21 +131,21 @@ _ALREADY_EXISTS: Final = "AlreadyExists"
 """``Status.reason`` (``StatusReasonAlreadyExists`` of metav1)."""
 
 NAMESPACE_GOES: Final = "because it is being terminated"
-"""In what the admission plugin NamespaceLifecycle says of a namespace that takes nothing new any more."""
+"""Part of the message of the admission plugin NamespaceLifecycle for a namespace that accepts nothing new."""
 
 _AUTHORIZER: Final = re.compile(r'\bforbidden: User "[^"]*" cannot ')
-"""What refuses by RBAC says so (``forbiddenMessage`` of apiserver's responsewriters); nothing that admits does."""
+"""RBAC refusals have this text (``forbiddenMessage`` of apiserver's responsewriters); admission refusals do not."""
 
 _ADMISSION: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "ValidatingAdmissionPolicy": "the policy that it names refuses this; its binding says where it applies",
+        "ValidatingAdmissionPolicy": "the policy in the message refuses this; its binding defines where it applies",
         "exceeded quota": "raise the namespace's ResourceQuota, or free some of what it counts",
-        NAMESPACE_GOES: "the namespace is being deleted; nothing new is taken there",
+        NAMESPACE_GOES: "the namespace is being deleted and accepts no new objects",
     }
 )
-"""Mends of refusals by what admits requests, by what is found in their messages."""
+"""Hints for refusals by admission, by the text found in their messages."""
 
-_OTHER_ADMISSION: Final = "an admission plugin or webhook refuses this, RBAC does not"
+_OTHER_ADMISSION: Final = "an admission plugin or webhook refuses this; RBAC allows it"
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     401: UnauthorizedError,
@@ -156,11 +156,11 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 }
 
 
-def _mend(kind: type[KubeError], target: paths.Target, *, said: str) -> str:
+def _hint(kind: type[KubeError], target: paths.Target, *, said: str) -> str:
     if kind is ForbiddenError and _AUTHORIZER.search(said):
         return f'allow verb "{target.verb}" on resource "{target.rbac_resource}" in the role of this service account'
     if kind is ForbiddenError:
-        return next((mend for words, mend in _ADMISSION.items() if words in said), _OTHER_ADMISSION)
+        return next((hint for part, hint in _ADMISSION.items() if part in said), _OTHER_ADMISSION)
     if kind is UnauthorizedError:
         return "check the token or client certificate (service account, kubeconfig)"
     return ""

@@ -1,14 +1,14 @@
-"""What we use of ``kubernetes.aio``: how to find and trust an API server, and a session with it.
+"""Import the used parts of ``kubernetes.aio``: finding and trusting an API server, and a session with it.
 
-Importing anything of the package loads both its halves, requests, oauthlib and (for ``ApiClient``) pydantic: 20 MB on
-every node, where these modules alone take 1 MB. So they are entered by the side door.
+Importing anything of the package normally loads both its halves, requests, oauthlib and (for ``ApiClient``) pydantic:
+20 MB on every node, where these modules alone take 1 MB. So they are imported without their packages.
 """
 
-from common import side_doors
+from kubemend.common import footprint
 
 _CLIENT = "kubernetes.aio.client"
 
-with side_doors.of("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", _CLIENT) as _shells:
+with footprint.import_without_package("kubernetes", "kubernetes.aio", "kubernetes.aio.utils", _CLIENT) as _shells:
     from kubernetes.aio.client.configuration import Configuration
     from kubernetes.aio.client.rest import RESTClientObject
 

@@ -1,7 +1,7 @@
-"""A list's body, taken apart as it comes in: one item at a time is held, however many there are. Pure.
+"""Parse a list's body as it comes in, holding one item at a time, however many there are. Pure.
 
-A body of 500 pods can have 750 MB. Read whole and parsed whole it would be some GB in memory; so each item is parsed
-alone, handed on and forgotten. Fields may come in any order: typed lists have their metadata first, others last.
+A body of 500 pods can have 750 MB, which would take some GB of memory if read and parsed whole. So each item is parsed
+alone, handed on and dropped. Fields may come in any order: typed lists have their metadata first, others last.
 """
 
 import codecs
@@ -9,32 +9,34 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from common.kube import nesting
+from kubemend.common.kube import safe_json
 
 LONGEST: Final = 32 * 2**20
-"""Bytes or characters of one object. The API server takes 3 MB in a request; escaped, that is at most six times as
-long."""
+"""Bytes or characters of one object.
+
+The API server accepts 3 MB in a request; escaped, that is at most six times as long.
+"""
 
 _BETWEEN: Final = " \t\n\r,"
-"""What stands between items and between fields. Whether each comma is where it belongs is not our concern."""
+"""Separators of items and of fields. The position of each comma is not checked."""
 _DECODER: Final = json.JSONDecoder()
 
 
 class NoListError(ValueError):
-    """What came is no list, or not the whole of it."""
+    """The body is not a list, or not complete."""
 
 
 class _Incomplete(Exception):  # noqa: N818 - no error: more must be fed
-    """What comes next is not there as a whole yet."""
+    """The next element is not complete yet."""
 
 
 class ListSplitter:
-    """Feed it the body in chunks of any size; ``metadata`` is known once ``end`` has not complained."""
+    """Split a body that is fed in chunks of any size; ``metadata`` is valid once ``end`` has succeeded."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
-        self._parts: list[str] = []  # what has been fed and not been looked at
-        self._there = 0  # characters that are not gone over
+        self._parts: list[str] = []  # fed, not yet scanned
+        self._there = 0  # characters not yet scanned
         self._wanted = 0
         self._text = ""
         self._at = 0
@@ -43,19 +45,19 @@ class ListSplitter:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The list's own metadata: its version, and how to go on."""
+        """Return the list's own metadata: its version, and the token of the next page."""
         found = self._fields.get("metadata")
         return found if isinstance(found, dict) else {}
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yield the items that the chunk completes. Raises NoListError, also for too long an item."""
+        """Yield the items that the chunk completes. Raises NoListError, also for an item that is too long."""
         self._parts.append(self._decoded(chunk))
         self._there += len(self._parts[-1])
         if self._there >= self._wanted:
             yield from self._complete()
 
     def end(self) -> Iterator[Any]:
-        """Yield what is left when nothing more comes. Raises NoListError when the list is not whole."""
+        """Yield the remaining items after the last chunk. Raises NoListError when the list is incomplete."""
         self._parts.append(self._decoded(b"", final=True))
         yield from self._complete()
         if not self._over:
@@ -78,10 +80,10 @@ class ListSplitter:
             left = len(self._text) - self._at
             if left > LONGEST:
                 raise NoListError(f"something in the list has more than {LONGEST} characters") from None
-            self._there, self._wanted = left, 2 * left  # else a long object would be tried at each chunk of it
+            self._there, self._wanted = left, 2 * left  # else a long object would be parsed at each chunk of it
 
     def _step(self) -> Iterator[Any]:
-        """Go over what comes next as a whole: the first brace, a field, an item, or the end of something."""
+        """Scan the next complete element: the first brace, a field, an item, or the end of something."""
         sign, at = self._sign(self._at)
         if not self._begun:
             if sign != "{":
@@ -109,7 +111,7 @@ class ListSplitter:
             self._fields[key], self._at = self._value(end)
 
     def _sign(self, at: int) -> tuple[str, int]:
-        """Return the next sign that stands not between others, and where it is."""
+        """Return the next character that is not a separator, and its position."""
         text = self._text
         while at < len(text):
             if text[at] not in _BETWEEN:
@@ -121,13 +123,13 @@ class ListSplitter:
         """Return the value that begins at ``at``, and where it ends."""
         try:
             value, end = _DECODER.raw_decode(self._text, at)
-        except ValueError:  # of what is not whole, and of what is no JSON, which gets too long or ends too early
+        except ValueError:  # incomplete, or not JSON, which will grow too long or end too early
             raise _Incomplete from None
         except RecursionError:
-            found = nesting.end(self._text, at)
+            found = safe_json.end(self._text, at)
             if found is None:
                 raise _Incomplete from None
-            return nesting.loads(self._text[at:found].encode("utf-8", "surrogatepass")), found
+            return safe_json.loads(self._text[at:found].encode("utf-8", "surrogatepass")), found
         if end == len(self._text) and not isinstance(value, str | list | dict):
-            raise _Incomplete  # a number may go on
+            raise _Incomplete  # a number may continue
         return value, end

@@ -1,4 +1,4 @@
-"""Request paths of the API, and back from a path to what a person would call it. Pure."""
+"""Build request paths of the API, and describe a path for people. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,10 +19,10 @@ def collection(resource: str, *, namespace: str | None = None, group: str = "", 
 
 
 def one(resource: str, name: str, *, namespace: str | None = None, group: str = "", version: str = "v1") -> str:
-    """Return the path of one object by a name that anybody may have written, as into an ownerReference.
+    """Return the path of one object by an untrusted name, such as one from an ownerReference.
 
-    Raises ValueError for one that no object can have (``IsValidPathSegmentName`` of apimachinery). Quoting alone would
-    not do: ``..`` leads out of the collection quoted, too.
+    Raises ValueError for a name that no object can have (``IsValidPathSegmentName`` of apimachinery). Quoting alone is
+    not sufficient: a quoted ``..`` leads out of the collection, too.
     """
     if name in ("", ".", "..") or "/" in name or "%" in name or len(name) > _LONGEST_NAME:
         raise ValueError(f"{name[:_LONGEST_NAME]!r} is not the name of an object")
@@ -46,7 +46,7 @@ def node_status(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about, in the words of RBAC. Empty strings: the path does not say."""
+    """Describe the subject of a request in RBAC's terms. Empty strings: not in the path."""
 
     verb: str
     resource: str
@@ -57,7 +57,7 @@ class Target:
 
     @property
     def rbac_resource(self) -> str:
-        """The resource as a Role writes it, such as ``pods/status`` or ``jobs.batch``."""
+        """Return the resource as a Role writes it, such as ``pods/status`` or ``jobs.batch``."""
         resource = f"{self.resource}.{self.group}" if self.group else self.resource
         return f"{resource}/{self.subresource}" if self.subresource else resource
 
@@ -69,7 +69,7 @@ class Target:
 
 
 def describe(method: str, path: str, *, watch: bool = False) -> Target:
-    """Return what a request means. Paths outside of ``/api`` and ``/apis`` are their own name."""
+    """Return the meaning of a request. Paths outside of ``/api`` and ``/apis`` are their own name."""
     match path.strip("/").split("/"):
         case ["api", _, *rest]:
             group = ""

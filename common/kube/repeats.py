@@ -1,14 +1,14 @@
-"""How an Event counts what happens again, in both API groups. Pure.
+"""Count the occurrences of an Event, in both API groups. Pure.
 
-In events.k8s.io only ``series`` of an Event that is there may change (``ValidateEventUpdate``); in the core group
-``count``, ``lastTimestamp`` and the words do, as in kubelet's own.
+In events.k8s.io only ``series`` of an existing Event may change (``ValidateEventUpdate``); in the core group ``count``,
+``lastTimestamp`` and the message may, as in kubelet's own.
 """
 
 import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final
 
-from common.kube import timestamps
+from kubemend.common.kube import timestamps
 
 Object = dict[str, Any]
 
@@ -17,12 +17,12 @@ CORE: Final = "v1"
 
 
 def core(*, message: str, count: int, at: float) -> Object:
-    """Return what changes of an Event of the core group that has happened ``count`` times, and ``at`` last (Unix)."""
+    """Return the changed fields of a core Event with ``count`` occurrences, the last one ``at`` (Unix)."""
     return {"message": message, "count": count, "lastTimestamp": timestamps.rfc3339(at)}
 
 
 def again(body: Mapping[str, Any], *, count: int, at: float) -> Object:
-    """Return the patch of an Event that ``body`` would create, once it has happened ``count`` times, ``at`` last."""
+    """Return the patch of an Event that ``body`` would create, with ``count`` occurrences, the last one ``at``."""
     if body.get("apiVersion") == CORE:
         return core(message=str(body.get("message") or ""), count=count, at=at)
     moment = dt.datetime.fromtimestamp(at, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -30,7 +30,7 @@ def again(body: Mapping[str, Any], *, count: int, at: float) -> Object:
 
 
 def told(event: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how often an Event that is there has happened, and when last (whole Unix seconds; 0: it does not say)."""
+    """Return the occurrences of an existing Event, and the last one (whole Unix seconds; 0: unknown)."""
     counted = event.get("series") or {}
     last = counted.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return int(counted.get("count") or event.get("count") or 1), timestamps.unix(last) if last else 0

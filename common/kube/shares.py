@@ -1,7 +1,8 @@
-"""How much a view keeps of one object and of one namespace. Pure.
+"""Bound how much a view keeps of one object and of one namespace. Pure.
 
-Whoever may write into a namespace decides how much stands there; what is kept of it must end no process and leave no
-other namespace short. Of what is too much a bare form is kept: who it is, and that nothing may be decided about it.
+Users with write access to a namespace control its size; the kept part must neither end the process nor leave other
+namespaces short. Of objects beyond the bounds a bare form is kept: the identity, and that nothing may be decided about
+the object.
 """
 
 import math
@@ -19,10 +20,10 @@ _OF_A_KEY: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Bounds(Generic[T]):
-    """``one``: bytes that are kept of one object, ``namespace``: of all of a namespace, bare forms not counted.
+    """Set the bytes kept of one object (``one``) and of one ``namespace``, bare forms not counted.
 
-    ``bare`` returns what is kept of an object beyond that: it must be small whatever the object is. ``told`` hears of
-    how many objects no more than that is kept.
+    ``bare`` returns the form kept of an object beyond that: it must be small for any object. ``told`` is called with
+    the number of objects kept in bare form.
     """
 
     bare: Callable[[T], T]
@@ -39,7 +40,7 @@ class _Kept:
 
 
 class Shares(Generic[T]):
-    """What each namespace has of one view."""
+    """Account for the share of each namespace in one view."""
 
     def __init__(self, bounds: Bounds[T] | None) -> None:
         """``bounds`` None: everything is kept whole."""
@@ -50,16 +51,16 @@ class Shares(Generic[T]):
 
     @property
     def bare(self) -> int:
-        """Of how many objects no more than the bare form is kept."""
+        """Return the number of objects kept in bare form."""
         return len(self._bare)
 
     @property
     def has_room(self) -> bool:
-        """Whether an object of which the bare form is kept would now be kept whole."""
+        """Return whether an object kept in bare form would now fit whole."""
         return any(self._fits(self._kept[uid]) for uid in self._bare)
 
     def fit(self, uid: str, value: T, *, namespace: str) -> T:
-        """Return what to keep of an object: the value itself, or its bare form."""
+        """Return the value to keep of an object: itself, or its bare form."""
         if self._bounds is None:
             return value
         self.drop(uid)
@@ -73,11 +74,11 @@ class Shares(Generic[T]):
         return self._bounds.bare(value)
 
     def is_bare(self, uid: str) -> bool:
-        """Whether no more than the bare form of an object is kept."""
+        """Return whether an object is kept in bare form."""
         return uid in self._bare
 
     def drop(self, uid: str) -> None:
-        """Forget an object."""
+        """Remove an object."""
         kept = self._kept.pop(uid, None)
         self._bare.discard(uid)
         if kept is not None and not kept.is_bare:
@@ -92,9 +93,9 @@ class Shares(Generic[T]):
 
 
 def weight(value: Any, *, enough: float = math.inf) -> int:
-    """Return about how many bytes a value has in memory, with all that is in it; what is the same object counts once.
+    """Estimate the bytes of a value in memory, with everything in it; the same object counts once.
 
-    Keys of JSON that occur again and again are one object each. What has more than ``enough`` is not looked at further.
+    Recurring JSON keys are one object each. Counting stops once the total exceeds ``enough``.
     """
     total, left, seen = 0, [value], set[int]()
     while left and total <= enough:
@@ -104,7 +105,7 @@ def weight(value: Any, *, enough: float = math.inf) -> int:
         seen.add(id(each))
         total += sys.getsizeof(each)
         if isinstance(each, Mapping):
-            total += 0 if isinstance(each, dict) else _OF_A_KEY * len(each)  # a view does not count what it shows
+            total += 0 if isinstance(each, dict) else _OF_A_KEY * len(each)  # a view does not count its content
             left += each.keys()
             left += each.values()
         elif isinstance(each, list | tuple | AbstractSet):

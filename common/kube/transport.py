@@ -1,4 +1,4 @@
-"""One request to the API server and its answer; configuration and credentials are loaded when they are needed."""
+"""Send one request to the API server; configuration and credentials are loaded on demand."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-from common.kube import config, errors, paths
+from kubemend.common.kube import config, errors, paths
 
 Json = dict[str, Any]
 Body = Json | list[Json]
 
 JSON: Final = "application/json"
 REACH = "is the API server up, and reachable from here?"
-"""The mend for every kind of silence."""
+"""The hint for every missing answer."""
 
 _LONGEST_FAILURE: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. ``params`` may hold booleans and integers; they are written as the API expects them."""
+    """Hold a request. ``params`` may hold booleans and integers; they are written as the API expects them."""
 
     method: str
     path: str
@@ -34,12 +34,12 @@ class Request:
 
     @property
     def target(self) -> paths.Target:
-        """What the request is about, for people."""
+        """Return the subject of the request, for people."""
         return paths.describe(self.method, self.path, watch=self.watch)
 
     @property
     def path_and_query(self) -> str:
-        """What to ask the server for."""
+        """Return the request target of HTTP."""
         if not self.params:
             return self.path
         texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.params.items()}
@@ -47,7 +47,7 @@ class Request:
 
 
 class Transport:
-    """Sends requests. After a 401 the configuration is loaded again, once: tokens and certificates rotate."""
+    """Send requests. After a 401 the configuration is loaded again, once: tokens and certificates rotate."""
 
     def __init__(self, *, kubeconfig: Path | None, connect_timeout: float) -> None:
         self._kubeconfig = kubeconfig
@@ -57,13 +57,13 @@ class Transport:
 
     @property
     def server(self) -> str:
-        """The server's URL, as far as it is known."""
+        """Return the server's URL once the configuration is loaded."""
         return str(self._session.configuration.host) if self._session is not None else "the API server"
 
     async def send(self, request: Request) -> aiohttp.ClientResponse:
         """Send a request and return the answer, its body unread. The caller sets the deadline.
 
-        Raises the error that ``common.kube.errors`` gives to an answer that is not a success.
+        Raises the error of ``common.kube.errors`` for an unsuccessful answer.
         """
         session = await self._ready()
         response = await self._send_once(session, request)
@@ -81,9 +81,9 @@ class Transport:
             await self._drop(self._session)
 
     def unreachable(self, target: paths.Target, error: Exception) -> errors.ApiUnavailableError:
-        """Return the error for an answer that did not come, or not whole."""
+        """Return the error for an answer that did not arrive, or not completely."""
         why = " ".join(str(error).split()) or type(error).__name__
-        return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {why}", mend=REACH)
+        return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {why}", hint=REACH)
 
     async def _send_once(self, session: Any, request: Request) -> aiohttp.ClientResponse:
         try:
@@ -92,7 +92,7 @@ class Transport:
                 session.configuration.host + request.path_and_query,
                 headers={
                     "Accept": request.accept,
-                    "Accept-Encoding": "identity",  # what is squeezed to nothing would come out as megabytes at once
+                    "Accept-Encoding": "identity",  # a small compressed answer could expand to megabytes at once
                     "Content-Type": request.content_type,
                     "User-Agent": "kubemend",
                     **await config.credentials(session.configuration),
@@ -125,14 +125,14 @@ class Transport:
             return self._session
 
     async def _drop(self, stale: Any) -> None:
-        """Close a session that is no longer good; another task may have replaced it already."""
+        """Close a session that is no longer valid; another task may have replaced it already."""
         if self._session is stale:
             self._session = None
             await stale.close()
 
 
 async def read(response: aiohttp.ClientResponse, *, at_most: int) -> bytes:
-    """Return the whole body of an answer. Raises ValueError for one that has more bytes."""
+    """Return the whole body of an answer. Raises ValueError if it exceeds ``at_most`` bytes."""
     parts: list[bytes] = []
     size = 0
     while chunk := await response.content.readany():

@@ -1,1 +1,1 @@
-"""The controller process: its parts wired together, and what it serves."""
+"""The controller process: composition, leadership and traces."""

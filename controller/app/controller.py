@@ -1,4 +1,4 @@
-"""The controller process: every part a named task of one TaskGroup; a part that ends takes the process with it."""
+"""Run the controller process: each component is a named task of one TaskGroup, and the process exits if one ends."""
 
 import asyncio
 import importlib.metadata
@@ -9,37 +9,38 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import CollectorRegistry
 
-from common import aio, process, process_metrics, web
-from common.kube import client as kube
-from common.parts import Parts, PartState, PartStatus
-from controller.app import garbage, traces
-from controller.app.leading import Leading, Relay
-from controller.app.metrics import Metrics
-from controller.app.outside import JobSets, Outside, Policy, steady_clock
-from controller.app.without_jobsets import NoJobSets
-from controller.certificates.keeper import Keeper, KeeperOptions
-from controller.hub import identity
-from controller.hub.metrics import HubMetrics
-from controller.hub.server import Hub, HubOptions
-from controller.hub.service import Coordination
-from controller.leader.election import Election
-from controller.restarts.events import EventTeller
-from controller.restarts.recreate import Recreator
-from controller.restarts.store import RestartStore
-from controller.settings import Settings
-from controller.watches.members import MemberChange, MemberChangeKind, Members
-from controller.watches.nodes import Nodes
+from kubemend.common import aio, process, process_metrics, web
+from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
+from kubemend.common.kube import client as kube
+from kubemend.controller.app import traces
+from kubemend.controller.app.leadership import LeaderRelay, LeadershipTerms
+from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
+from kubemend.controller.coordinator import gc_schedule
+from kubemend.controller.coordinator.dependencies import Dependencies, JobSets, Policy, steady_clock
+from kubemend.controller.coordinator.without_jobsets import NoJobSets
+from kubemend.controller.hub import identity
+from kubemend.controller.hub.metrics import HubMetrics
+from kubemend.controller.hub.server import Hub, HubOptions
+from kubemend.controller.hub.service import Coordination
+from kubemend.controller.leader.election import Election
+from kubemend.controller.metrics import Metrics
+from kubemend.controller.restarts.events import EventTeller
+from kubemend.controller.restarts.pod_replacer import PodReplacer
+from kubemend.controller.restarts.store import RestartStore
+from kubemend.controller.settings import Settings
+from kubemend.controller.watches.members import MemberChange, MemberChangeKind, Members
+from kubemend.controller.watches.nodes import Nodes
 
 log = structlog.get_logger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Run the controller until SIGTERM or SIGINT, which may come as early as they like.
+    """Run the controller until SIGTERM or SIGINT, which may arrive at any time.
 
-    Raises ListenError when it cannot start; an ExceptionGroup is a defect of ours.
+    Raises ListenError if it cannot start. An ExceptionGroup is an internal error.
     """
     stop = process.stop_signal()
-    garbage.put_off()
+    gc_schedule.put_off()
     async with kube.connect(kubeconfig=settings.kubeconfig) as api:
         try:
             await _run_parts(settings, stop=stop, api=api)
@@ -50,9 +51,9 @@ async def run(settings: Settings) -> None:
 async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeClient) -> None:
     registry = process_metrics.registry()
     metrics = Metrics(registry)
-    parts = Parts(show=metrics.show_part)
+    parts = ComponentRegistry(show=metrics.show_part)
     now = steady_clock()
-    relay = Relay()
+    relay = LeaderRelay()
     members = Members(api=api, report=parts.reporter("members"), bare=metrics.bare_members.set)
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
@@ -64,16 +65,16 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         is_alive=lambda gang: bool(members.of_gang(gang)),
         keeping=settings.keeping(),
     )
-    outside = Outside(
+    outside = Dependencies(
         members=members,
         nodes=nodes,
         restarts=restarts,
-        recreator=Recreator(api=api, on_outcome=relay.replaced),
+        recreator=PodReplacer(api=api, on_outcome=relay.replaced),
         events=events,
         sessions=hub.sessions().get,
         metrics=metrics,
         now=now,
-        policy=Policy(settings.limits(), frozenset(settings.opted_in_namespaces), dry_run=settings.dry_run),
+        policy=Policy(settings.limits(), frozenset(settings.opt_in_namespaces), dry_run=settings.dry_run),
         trace=tracing.take if tracing is not None else None,
         jobsets=_jobsets(settings, api=api, restarts=restarts, nodes=nodes, parts=parts, registry=registry, now=now),
     )
@@ -84,7 +85,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         identity=f"{settings.identities() or f'{settings.pod_name}_'}{uuid.uuid4().hex[:8]}",
         predecessors=settings.identities(),
         hub=settings.own_hub(),
-        lead=Leading(outside=outside, hub=hub, relay=relay),
+        lead=LeadershipTerms(outside=outside, hub=hub, relay=relay),
         report=parts.reporter("leader"),
     )
     members.subscribe(lambda change: _bound(change, hub))
@@ -110,7 +111,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
 
 
 def _about(settings: Settings) -> dict[str, str]:
-    """Return what traces say of this process (OpenTelemetry's resource attributes)."""
+    """Return the OpenTelemetry resource attributes of this process."""
     return {
         "service.name": "kubemend-controller",
         "service.namespace": settings.namespace,
@@ -127,15 +128,15 @@ def _jobsets(
     api: kube.KubeClient,
     restarts: RestartStore,
     nodes: Nodes,
-    parts: Parts,
+    parts: ComponentRegistry,
     registry: CollectorRegistry,
     now: Callable[[], float],
 ) -> JobSets:
     if not settings.jobsets:
         return NoJobSets()
-    from controller.app.jobsets import OurJobSets
-    from controller.jobsets import running
-    from controller.jobsets.metrics import JobSetMetrics
+    from kubemend.controller.coordinator.jobset_rounds import OurJobSets
+    from kubemend.controller.jobsets import running
+    from kubemend.controller.jobsets.metrics import JobSetMetrics
 
     made = OurJobSets(
         lambda book: running.JobSets(
@@ -153,7 +154,7 @@ def _jobsets(
     return made
 
 
-def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Members, metrics: HubMetrics) -> Hub:
+def _hub(settings: Settings, *, api: kube.KubeClient, relay: LeaderRelay, members: Members, metrics: HubMetrics) -> Hub:
     service = Coordination(
         name=settings.pod_name,
         listener=relay,
@@ -165,13 +166,19 @@ def _hub(settings: Settings, *, api: kube.KubeClient, relay: Relay, members: Mem
     return Hub(service, options=HubOptions(settings.hub_address))
 
 
-async def _serve(hub: Hub, *, settings: Settings, api: kube.KubeClient, report: Callable[[PartStatus], None]) -> None:
-    """Serve agents for ever, once there are certificates."""
+async def _serve(
+    hub: Hub, *, settings: Settings, api: kube.KubeClient, report: Callable[[ComponentStatus], None]
+) -> None:
+    """Serve agents indefinitely, once the certificates exist."""
     keeper = Keeper(api, KeeperOptions(settings.namespace, settings.hub_services))
-    report(PartStatus(PartState.DEGRADED, "the hub's certificates are not there yet", "is the API server reachable?"))
+    report(
+        ComponentStatus(
+            ComponentState.DEGRADED, "the hub has no certificates yet", "Check that the API server is reachable."
+        )
+    )
     await keeper.ready()
     await hub.start(keeper.credentials())
-    report(PartStatus(PartState.READY))
+    report(ComponentStatus(ComponentState.READY))
     try:
         async with asyncio.TaskGroup() as tasks:
             aio.spawn_eternal(tasks, keeper.run(), name="certificates")
@@ -181,6 +188,6 @@ async def _serve(hub: Hub, *, settings: Settings, api: kube.KubeClient, report: 
 
 
 def _bound(change: MemberChange, hub: Hub) -> None:
-    """What an agent has said of a pod before we knew of it can be looked at now."""
+    """Process what an agent reported about a pod before the pod was known here."""
     if change.member.node and change.kind is not MemberChangeKind.GONE:
         hub.pod_bound(change.member.pod.uid, change.member.node)

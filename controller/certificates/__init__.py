@@ -1,1 +1,1 @@
-"""The hub's certificates: made, rotated, and their CA published."""
+"""The hub's certificates: creation, rotation and publication of their CAs."""

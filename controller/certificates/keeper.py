@@ -1,6 +1,6 @@
-"""Keeps the hub's certificates: in a Secret, their CAs in a ConfigMap for the agents, and the server's in use.
+"""Keep the hub's certificates in a Secret, their CAs in a ConfigMap for the agents, and the server's in use.
 
-Every replica keeps them; who is first makes them, and the others read. Nothing needs a restart.
+Every replica does this: the first one creates the certificates, and the others read them. Renewal needs no restart.
 """
 
 import threading
@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 import grpc
 import structlog
 
-from common import aio
-from common.kube import client as kube
-from common.kube import errors, paths
-from controller.certificates import making, plan, stored
-from controller.certificates.plan import Periods
-from controller.certificates.stored import Stored
+from kubemend.common import aio
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
+from kubemend.controller.certificates import making, plan, stored
+from kubemend.controller.certificates.plan import Periods
+from kubemend.controller.certificates.stored import Stored
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 SERVICE: Final = "kubemend-hub"
 SECRET: Final = "kubemend-hub-tls"  # noqa: S105 - a name
-"""Of type Opaque: ``ca.crt``, ``ca.key``, ``tls.crt``, ``tls.key``, and at times ``next-ca.*`` and ``old-ca.crt``."""
+"""Type Opaque: ``ca.crt``, ``ca.key``, ``tls.crt``, ``tls.key``, and temporarily ``next-ca.*`` and ``old-ca.crt``."""
 
 CONFIG_MAP: Final = "kubemend-hub-ca"
 """Its key ``ca.crt`` holds one to three CAs in PEM: agents trust each of them."""
@@ -35,9 +35,10 @@ _TRIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class KeeperOptions:
-    """Where things lie, and what the hub is called. ``extra_names`` are further DNS names or IP addresses.
+    """Location of the objects and names of the hub.
 
-    ``look_seconds`` is how often the Secret is read: so long another replica's renewal may stay unused here.
+    ``extra_names`` are further DNS names or IP addresses. ``look_seconds`` is the interval at which the Secret is read:
+    another replica's renewal takes effect here after at most that long.
     """
 
     namespace: str
@@ -47,14 +48,14 @@ class KeeperOptions:
 
     @property
     def names(self) -> frozenset[str]:
-        """All names that the server's certificate is for: those of the Service, and the extra ones."""
+        """Return all names in the server's certificate: those of the Service, and the extra ones."""
         service = f"{SERVICE}.{self.namespace}"
         extra = map(making.normal, self.extra_names)
         return frozenset({SERVICE, service, f"{service}.svc", f"{service}.svc.cluster.local", *extra})
 
 
 class Keeper:
-    """``ready``, then ``credentials`` for the server; ``run`` in the TaskGroup."""
+    """Keep the certificates: ``ready``, then ``credentials`` for the server; ``run`` in the TaskGroup."""
 
     def __init__(self, api: kube.KubeClient, options: KeeperOptions, *, clock: Callable[[], float] = time.time) -> None:
         self._api = api
@@ -63,28 +64,28 @@ class Keeper:
         self._serving = Serving()
 
     async def ready(self) -> None:
-        """Return when the certificates are there and published. Tries again for as long as it takes."""
+        """Return when the certificates exist and are published. Retries indefinitely."""
         backoff = aio.Backoff(first=0.2, limit=10.0)
-        while not await self._looked():
+        while not await self._try_look():
             await backoff.wait()
 
     async def run(self) -> None:
-        """Renew what expires, and take over what other replicas have renewed; for ever."""
+        """Renew certificates before they expire, and adopt those that other replicas have renewed; never returns."""
         async for _ in aio.ticks(period=self._options.look_seconds):
-            await self._looked()
+            await self._try_look()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what a server is given; it follows each renewal. Call it after ``ready``."""
+        """Return the server's credentials, which follow each renewal. Call it after ``ready``."""
         return self._serving.credentials()
 
     async def look(self) -> None:
-        """Bring everything up to date once. Raises KubeError."""
+        """Bring the Secret, the ConfigMap and the certificate in use up to date once. Raises KubeError."""
         current = await self._stored()
-        # The bundle first: an agent must know a CA before it meets a certificate of it.
+        # The bundle first: an agent must have a CA before it receives a certificate signed by it.
         await self._publish(current.bundle())
         self._serving.use(current)
 
-    async def _looked(self) -> bool:
+    async def _try_look(self) -> bool:
         try:
             await self.look()
         except errors.KubeError as error:
@@ -93,8 +94,8 @@ class Keeper:
         return True
 
     async def _stored(self) -> Stored:
-        """Return what is in the Secret, after everything that is due was done and written there."""
-        return await _settled(self._try_stored)
+        """Return the Secret's content after every due step has been taken and written."""
+        return await _with_retries(self._try_stored)
 
     async def _try_stored(self) -> Stored:
         secret = await self._get(self._path("secrets", SECRET))
@@ -108,7 +109,7 @@ class Keeper:
         return wanted
 
     async def _publish(self, bundle: str) -> None:
-        await _settled(lambda: self._try_publish(bundle))
+        await _with_retries(lambda: self._try_publish(bundle))
 
     async def _try_publish(self, bundle: str) -> None:
         old = await self._get(self._path("configmaps", CONFIG_MAP))
@@ -123,7 +124,10 @@ class Keeper:
             return None
 
     async def _write(self, resource: str, name: str, body: dict[str, Any], *, old: dict[str, Any] | None) -> None:
-        """Create an object, or replace the one that was read. Raises ConflictError when somebody was faster."""
+        """Create an object, or replace the one that was read.
+
+        Raises ConflictError if another replica wrote it first.
+        """
         metadata = {"namespace": self._options.namespace, "name": name}
         if old is None:
             path = paths.collection(resource, namespace=self._options.namespace)
@@ -136,7 +140,7 @@ class Keeper:
 
 
 class Serving:
-    """The certificate in use. gRPC asks for it before each handshake, from threads of its own."""
+    """The certificate in use. gRPC requests it before each handshake, from its own threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,7 +149,7 @@ class Serving:
         self._initial: grpc.ServerCertificateConfiguration | None = None
 
     def use(self, current: Stored) -> None:
-        """Serve with this from the next handshake on."""
+        """Serve with this certificate from the next handshake on."""
         server = current.server
         if server is None or server.certificate_pem == self._in_use:
             return
@@ -156,7 +160,7 @@ class Serving:
         log.info("certificates.in_use", not_after=server.certificate.not_valid_after_utc.isoformat())
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that follow ``use``. Raises RuntimeError before the first."""
+        """Return credentials that follow ``use``. Raises RuntimeError before the first certificate."""
         if self._initial is None:
             raise RuntimeError("no certificate yet")
         return grpc.dynamic_ssl_server_credentials(
@@ -170,8 +174,8 @@ class Serving:
             return changed
 
 
-async def _settled(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Try again while other replicas are faster. Raises ConflictError when they always are."""
+async def _with_retries(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Retry while other replicas write first. Raises ConflictError after the last try."""
     backoff = aio.Backoff(first=0.05)
     for _ in range(_TRIES - 1):
         try:

@@ -1,4 +1,4 @@
-"""Keys and certificates in PEM: ECDSA on P-256, which every TLS has, and which is cheap to shake hands with."""
+"""Make keys and certificates in PEM: ECDSA on P-256, which every TLS supports and whose handshakes are cheap."""
 
 import datetime as dt
 import ipaddress
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from controller.certificates.plan import CaView, Periods, ServerView
+from kubemend.controller.certificates.plan import CaView, Periods, ServerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Pair:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> Self | None:
-        """Return the pair that these PEM texts are; None when they are none, or do not fit together."""
+        """Return the pair in these PEM texts; None if they are invalid or do not belong together."""
         try:
             read_certificate = x509.load_pem_x509_certificate(certificate)
             read_key = serialization.load_pem_private_key(key, password=None)
@@ -34,19 +34,19 @@ class Pair:
 
     @property
     def certificate_pem(self) -> bytes:
-        """The certificate in PEM."""
+        """Return the certificate in PEM."""
         return certificate_pem(self.certificate)
 
     @property
     def key_pem(self) -> bytes:
-        """The private key in PEM (PKCS #8), not encrypted: it lies in a Secret."""
+        """Return the private key in PEM (PKCS #8), not encrypted: it is stored in a Secret."""
         return self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
 
 def make_ca(*, now: float, periods: Periods) -> Pair:
-    """Return a new self-signed CA that signs servers only. Each has a name of its own: two are trusted at times."""
+    """Return a new self-signed CA that signs servers only. Its name is unique, because two CAs are trusted at times."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _name(f"kubemend-hub-ca-{serial:x}"[:64])
@@ -78,7 +78,7 @@ def issue_server(ca: Pair, *, names: frozenset[str], now: float, periods: Period
 
 
 def view_ca(certificate: x509.Certificate, *, periods: Periods) -> CaView:
-    """Return what the plan has to know of a CA."""
+    """Return what the plan needs to know about a CA."""
     return CaView(
         made_at=certificate.not_valid_before_utc.timestamp() + periods.backdated,
         not_after=certificate.not_valid_after_utc.timestamp(),
@@ -86,7 +86,7 @@ def view_ca(certificate: x509.Certificate, *, periods: Periods) -> CaView:
 
 
 def view_server(server: Pair, *, ca: Pair | None) -> ServerView:
-    """Return what the plan has to know of a server's certificate."""
+    """Return what the plan needs to know about a server's certificate."""
     return ServerView(
         not_after=server.certificate.not_valid_after_utc.timestamp(),
         names=_names(server.certificate),
@@ -95,7 +95,7 @@ def view_server(server: Pair, *, ca: Pair | None) -> ServerView:
 
 
 def read_certificate(pem: bytes) -> x509.Certificate | None:
-    """Return a certificate without its key; None when this is none."""
+    """Return a certificate without its key; None if the text is not a valid certificate."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -143,7 +143,7 @@ def _name(common: str) -> x509.Name:
 
 
 def alternative(name: str) -> x509.GeneralName:
-    """Return a DNS name or IP address as a certificate holds it."""
+    """Return a DNS name or IP address in the form that a certificate holds."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -151,7 +151,7 @@ def alternative(name: str) -> x509.GeneralName:
 
 
 def normal(name: str) -> str:
-    """Return a DNS name or IP address as a certificate gives it back."""
+    """Return a DNS name or IP address as it reads back from a certificate."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
@@ -176,5 +176,5 @@ def _has_signed(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
 
 
 def time_of(at: float) -> dt.datetime:
-    """Return a Unix time as ``cryptography`` takes it."""
+    """Return a Unix time in the form that ``cryptography`` takes."""
     return dt.datetime.fromtimestamp(at, tz=dt.UTC)

@@ -1,7 +1,7 @@
-"""What has to be made or renewed, and when. Pure: times and names in, one act with its reason out.
+"""Plan what must be made or renewed, and when. Pure: times and names in, one act with its reason out.
 
-A new CA is published for ``overlap`` before anything is signed with it, and the old one stays published until it
-expires: an agent that reads the bundle now and then never meets a certificate that it cannot check.
+A new CA is published for ``overlap`` seconds before anything is signed with it. The old one stays published until it
+expires. So an agent that reads the bundle from time to time never receives a certificate that it cannot verify.
 """
 
 import enum
@@ -13,7 +13,7 @@ DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Seconds: how long a certificate is valid, and how long before its end it is renewed."""
+    """Seconds: how long a certificate is valid, and how long before its expiry it is renewed."""
 
     ca: float = 3 * 365 * DAY
     ca_renewed_before: float = 365 * DAY
@@ -21,12 +21,12 @@ class Periods:
     server_renewed_before: float = 30 * DAY
     overlap: float = DAY
     backdated: float = 3600.0
-    """So much earlier than now a certificate's validity begins: clocks of nodes disagree."""
+    """Seconds by which a certificate's validity begins before now: clocks of nodes disagree."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaView:
-    """A CA as it matters here. Times are Unix times."""
+    """A CA as the plan needs it. Times are Unix times."""
 
     made_at: float
     not_after: float
@@ -43,7 +43,7 @@ class ServerView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that there is. None is what is missing, cannot be read, or whose key does not fit."""
+    """All certificates. None is one that is missing, cannot be read, or whose key does not match."""
 
     ca: CaView | None = None
     next_ca: CaView | None = None
@@ -52,7 +52,7 @@ class View:
 
 
 class Act(enum.Enum):
-    """One step; after it the plan is asked again."""
+    """One step. The plan is evaluated again after it."""
 
     MAKE_CA = "MakeCa"
     MAKE_NEXT_CA = "MakeNextCa"
@@ -63,14 +63,14 @@ class Act(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do, and a short stable reason."""
+    """An act and a short, stable reason."""
 
     act: Act
     reason: str
 
 
 def due(view: View, *, names: frozenset[str], now: float, periods: Periods) -> Step | None:
-    """Return what has to be done first; None when all is well."""
+    """Return the first act that is due; None if nothing is."""
     return _about_ca(view, now=now, periods=periods) or _about_server(view.server, names, now=now, periods=periods)
 
 

@@ -1,4 +1,4 @@
-"""Everything that is kept: how it lies in the Secret, and what one step of the plan makes of it. No I/O."""
+"""The stored certificates: how the Secret holds them, and the result of each step of the plan. No I/O."""
 
 import base64
 import binascii
@@ -9,12 +9,12 @@ from typing import Final, Self
 
 from cryptography import x509
 
-from controller.certificates import making, plan
-from controller.certificates.making import Pair
-from controller.certificates.plan import Act, Periods, View
+from kubemend.controller.certificates import making, plan
+from kubemend.controller.certificates.making import Pair
+from kubemend.controller.certificates.plan import Act, Periods, View
 
 CA: Final = "ca.crt"
-"""Key of the Secret, and of the ConfigMap: there it is the whole bundle."""
+"""Key of the Secret, and of the ConfigMap. In the ConfigMap it holds the whole bundle."""
 
 _CA: Final = (CA, "ca.key")
 _NEXT_CA: Final = ("next-ca.crt", "next-ca.key")
@@ -24,7 +24,7 @@ _OLD_CA: Final = "old-ca.crt"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The certificates with their keys. None is missing, or cannot be read."""
+    """The certificates with their keys. None is missing or cannot be read."""
 
     ca: Pair | None = None
     next_ca: Pair | None = None
@@ -52,13 +52,13 @@ class Stored:
         return {key: base64.b64encode(text).decode() for key, text in texts.items()}
 
     def bundle(self) -> str:
-        """Return what agents trust: the CAs of today, of tomorrow and of yesterday."""
+        """Return the CAs that agents trust: current, next and old."""
         pairs = [pair.certificate for pair in (self.ca, self.next_ca) if pair is not None]
         old = [self.old_ca] if self.old_ca is not None else []
         return b"".join(making.certificate_pem(each) for each in [*pairs, *old]).decode()
 
     def view(self, *, periods: Periods) -> View:
-        """Return what the plan has to know."""
+        """Return what the plan needs to know."""
 
         def of(ca: Pair | x509.Certificate | None) -> plan.CaView | None:
             certificate = ca.certificate if isinstance(ca, Pair) else ca
@@ -75,7 +75,7 @@ class Stored:
 def renewed(
     stored: Stored, *, names: frozenset[str], now: float, periods: Periods, did: Callable[[plan.Step], None]
 ) -> Stored:
-    """Return it with all done that is due, and tell ``did`` of each step; the same object when nothing is."""
+    """Return it with all due steps taken, each reported to ``did``; the same object if no step is due."""
     while (step := plan.due(stored.view(periods=periods), names=names, now=now, periods=periods)) is not None:
         stored = _after(step.act, stored, names=names, now=now, periods=periods)
         did(step)

@@ -1,1 +1,1 @@
-"""What is done about a fault: one pure function, one answer with its reason."""
+"""Decide about a fault: one pure function, one answer with its reason."""

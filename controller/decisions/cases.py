@@ -1,21 +1,22 @@
-"""What several rules of the table look at, worked out once. Pure."""
+"""What several rules of the table use, computed once. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.decisions.facts import Facts, needs_recreation
-from controller.gangs import members, wishes
-from controller.gangs.wishes import Wishes
-from controller.model.faults import Fault
-from controller.model.members import Member, NodeName, NodeView, PodPhase
+from kubemend.controller.decisions.facts import Facts, needs_recreation
+from kubemend.controller.gangs import gang_options as wishes
+from kubemend.controller.gangs import members
+from kubemend.controller.gangs.gang_options import GangOptions
+from kubemend.controller.model.faults import Fault
+from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A gang as the rules see it.
 
-    ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` the slots whose pods
-    must be replaced. ``unclear`` says what of the gang's annotations cannot be understood.
+    ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` are the slots whose
+    pods must be replaced. ``unclear`` is what is invalid in the gang's annotations.
     """
 
     facts: Facts
@@ -23,12 +24,12 @@ class Case:
     present: Mapping[str, Member]
     hit: Member | None
     recreate: frozenset[str]
-    wishes: Wishes
+    wishes: GangOptions
     unclear: str = ""
 
     @classmethod
     def of(cls, facts: Facts, *, now: float) -> "Case":
-        """Return the case that these facts make."""
+        """Return the case with these facts."""
         present = members.by_slot(facts.members)
         cause = facts.cause
         hit, recreate = None, lost_slots(present, facts.nodes)
@@ -41,21 +42,21 @@ class Case:
         try:
             return cls(facts, now, present, hit, recreate, wishes.of(facts.members))
         except wishes.BadAnnotationError as error:
-            return cls(facts, now, present, hit, recreate, Wishes(), unclear=str(error))
+            return cls(facts, now, present, hit, recreate, GangOptions(), unclear=str(error))
 
     @property
     def live(self) -> Mapping[str, Member]:
-        """Those that a round would restart."""
+        """Return the members that a round would restart."""
         return {slot: each for slot, each in self.present.items() if not each.is_over and not each.deleting}
 
 
 def is_lost(node: NodeView | None) -> bool:
-    """Return whether a node is known not to work. One that nobody has told of yet is not known to."""
+    """Return whether a node is known to have failed. A node whose state is not known yet is not."""
     return node is not None and (node.ready is not True or node.out_of_service)
 
 
 def lost_slots(present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView]) -> frozenset[str]:
-    """Return the slots whose pods can only be recreated: they have failed for good, or their node is lost."""
+    """Return the slots whose pods must be recreated: they have failed for good, or their node is lost."""
     return frozenset(
         slot
         for slot, member in present.items()

@@ -1,19 +1,19 @@
-"""What a decision looks at, and what it says."""
+"""The input and the result of a decision."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from controller.gangs.budget import GangBudget, Past
-from controller.model.faults import Cause, Fault
-from controller.model.members import Member, NodeName, NodeView
+from kubemend.controller.gangs.budget import GangBudget, Past
+from kubemend.controller.model.faults import Cause, Fault
+from kubemend.controller.model.members import Member, NodeName, NodeView
 
 _MOVES = frozenset({"ResetDevice", "RebootNode", "Replace"})
 
 
 class Kind(enum.Enum):
-    """What is done. The first three begin a round."""
+    """The action to take. The first three begin a round."""
 
     IN_PLACE = "InPlace"
     IN_PLACE_AND_RECREATE = "InPlaceAndRecreate"
@@ -25,18 +25,19 @@ class Kind(enum.Enum):
 
     @property
     def begins_round(self) -> bool:
-        """Whether a Restart object is made for it and the gang is restarted."""
+        """Return whether a Restart object is created and the gang is restarted."""
         return self in (Kind.IN_PLACE, Kind.IN_PLACE_AND_RECREATE, Kind.RECREATE_ALL)
 
 
 class Reason(enum.Enum):
-    """Why. Stable: they appear in Restart objects, events, metrics and docs/operations.md."""
+    """Reason of a decision. Stable: they appear in Restart objects, Events, metrics and docs/operations.md."""
 
     MEMBER_FAILED = "MemberFailed"
     REQUESTED = "Requested"
     MEMBERS_LOST = "MembersLost"
     RECREATION_REQUESTED = "RecreationRequested"
     NOT_A_GANG = "NotAGang"
+    IN_A_GANG = "InAGang"
     MEMBER_GONE = "MemberGone"
     MEMBER_COMPLETED = "MemberCompleted"
     SUSPENDED = "Suspended"
@@ -57,12 +58,12 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the decision looks at.
+    """The input of a decision.
 
     ``members`` are those of the gang that the API server has, ``history`` its rounds so far, oldest first.
-    ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``closed``: what its JobSet is that
-    takes no restart now (``controller.jobset.in_place.Closed``), "" where it takes some. ``limit`` and ``used`` are
-    that JobSet's restarts; None: it has no such limit. ``dry_run``: the controller only says what it would do.
+    ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``closed``: state of a JobSet that
+    takes no restart now (``jobset.policy.in_place.Closed``), "" if it takes some. ``limit`` and ``used`` are that
+    JobSet's restarts; None: it has no such limit. ``dry_run``: the controller only reports what it would do.
     """
 
     cause: Cause
@@ -79,7 +80,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer. ``recreate`` are the slots whose pods are replaced, ``retry_at`` is the end of a timed HOLD."""
+    """The result. ``recreate`` are the slots whose pods are replaced, ``retry_at`` is the end of a timed HOLD."""
 
     kind: Kind
     reason: Reason
@@ -89,5 +90,5 @@ class Decision:
 
 
 def needs_recreation(fault: Fault) -> bool:
-    """Return whether no new process would live on the device at fault: its member is recreated elsewhere."""
+    """Return whether a new process could not use the device at fault, so that its member is recreated elsewhere."""
     return fault.action_class in _MOVES

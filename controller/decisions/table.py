@@ -1,29 +1,30 @@
-"""May this gang be restarted as one, now, and how? A table of rules: the first that has an answer gives it.
+"""Decide whether and how a gang may be restarted as one now: a table of rules, of which the first match decides.
 
-What cannot be told is not done. A pod that did not opt in, and one that nobody would bring back, is never deleted; what
-only an agent knows (strategies, a Job's backoffLimit, LeaderWorkerSets) it says in the round itself.
+If the evidence is inconclusive, nothing is done. A pod that did not opt in, or that no controller would recreate, is
+never deleted. What only an agent knows (strategies, a Job's backoffLimit, LeaderWorkerSets) it reports during the
+round.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from common import budgets
-from controller.decisions.cases import Case
-from controller.decisions.facts import Decision, Facts, Kind, Reason
-from controller.gangs import budget, members, wishes
-from controller.model.faults import Fault, FaultKind, Request
-from controller.model.members import PodPhase
+from kubemend.common import budgets
+from kubemend.controller.decisions.cases import Case
+from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
+from kubemend.controller.gangs import budget, gang_options, members
+from kubemend.controller.model.faults import Fault, FaultKind, Request
+from kubemend.controller.model.members import PodPhase
 
 ASK_DRIVER = "AskDriver"
 SUSPENDED = "Suspended"
-"""``Facts.closed`` of a gang that its owner has stand still."""
+"""``Facts.closed`` of a gang that its owner has suspended."""
 _ANY_NUMBER = 2**31
-_NOTHING_TO_MEND = frozenset({"None", "Observe"})
+_NOTHING_TO_HINT = frozenset({"None", "Observe"})
 
 
 def decide(facts: Facts, *, now: float) -> Decision:
-    """Return what is done about a fault or a request, and why. ``now`` is Unix time in seconds."""
+    """Return the decision about a fault or a request, with its reason. ``now`` is Unix time in seconds."""
     case = Case.of(facts, now=now)
     return next((decision for rule in _RULES if (decision := rule(case)) is not None), None) or _round(case)
 
@@ -51,7 +52,7 @@ def _member_hit(case: Case) -> Decision | None:
     return None
 
 
-def _gang_there(case: Case) -> Decision | None:
+def _gang_present(case: Case) -> Decision | None:
     if closed := case.facts.closed:
         reason = Reason.SUSPENDED if closed == SUSPENDED else Reason.JOBSET_CLOSED
         return Decision(Kind.OBSERVE, reason, f"the JobSet of gang {case.facts.cause.gang} is {closed.lower()}")
@@ -60,7 +61,7 @@ def _gang_there(case: Case) -> Decision | None:
     return None
 
 
-def _wishes_clear(case: Case) -> Decision | None:
+def _annotations_valid(case: Case) -> Decision | None:
     return Decision(Kind.OBSERVE, Reason.BAD_ANNOTATION, case.unclear) if case.unclear else None
 
 
@@ -83,7 +84,7 @@ def _device_ready(case: Case) -> Decision | None:
         return None
     if cause.action_class == ASK_DRIVER:
         return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
-    if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_MEND:
+    if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_HINT:
         return Decision(Kind.OBSERVE, Reason.OBSERVED_ONLY, f"{cause.code} asks for no restart")
     return None
 
@@ -91,13 +92,13 @@ def _device_ready(case: Case) -> Decision | None:
 def _exit_not_fatal(case: Case) -> Decision | None:
     cause = case.facts.cause
     if isinstance(cause, Fault) and cause.exit_code in case.wishes.fatal_exit_codes:
-        detail = f"exit code {cause.exit_code} is left to the workload ({wishes.FATAL_EXIT_CODES})"
+        detail = f"exit code {cause.exit_code} is left to the workload ({gang_options.FATAL_EXIT_CODES})"
         return Decision(Kind.FAIL, Reason.FATAL_EXIT_CODE, detail)
     return None
 
 
 def _alone(case: Case) -> Decision | None:
-    """A gang of one has nobody to wait for, and its agent is faster without us; but nobody else counts its restarts."""
+    """Leave a single-member gang to its agent, unless a JobSet limits restarts: only the controller counts those."""
     is_counted = case.facts.limit is not None
     if isinstance(case.facts.cause, Fault) and len(case.present) == 1 and not case.recreate and not is_counted:
         return Decision(Kind.ALONE, Reason.NOT_A_GANG, "it is the only member of its gang")
@@ -113,7 +114,7 @@ def _replaceable(case: Case) -> Decision | None:
 
 
 def _affordable(case: Case) -> Decision | None:
-    """Whoever asks by name passes the budget, but counts against it."""
+    """Exempt requests from the budget. They still count against it."""
     cause = case.facts.cause
     if not isinstance(cause, Fault):
         return None
@@ -134,7 +135,7 @@ def _affordable(case: Case) -> Decision | None:
     return Decision(Kind.HOLD, Reason.NO_PROGRESS if shut.in_vain else Reason.BACKOFF, detail, retry_at=until)
 
 
-def _not_only_said(case: Case) -> Decision | None:
+def _not_dry_run(case: Case) -> Decision | None:
     if not case.facts.dry_run:
         return None
     would = _round(case)
@@ -144,15 +145,15 @@ def _not_only_said(case: Case) -> Decision | None:
 
 _RULES: tuple[_Rule, ...] = (
     _member_hit,
-    _gang_there,
-    _wishes_clear,
+    _gang_present,
+    _annotations_valid,
     _opted_in,
     _device_ready,
     _exit_not_fatal,
     _alone,
     _replaceable,
     _affordable,
-    _not_only_said,
+    _not_dry_run,
 )
 
 
@@ -168,7 +169,7 @@ def _round(case: Case) -> Decision:
 
 
 def _budget(case: Case) -> budget.GangBudget:
-    """Return the gang's budget. Where a JobSet limits all restarts, a window is only for pods that wish one."""
+    """Return the gang's budget. If a JobSet limits all restarts, a window applies only to gangs that ask for one."""
     most = case.wishes.max_restarts
     if most is None and case.facts.limit is not None:
         most = _ANY_NUMBER

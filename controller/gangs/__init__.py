@@ -1,1 +1,1 @@
-"""Gangs out of pods: members, wishes, budget, stragglers. Pure."""
+"""Gangs from pods: members, options, budget, stragglers. Pure."""

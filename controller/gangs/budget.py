@@ -1,24 +1,24 @@
-"""How often a gang may be restarted, and whether it gets anywhere. Pure.
+"""Limit how often a gang may be restarted, and detect restarts without effect. Pure.
 
-As for a single container (``common.budgets``): the first rounds are immediate, a gang that dies young again and again
-is slowed down, and one that spent its budget is left to its owner. On top of that it is told apart whether rounds help
-at all: when the last ones all failed young in the same slot, or with the same code, the reason says so.
+As for a single container (``common.budgets``): the first rounds are immediate, a gang that repeatedly dies young is
+slowed down, and one that has used up its budget is left to its owner. In addition, rounds without effect are detected:
+if the last ones all failed young in the same slot, or with the same code, the reason names that.
 """
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common import budgets
-from common.budgets import Backoff, Closed, Window
+from kubemend.common import budgets
+from kubemend.common.budgets import Backoff, Closed, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One round that was begun, as the budget counts it. Times are Unix seconds.
+    """A round that was begun, as the budget counts it. Times are Unix seconds.
 
-    ``at`` is when its members ran again (when it began, where they never did), ``fault_at`` when that happened for
-    which it was begun, ``slot`` and ``code`` are the fault's (empty for a request).
+    ``at`` is when its members ran again (if they never did, when it began). ``fault_at`` is when its cause occurred.
+    ``slot`` and ``code`` are the fault's (empty for a request).
     """
 
     at: float
@@ -28,7 +28,7 @@ class Past:
 
 
 class Verdict(enum.Enum):
-    """SPENT: no round until the window opens again. BACKOFF: a wait, for the last rounds did not last."""
+    """SPENT: no round until the window opens again. BACKOFF: a wait, because the last rounds failed young."""
 
     SPENT = "Spent"
     BACKOFF = "Backoff"
@@ -36,7 +36,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """No round now: ``closed`` says until when and why, ``in_vain`` what the last rounds failed of, all alike."""
+    """A refusal for now. ``closed`` has its end and reason; ``in_vain`` is the common cause of the last failures."""
 
     verdict: Verdict
     closed: Closed
@@ -45,14 +45,17 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class GangBudget:
-    """A gang's: ``limit`` rounds per ``window`` seconds, and waits once ``backoff.free`` in a row died young."""
+    """A gang's budget: ``limit`` rounds per ``window`` seconds, and waits once ``backoff.free`` in a row died young."""
 
     limit: int = 10
     window: float = 3600.0
     backoff: Backoff = field(default_factory=Backoff)
 
     def shut(self, history: Sequence[Past], *, fault: Past, now: float) -> Shut | None:
-        """Return why no round may begin for a fault (its ``at`` does not matter); None when one may. Oldest first."""
+        """Return why no round may begin for a fault (its ``at`` is not used); None if one may.
+
+        ``history`` is oldest first.
+        """
         past = budgets.noted_by(history, now=now)
         in_vain = self._in_vain(past, fault)
         if (spent := self._rounds.closed(past, now=now)) is not None:
@@ -62,7 +65,7 @@ class GangBudget:
         return None
 
     def left(self, history: Sequence[Past], *, now: float) -> int:
-        """Return how many rounds it allows now."""
+        """Return how many rounds are allowed now."""
         return self._rounds.left(budgets.noted_by(history, now=now), now=now)
 
     @property
@@ -75,7 +78,7 @@ class GangBudget:
             return ""
         lived = f"and none lived {budgets.span(self.backoff.young)}"
         if fault.slot and all(each.slot == fault.slot for each in streak):
-            return f"the last {len(streak)} faults were all in {fault.slot}, {lived}: look at it and its node"
+            return f"the last {len(streak)} faults were all in {fault.slot}, {lived}. Check the member and its node"
         if fault.code and all(each.code == fault.code for each in streak):
-            return f"the last {len(streak)} faults were all {fault.code}, {lived}: restarts do not mend it"
+            return f"the last {len(streak)} faults were all {fault.code}, {lived}. Restarts do not fix it"
         return ""

@@ -1,4 +1,4 @@
-"""Members out of pods, as the API server has them. Pure."""
+"""Convert pods, as the API server has them, to members. Pure."""
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
@@ -6,42 +6,62 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from common import gangs, targets
-from common.kube import timestamps
-from controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
+from kubemend.common import gangs, targets
+from kubemend.common.kube import timestamps
+from kubemend.controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
 
 PREFIX: Final = "kubemend.io/"
 RESTART: Final = PREFIX + "restart"
 IN_PLACE: Final = "InPlace"
 
 MOST_OF_A_MEMBER: Final = 64 * 1024
-"""Bytes that are kept of one member; about a thousand are usual."""
+"""Bytes kept of one member; about a thousand are usual."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
 _LONGEST_ANNOTATION: Final = 1001
-"""Characters that are kept: one more than are accepted, so that what is refused for its length is refused still."""
+"""Characters kept: one more than are accepted, so that an annotation that is refused for its length still is."""
 _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_MEMBER >> 10} KiB of such annotations, or those of its namespace "
     f"{MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
 )
 
 _NODE = "Node"
-"""The kind that owns a mirror pod: its file on the node brings it back, whatever is deleted here."""
+"""The kind that owns a mirror pod. The file on its node creates it again, whatever is deleted through the API."""
 
 
 class Bar(enum.Enum):
-    """Why a pod must not be deleted by us. Stable: they appear in Restart objects and docs/operations.md."""
+    """Why kubemend must not delete a pod. Stable: they appear in Restart objects and docs/operations.md."""
 
     NOT_OPTED_IN = "NotOptedIn"
     NOBODY_RECREATES_IT = "NobodyRecreatesIt"
+    SINGLE_POD = "SinglePod"
 
 
 def member(pod: Mapping[str, Any]) -> Member | None:
-    """Return the member that a pod object is; None when it is in no gang."""
+    """Return the member for a pod object; None if it is in no gang."""
+    gang = gang_of(pod)
+    return _member(pod, gang) if gang is not None else None
+
+
+def single(pod: Mapping[str, Any]) -> Member | None:
+    """Return the only member of a single pod's round; None if the pod is in a gang.
+
+    It has no owner: a request to restart one pod in place never deletes the pod.
+    """
+    if gang_of(pod) is not None:
+        return None
+    meta = pod["metadata"]
+    alone = _member(pod, gangs.GangKey(meta["namespace"], gangs.POD, meta["name"]))
+    return replace(alone, owner=None, gang_uid=alone.pod.uid)
+
+
+def gang_of(pod: Mapping[str, Any]) -> gangs.GangKey | None:
+    """Return the gang of a pod object; None if it is in none."""
+    return gangs.key(pod["metadata"]["namespace"], pod["metadata"].get("labels") or {})
+
+
+def _member(pod: Mapping[str, Any], gang: gangs.GangKey) -> Member:
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     labels = meta.get("labels") or {}
-    gang = gangs.key(meta["namespace"], labels)
-    if gang is None:
-        return None
     owner = _owner(meta.get("ownerReferences") or ())
     return Member(
         pod=PodRef(meta["namespace"], meta["name"], PodUid(meta["uid"])),
@@ -60,14 +80,15 @@ def member(pod: Mapping[str, Any]) -> Member | None:
 
 
 def bare(member: Member) -> Member:
-    """Return what is kept of a member of which there is too much: who it is, and that its gang cannot be restarted."""
+    """Return what is kept of a member that is too large: its identity, and that its gang cannot be restarted."""
     return replace(member, annotations=MappingProxyType({RESTART: _TOO_MUCH}), owner=None)
 
 
 def uid_of(gang: Collection[Member]) -> str:
-    """Return the UID of what a gang is named after; empty where its members do not agree on one.
+    """Return the UID of the object that a gang is named after; empty if its members do not agree on one.
 
-    Of a JobSet or Job that has just taken another's name the newest member tells; the former's may still end.
+    If a JobSet or Job has just taken the name of another, the newest member decides: members of the other may still be
+    ending.
     """
     if any(each.gang.kind == "Gang" for each in gang):
         uids = {each.gang_uid for each in gang}
@@ -81,19 +102,21 @@ def opted_in(member: Member, *, namespaces: frozenset[str] = frozenset()) -> boo
 
 
 def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | None:
-    """Return why its pod must not be deleted to have it recreated; None when it may be."""
+    """Return why its pod must not be deleted for recreation; None if it may be."""
     if not opted_in(member, namespaces=namespaces):
         return Bar.NOT_OPTED_IN
+    if member.gang.kind == gangs.POD:
+        return Bar.SINGLE_POD
     if member.owner is None or member.owner.kind == _NODE:
         return Bar.NOBODY_RECREATES_IT
     return None
 
 
 def by_slot(members: Iterable[Member]) -> Mapping[str, Member]:
-    """Return the one that counts for each slot, in the slots' order.
+    """Return the member that counts for each slot, in the slots' order.
 
-    A slot can have several pods: a Job keeps its failed ones, and may replace a pod that still ends. The one counts
-    that can still run, and of several the newest.
+    A slot can have several pods: a Job keeps its failed ones, and may replace a pod that is still ending. The pod that
+    can still run counts, and the newest of several.
     """
     found: dict[str, Member] = {}
     for each in members:

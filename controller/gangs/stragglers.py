@@ -1,8 +1,8 @@
-"""Which members lag behind their gang, by what their devices are measured to do. Pure.
+"""Find members that lag behind their gang, from the measurements of their devices. Pure.
 
-One slow GPU slows a whole synchronous job, and nothing fails. A member is a straggler when one measure of its devices
-has been far below the gang's median for a while, and the gang was busy all that time. It is reported, and nothing else.
-What cannot be told (no sample, an old one, a negative value) neither begins a report nor ends one.
+One slow GPU slows a whole synchronous job, and nothing fails. A member is a straggler if one measure of its devices has
+been far below the gang's median for some time, and the gang was busy all that time. It is only reported. Missing data
+(no sample, an old one, a negative value) neither begins a report nor ends one.
 """
 
 import enum
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from controller.model.members import PodUid
-from controller.model.samples import Sample
+from kubemend.controller.model.members import PodUid
+from kubemend.controller.model.samples import Sample
 
 
 class Measure(enum.Enum):
-    """What is compared. A throttled GPU shows in its clock first, one that waits for its input in its load."""
+    """The measures compared. A throttled GPU shows in its clock first, one that waits for input in its utilization."""
 
     UTILIZATION = "utilization"
     CLOCK = "clock"
@@ -26,12 +26,11 @@ class Measure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When a member lags; parts are of the gang's median, times in seconds.
+    """When a member lags; ratios refer to the gang's median, times are in seconds.
 
-    ``behind``: below that part of the median it lags, by measure. ``caught_up``: it must come so much closer before a
-    report ends (added to the part). ``persists`` is for how long it must lag, or have caught up, without a break.
-    ``busy``: only while the gang's median load is at least that. ``fewest``: members that a median needs. ``stale``:
-    what is older is not known any more.
+    ``behind``: ratio, by measure, below which a member lags. ``caught_up``: added to that ratio to end a report.
+    ``persists``: for how long it must lag, or have caught up, without a break. ``busy``: the gang's median utilization
+    must be at least that. ``fewest``: members that a median needs. ``stale``: older readings are ignored.
     """
 
     behind: Mapping[Measure, float] = field(
@@ -49,7 +48,7 @@ DEFAULT: Final = Thresholds()
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A member has become a straggler by one measure, or (``ended``) is none any more. ``since`` is Unix time."""
+    """A member has become a straggler by one measure or, if ``ended``, has caught up. ``since`` is Unix time."""
 
     pod: PodUid
     measure: Measure
@@ -61,12 +60,12 @@ class Report:
     def __str__(self) -> str:
         if self.ended:
             return f"{self.measure.value} is back at {self.value:.0%}, the gang's median is {self.median:.0%}"
-        return f"{self.measure.value} is {self.value:.0%} where the gang's median is {self.median:.0%}"
+        return f"{self.measure.value} is {self.value:.0%}, the gang's median is {self.median:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A member's newest values: means over those of its devices that could be told."""
+    """A member's newest values: means over those of its devices that have a value."""
 
     at: float
     values: Mapping[Measure, float]
@@ -77,7 +76,7 @@ _Key = tuple[PodUid, Measure]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is known of one gang. ``turned`` is since when a member is on the other side of what is reported of it."""
+    """The state of one gang. ``turned`` is when a member's measure crossed to the other side of its reported state."""
 
     thresholds: Thresholds = DEFAULT
     readings: Mapping[PodUid, _Reading] = field(default_factory=lambda: MappingProxyType({}))
@@ -85,7 +84,7 @@ class Watch:
     lagging: Mapping[_Key, Report] = field(default_factory=lambda: MappingProxyType({}))
 
     def seen(self, samples: Iterable[Sample], *, now: float) -> "Watch":
-        """Take in what agents have just measured; all devices of a member come together."""
+        """Record new measurements of agents; they contain all devices of a member."""
         by_pod: dict[PodUid, list[Sample]] = {}
         for sample in samples:
             by_pod.setdefault(sample.pod, []).append(sample)
@@ -93,7 +92,7 @@ class Watch:
         return replace(self, readings=MappingProxyType({**self.readings, **fresh}))
 
     def judged(self, members: Collection[PodUid], *, now: float) -> tuple["Watch", tuple[Report, ...]]:
-        """Compare these members, and forget all others; return the reports that begin or end now."""
+        """Compare these members and forget all others; return the reports that begin or end now."""
         limits = self.thresholds
         known = {pod: each for pod, each in self.readings.items() if pod in members and now - each.at <= limits.stale}
         medians = {measure: _median(known.values(), measure, fewest=limits.fewest) for measure in Measure}

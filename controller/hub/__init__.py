@@ -1,1 +1,1 @@
-"""The hub: the gRPC service that every agent holds one stream to. Transport, identity and limits; no decisions."""
+"""The hub: the gRPC service to which every agent holds one stream. Transport, identity and limits; no decisions."""

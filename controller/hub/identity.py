@@ -1,4 +1,4 @@
-"""Who is calling: a projected service account token, checked by the API server (TokenReview)."""
+"""Authenticate agents: a projected service account token, checked by the API server (TokenReview)."""
 
 import asyncio
 import base64
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import structlog
 
-from common.kube import client as kube
-from common.kube import errors, paths
-from controller.hub.ports import Identity, Reviewer
-from controller.hub.refusals import Reason, RefusedError
-from controller.model.members import NodeName
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
+from kubemend.controller.hub.ports import Identity, Reviewer
+from kubemend.controller.hub.refusals import Reason, RefusedError
+from kubemend.controller.model.members import NodeName
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +38,13 @@ def token_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
             scheme, _, token = value.partition(" ")
             if scheme.lower() == "bearer" and 0 < len(token) <= _LONGEST_TOKEN:
                 return token
-    raise RefusedError(Reason.NO_TOKEN, "no token: send authorization metadata, Bearer and the projected token")
+    raise RefusedError(
+        Reason.NO_TOKEN, "the call has no token. Send authorization metadata: Bearer and the projected token"
+    )
 
 
 def expiry_of(token: str) -> float:
-    """Return when a token expires, in Unix time, by its own word; infinity when it has none (it is no JWT).
+    """Return when a token claims to expire, in Unix time; infinity if it has no expiry (it is no JWT).
 
     Only for tokens that the API server has accepted: nothing is verified here.
     """
@@ -55,25 +57,25 @@ def expiry_of(token: str) -> float:
 
 
 def identity_of(review: dict[str, Any], *, audience: str, user: str) -> Identity:
-    """Return whom an answered TokenReview tells of. Raises RefusedError unless it is ``user`` on a known node."""
+    """Return the identity in an answered TokenReview. Raises RefusedError unless it is ``user`` on a known node."""
     status = review.get("status") or {}
     if not status.get("authenticated"):
-        raise RefusedError(Reason.BAD_TOKEN, f"the token is not good: {status.get('error') or 'not authenticated'}")
+        raise RefusedError(Reason.BAD_TOKEN, f"the token is not valid: {status.get('error') or 'not authenticated'}")
     if audience not in (status.get("audiences") or ()):
         raise RefusedError(Reason.BAD_TOKEN, f"the token is not for audience {audience}")
     who = status.get("user") or {}
     if who.get("username") != user:
-        raise RefusedError(Reason.BAD_TOKEN, f"the token is {who.get('username')}'s; agents run as {user}")
+        raise RefusedError(Reason.BAD_TOKEN, f"the token belongs to {who.get('username')}; agents run as {user}")
     nodes: Sequence[str] = (who.get("extra") or {}).get(NODE_NAME) or ()
     if len(nodes) != 1 or not nodes[0]:
         raise RefusedError(
-            Reason.BAD_TOKEN, "the token names no node: mount a projected one (Kubernetes 1.30 or later)"
+            Reason.BAD_TOKEN, "the token names no node. Mount a projected token (Kubernetes 1.30 or later)"
         )
     return Identity(user=user, node=NodeName(nodes[0]))
 
 
 class TokenReviewer:
-    """Asks the API server; needs ``create`` on ``tokenreviews.authentication.k8s.io``.
+    """Have the API server review tokens; needs ``create`` on ``tokenreviews.authentication.k8s.io``.
 
     ``user`` is the agents' service account, as ``system:serviceaccount:NAMESPACE:NAME``.
     """
@@ -84,7 +86,7 @@ class TokenReviewer:
         self._audience = audience
 
     async def review(self, token: str) -> Identity:
-        """Return whose token this is. Raises RefusedError, or KubeError when it could not be told."""
+        """Return the identity of a token. Raises RefusedError, or KubeError if the review failed."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -96,7 +98,7 @@ class TokenReviewer:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How long an answer about a token holds, in seconds."""
+    """Seconds for which a review's result is kept."""
 
     good: float = 60.0
     bad: float = 5.0
@@ -109,9 +111,9 @@ class _Known:
 
 
 class Identities:
-    """Answers about tokens, remembered for a short time by the token's hash, and asked for a few at a time.
+    """Review tokens and cache the results for a short time by the token's hash; reviews run a few at a time.
 
-    A restarted hub meets thousands of agents at once; the API server is asked about one token once.
+    A restarted hub accepts thousands of agents at once. The API server reviews each token once.
     """
 
     def __init__(
@@ -124,7 +126,10 @@ class Identities:
         self._asking = asyncio.Semaphore(_AT_ONCE)
 
     async def identify(self, token: str, *, fresh: bool = False) -> Identity:
-        """Return whose token this is; ``fresh`` asks in any case. Raises RefusedError (NOT_TOLD: ask again later)."""
+        """Return the identity of a token; ``fresh`` bypasses the cache.
+
+        Raises RefusedError (NOT_TOLD: try again later).
+        """
         key = hashlib.sha256(token.encode()).digest()
         known = self._known.get(key)
         if known is None or fresh or known.until <= self._clock():
@@ -140,7 +145,7 @@ class Identities:
                 identity = await self._reviewer.review(token)
         except errors.KubeError as error:
             log.warning("hub.token_not_reviewed", error=str(error))
-            raise RefusedError(Reason.NOT_TOLD, "the API server cannot check the token now: try again") from error
+            raise RefusedError(Reason.NOT_TOLD, "the API server cannot review the token now. Try again") from error
         except RefusedError as error:
             return _Known(RefusedError(error.reason, str(error)), self._clock() + self._memory.bad)
         return _Known(identity, min(self._clock() + self._memory.good, expiry_of(token)))

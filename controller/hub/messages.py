@@ -1,7 +1,7 @@
-"""What an agent may say. Nothing else of the controller ever sees bytes or values that have not passed here. Pure.
+"""Validate an agent's messages. No other part of the controller receives bytes or values that were not checked here.
 
-An agent is believed about the pods of its own node (``controller.hub.claims``), but its process may be broken, taken
-over, or newer than this one.
+An agent is trusted about the pods of its own node (``hub.pod_authorization``). But its process may be broken,
+compromised, or newer than this one. Pure.
 """
 
 import math
@@ -12,20 +12,20 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from common import gangs
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub.refusals import Reason, RefusedError
+from kubemend.common import gangs
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub.refusals import Reason, RefusedError
 
 PROTOCOL: Final = 1
 OLDEST: Final = 1
-"""The oldest protocol of an agent that this hub understands. A newer agent knows whether it understands this hub."""
+"""The oldest agent protocol that this hub supports. A newer agent decides itself whether it supports this hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one message may hold. A node runs a few hundred pods at most; each list has room for many times that.
+    """Limits of one message. A node runs a few hundred pods at most; each list has room for many times that.
 
-    ``text`` is for what people read, in characters; identifiers have lengths of their own, by Kubernetes' rules.
+    ``text`` is for readable text, in characters; identifiers have limits of their own, by Kubernetes' rules.
     """
 
     message_bytes: int = 1024 * 1024
@@ -37,7 +37,7 @@ class Limits:
     text: int = 8192
 
 
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123, as namespaces and containers have it
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1123, for namespaces and containers
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # names of pods, nodes and most objects
 _UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
 _WORD: Final = re.compile(r"[\x21-\x7e]{0,128}")  # codes, reasons, versions and identifiers: no blanks
@@ -49,27 +49,27 @@ _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
 
 
 def parse(data: bytes, *, limits: Limits) -> pb.AgentMessage:
-    """Return the message that these bytes are. Raises RefusedError, and nothing else, whatever they are."""
+    """Return the message in these bytes. Raises only RefusedError, whatever the bytes are."""
     if len(data) > limits.message_bytes:
-        raise RefusedError(Reason.OVERSIZED, f"a message of {len(data)} bytes; {limits.message_bytes} is the most")
+        raise RefusedError(Reason.OVERSIZED, f"the message has {len(data)} bytes; the limit is {limits.message_bytes}")
     try:
         message = pb.AgentMessage.FromString(data)
     except DecodeError as error:
-        raise RefusedError(Reason.MALFORMED, "not an AgentMessage of coordination/v1") from error
+        raise RefusedError(Reason.MALFORMED, "the message is not an AgentMessage of coordination/v1") from error
     body = message.WhichOneof("body")
     if body is None:
-        raise RefusedError(Reason.UNKNOWN_WORD, "a message without anything that is known here")
+        raise RefusedError(Reason.UNKNOWN_WORD, "the message has no body that this hub knows")
     _CHECKS[body](getattr(message, body), limits)
     return message
 
 
 def hello_of(message: pb.AgentMessage, *, node: str) -> pb.Hello:
-    """Return the Hello that a stream must begin with. Raises RefusedError when it is none, or another node's."""
+    """Return the Hello that a stream must begin with. Raises RefusedError if it is missing or another node's."""
     if message.WhichOneof("body") != "hello":
-        raise RefusedError(Reason.MALFORMED, "the first message of a stream is a Hello")
+        raise RefusedError(Reason.MALFORMED, "the first message of a stream must be a Hello")
     if message.hello.node != node:
         raise RefusedError(
-            Reason.WRONG_NODE, f"Hello is from node {message.hello.node}, but the token is node {node}'s"
+            Reason.WRONG_NODE, f"the Hello is from node {message.hello.node}, but the token belongs to node {node}"
         )
     return message.hello
 
@@ -78,7 +78,7 @@ def _hello(hello: pb.Hello, limits: Limits) -> None:
     if hello.protocol < OLDEST:
         raise RefusedError(
             Reason.OTHER_VERSION,
-            f"the agent speaks protocol {hello.protocol}, this hub {OLDEST} to {PROTOCOL}: upgrade the agent",
+            f"the agent uses protocol {hello.protocol}, this hub {OLDEST} to {PROTOCOL}. Upgrade the agent",
         )
     _shape(_SUBDOMAIN, hello.node, "node")
     _shape(_ID, hello.instance, "instance")
@@ -90,7 +90,7 @@ def _hello(hello: pb.Hello, limits: Limits) -> None:
     for result in hello.results:
         _result(result, limits)
     if len({member.pod.uid for member in hello.members}) < len(hello.members):
-        raise RefusedError(Reason.MALFORMED, "a Hello that names one pod twice")
+        raise RefusedError(Reason.MALFORMED, "the Hello names one pod twice")
 
 
 def _change(change: pb.MemberChange, limits: Limits) -> None:
@@ -100,7 +100,7 @@ def _change(change: pb.MemberChange, limits: Limits) -> None:
         case "gone":
             _pod(change.gone)
         case _:
-            raise RefusedError(Reason.UNKNOWN_WORD, "a change of nothing that is known here")
+            raise RefusedError(Reason.UNKNOWN_WORD, "the change has no body that this hub knows")
 
 
 def _fault(fault: pb.Fault, limits: Limits) -> None:
@@ -137,7 +137,7 @@ def _samples(samples: pb.Samples, limits: Limits) -> None:
         _shape(_UID, sample.pod_uid, "uid of a pod")
         _shape(_ID, sample.device, "device")
         if not all(map(math.isfinite, (sample.utilization, sample.clock, sample.power))):
-            raise RefusedError(Reason.MALFORMED, "a sample that is not a number")
+            raise RefusedError(Reason.MALFORMED, "a sample is not a number")
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any, Limits], None]]] = {
@@ -173,11 +173,11 @@ def _gang(text: str, pod: pb.Pod) -> None:
     try:
         gang = gangs.GangKey.parse(text)
     except ValueError as error:
-        raise RefusedError(Reason.MALFORMED, "a gang that is not NAMESPACE/KIND/NAME") from error
+        raise RefusedError(Reason.MALFORMED, "the gang is not NAMESPACE/KIND/NAME") from error
     _shape(_WORD, gang.kind, "kind of a gang")
     _shape(_WORD, gang.name, "name of a gang")
     if gang.namespace != pod.namespace:
-        raise RefusedError(Reason.MALFORMED, "a gang of another namespace than its member's")
+        raise RefusedError(Reason.MALFORMED, "the gang and its member are in different namespaces")
 
 
 def _round(text: str) -> None:
@@ -188,24 +188,24 @@ def _round(text: str) -> None:
 
 def _shape(pattern: re.Pattern[str], value: str, what: str) -> None:
     if pattern.fullmatch(value) is None:
-        raise RefusedError(Reason.MALFORMED, f"{what}: {value[:64]!r} cannot be one")
+        raise RefusedError(Reason.MALFORMED, f"{what}: {value[:64]!r} is not valid")
 
 
 def _known(value: int, values: Collection[int], what: str) -> None:
     if value not in values:
-        raise RefusedError(Reason.UNKNOWN_WORD, f"{what}: {value} is not known here")
+        raise RefusedError(Reason.UNKNOWN_WORD, f"{what}: {value} is not known to this hub")
 
 
 def _text(value: str, limits: Limits, what: str) -> None:
     if len(value) > limits.text:
-        raise RefusedError(Reason.OVERSIZED, f"{what} has {len(value)} characters; {limits.text} is the most")
+        raise RefusedError(Reason.OVERSIZED, f"{what} has {len(value)} characters; the limit is {limits.text}")
 
 
 def _count(items: Collection[object], most: int, what: str) -> None:
     if len(items) > most:
-        raise RefusedError(Reason.TOO_MANY, f"{len(items)} {what} in one message; {most} is the most")
+        raise RefusedError(Reason.TOO_MANY, f"{len(items)} {what} in one message; the limit is {most}")
 
 
 def _seconds(value: float, what: str) -> None:
     if not 0 <= value < math.inf:
-        raise RefusedError(Reason.MALFORMED, f"{what}: {value} is no length of time")
+        raise RefusedError(Reason.MALFORMED, f"{what}: {value} is not a valid duration")

@@ -1,16 +1,16 @@
-"""What the hub offers to the engine, and what it needs from the outside, as narrow protocols."""
+"""The hub's interfaces to the coordinator and to the API server, as narrow protocols."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.model.members import NodeName, PodUid
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.model.members import NodeName, PodUid
 
 
 class Session(Protocol):
     """One agent's stream, from its first Hello to its end.
 
-    ``node`` is what its token says, ``instance`` what its Hello says; ``number`` is never used twice by this process.
+    ``node`` comes from its token, ``instance`` from its Hello; ``number`` is never reused in this process.
     """
 
     @property
@@ -21,20 +21,20 @@ class Session(Protocol):
     def number(self) -> int: ...
 
     def send(self, message: pb.HubMessage | bytes) -> bool:
-        """Have a message sent, after those before it; the hub puts the epoch on it. Never blocks.
+        """Queue a message; the hub adds the epoch to it. Never blocks.
 
-        ``bytes`` are a serialized HubMessage (``controller.hub.wire``). False: the session is over, or now ends because
-        the agent is too slow a reader; the message is lost, and the agent's next Hello tells where everything stands.
+        ``bytes`` are a serialized HubMessage (``controller.hub.wire``). False: the session is over, or ends now because
+        the agent reads too slowly. The message is lost; the agent's next Hello reports its whole state.
         """
         ...
 
 
 class Listener(Protocol):
-    """Who is told what happens on the streams: the engine. Plain calls in the event loop's thread; they must not block.
+    """Receive the streams' events: the coordinator. Plain calls in the event loop's thread; they must not block.
 
-    A session begins with ``connected``, at once followed by ``hello``, and ends with ``gone``. Of two sessions of one
-    node the older has always gone before the newer connects. All that is told has passed ``controller.hub.messages``
-    and is about pods that are bound to the session's node.
+    A session begins with ``connected``, at once followed by ``hello``, and ends with ``gone``. If a node has two
+    sessions, the older one's ``gone`` always comes before the newer one's ``connected``. All messages have passed
+    ``controller.hub.messages`` and are about pods that are bound to the session's node.
     """
 
     def connected(self, session: Session) -> None: ...
@@ -44,18 +44,18 @@ class Listener(Protocol):
 
 
 class Pods(Protocol):
-    """Which node a pod is bound to, as the API server tells (the controller's pod watch)."""
+    """The node of each pod, as the API server has it (the controller's pod Informer)."""
 
     def node_of(self, uid: PodUid) -> NodeName | None:
-        """Return the node; None while no such pod is known, or it is not bound yet."""
+        """Return the node; None if no such pod is known, or it is not bound yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a token speaks for, by the API server's word.
+    """The identity of a token, as reviewed by the API server.
 
-    ``user`` is such as ``system:serviceaccount:NAMESPACE:NAME``; ``node`` is empty where the token is bound to none.
+    ``user`` has the form ``system:serviceaccount:NAMESPACE:NAME``; ``node`` is empty if the token is bound to none.
     """
 
     user: str
@@ -63,8 +63,8 @@ class Identity:
 
 
 class Reviewer(Protocol):
-    """Asks the API server about tokens (``controller.hub.identity.TokenReviewer``)."""
+    """Has the API server review tokens (``controller.hub.identity.TokenReviewer``)."""
 
     async def review(self, token: str) -> Identity:
-        """Return whose token this is. Raises identity.RefusedError, or KubeError when it could not be told."""
+        """Return the identity of a token. Raises identity.RefusedError, or KubeError if the review failed."""
         ...

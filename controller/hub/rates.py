@@ -1,18 +1,18 @@
-"""How many messages an agent may send: a token bucket. Pure, the time is passed in."""
+"""Limit how many messages an agent may send: a token bucket. Pure; the time is passed in."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``per_second`` for ever, and up to ``burst`` at once."""
+    """``per_second`` in the long run, and up to ``burst`` at once."""
 
     per_second: float
     burst: float
 
 
 class Bucket:
-    """Full at first."""
+    """A token bucket. It is full at first."""
 
     __slots__ = ("_at", "_left", "_rate")
 
@@ -22,7 +22,7 @@ class Bucket:
         self._at = now
 
     def take(self, cost: float, *, now: float) -> bool:
-        """Take so much; False when less is left. ``now`` is in seconds of a clock that does not go back."""
+        """Take this much; return False if less is left. ``now`` is in seconds of a clock that does not go back."""
         grown = self._left + (now - self._at) * self._rate.per_second
         self._left = min(grown, self._rate.burst)
         self._at = now

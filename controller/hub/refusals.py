@@ -1,4 +1,4 @@
-"""Why the hub refuses a stream or a message: in words for metrics, for gRPC and for people."""
+"""Why the hub refuses a stream or a message: for metrics, for gRPC and as text."""
 
 import enum
 
@@ -43,7 +43,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """A stream or a message is refused. The text says in one line what is wrong, and the mend where there is one."""
+    """A stream or a message is refused. The text has the problem and, if there is one, a hint, in one line."""
 
     def __init__(self, reason: Reason, what: str) -> None:
         super().__init__(what)
@@ -51,12 +51,15 @@ class RefusedError(Exception):
 
     @property
     def code(self) -> grpc.StatusCode:
-        """The status that a stream ends with."""
+        """Return the status that the stream ends with."""
         return _CODES.get(self.reason, grpc.StatusCode.INVALID_ARGUMENT)
 
     @property
     def ends_stream(self) -> bool:
-        """Whether the stream ends, too. A newer agent's unknown words, and pods that have just moved, do not end it."""
+        """Return whether the stream ends, too.
+
+        Unknown messages of a newer agent and pods that have just moved do not end it.
+        """
         return self.reason not in _PASSED_OVER
 
 

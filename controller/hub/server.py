@@ -1,4 +1,4 @@
-"""The hub as a part of the controller: its port, its limits, and who watches over living streams."""
+"""The hub as a component of the controller: its port, its limits, and the checks of living streams."""
 
 import asyncio
 import time
@@ -10,30 +10,30 @@ import grpc
 import grpc.aio
 import structlog
 
-from common import aio, contained, settings
-from controller.hub import streams
-from controller.hub.front import Front
-from controller.hub.ports import Session
-from controller.hub.service import Coordination
-from controller.model.members import NodeName, PodUid
+from kubemend.common import aio, contained, settings
+from kubemend.controller.hub import streams
+from kubemend.controller.hub.listener import Front
+from kubemend.controller.hub.ports import Session
+from kubemend.controller.hub.service import Coordination
+from kubemend.controller.model.members import NodeName, PodUid
 
 log = structlog.get_logger(__name__)
 
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""What gRPC itself refuses, uncounted; ``messages.Limits`` refuses sooner, and counts."""
+"""The size that gRPC itself refuses, uncounted; ``messages.Limits`` refuses smaller ones, and counts."""
 
-_LOOKS: Final = 8
-"""So often in a row a write must be found unfinished before its reader counts as too slow."""
+_CHECKS: Final = 8
+"""Consecutive checks that must find the same write unfinished before its reader counts as too slow."""
 
 _STRANGERS_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """Where to listen, and how long what hangs is waited for, in seconds.
+    """Address and timeouts in seconds.
 
-    A peer that answers no ping is given up after ``ping_seconds`` twice; an agent that does not take one message
-    within ``write_seconds`` is too slow.
+    A peer that answers no ping is dropped after twice ``ping_seconds``. An agent that does not take one message within
+    ``write_seconds`` is too slow.
     """
 
     address: str = "[::]:8443"
@@ -58,18 +58,19 @@ class HubOptions:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", round(self.ping_seconds * 500)),
-            # Small messages need no measured window, and each measurement costs a ping both ways: a fifth of a
-            # round's time with 5000 agents.
+            # Small messages need no measured window. Each measurement costs a ping both ways: a fifth of a round's time
+            # with 5000 agents.
             ("grpc.http2.bdp_probe", 0),
-            # How much gRPC takes from us for an agent that does not read; the rest waits where it is counted.
+            # How much gRPC buffers for an agent that does not read; the rest waits in the hub's own queue, where it is
+            # counted.
             ("grpc.http2.write_buffer_size", 4 * 1024),
         ]
 
 
 class Hub:
-    """Serves the agents. Make it inside a running event loop; ``start`` it, and ``run`` it in the TaskGroup.
+    """Serve the agents. Create it inside a running event loop; ``start`` it, and ``run`` it in the TaskGroup.
 
-    It refuses all agents until it is told to ``lead``.
+    It refuses all agents until ``lead`` is called.
     """
 
     def __init__(self, service: Coordination, *, options: HubOptions | None = None) -> None:
@@ -81,7 +82,7 @@ class Hub:
         self._server.add_generic_rpc_handlers((service.handler(),))
 
     async def start(self, credentials: grpc.ServerCredentials) -> int:
-        """Begin to serve; return the TCP port. Raises RuntimeError when it cannot listen there."""
+        """Begin to serve; return the TCP port. Raises RuntimeError if it cannot listen there."""
         self._server.add_secure_port(self._front.behind, credentials)
         await self._server.start()
         port = await self._front.start(*settings.host_and_port(self._options.address))
@@ -89,7 +90,7 @@ class Hub:
         return port
 
     def lead(self, epoch: int) -> None:
-        """Take agents in; said again with a higher epoch, it is put on all that is sent from then on."""
+        """Accept agents. A later call with a higher epoch applies to everything sent from then on."""
         self._service.lead(epoch)
 
     def stand_by(self) -> None:
@@ -97,17 +98,17 @@ class Hub:
         self._service.stand_by()
 
     def sessions(self) -> Mapping[NodeName, Session]:
-        """Return who is connected, as it is now."""
+        """Return the current sessions by node."""
         return self._service.roster.streams
 
     def pod_bound(self, uid: PodUid, node: NodeName) -> None:
-        """A pod is known to be bound to a node now: its agent may have spoken of it before."""
+        """Process earlier messages about a pod, now that it is known to be bound to a node."""
         self._service.pod_bound(uid, node)
 
     async def run(self) -> None:
-        """Watch over the streams, for ever. Raises what made the server end."""
+        """Check the streams indefinitely. Raises the error that ended the server."""
         async with asyncio.TaskGroup() as group:
-            aio.spawn_eternal(group, self._drop_stuck(), name="hub-stuck")
+            aio.spawn_eternal(group, self._drop_slow_readers(), name="hub-stuck")
             aio.spawn_eternal(group, self._review(), name="hub-review")
             aio.spawn_eternal(group, self._until_ended(), name="hub-server")
             aio.spawn_eternal(group, self._end_silent(), name="hub-strangers")
@@ -119,25 +120,28 @@ class Hub:
         await self._front.stop()
 
     async def _until_ended(self) -> None:
-        """Wait for the server's end. With a timeout: without one, to cancel this would break ``stop`` (grpc.aio)."""
+        """Wait for the server's end.
+
+        With a timeout, because cancelling a wait without one breaks ``stop`` (grpc.aio).
+        """
         while await self._server.wait_for_termination(timeout=3600.0):
             pass
 
     async def _end_silent(self) -> None:
-        """End connections on which nobody says who he is."""
+        """End connections that are not authenticated in time."""
         async for _ in aio.ticks(period=_STRANGERS_SECONDS):
             self._service.visitors.end_silent()
 
-    async def _drop_stuck(self) -> None:
-        """Drop agents that do not read what is written to them."""
-        async for _ in aio.ticks(period=self._options.write_seconds / _LOOKS):
+    async def _drop_slow_readers(self) -> None:
+        """Drop agents that do not read their messages."""
+        async for _ in aio.ticks(period=self._options.write_seconds / _CHECKS):
             for stream in [*self._service.roster.streams.values()]:
-                if stream.unmoved() > _LOOKS:
-                    log.warning("hub.slow_reader", node=stream.node)
+                if stream.unmoved() > _CHECKS:
+                    log.warning("hub.reader_too_slow", node=stream.node)
                     self._service.roster.end(stream, streams.TOO_SLOW)
 
     async def _review(self) -> None:
-        """Have the tokens of living streams checked when it is time, a few at once."""
+        """Review the tokens of living streams when due, a few at a time."""
         at_once = asyncio.Semaphore(self._options.reviews_at_once)
 
         async for _ in aio.ticks(period=1.0):

@@ -1,4 +1,4 @@
-"""The Coordination service: from a call to a session."""
+"""The Coordination service: turn calls into sessions."""
 
 import asyncio
 import contextlib
@@ -13,37 +13,37 @@ import grpc
 import grpc.aio
 import structlog
 
-from common import contained
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import identity, messages, wire
-from controller.hub.caps import Caps
-from controller.hub.hearing import Hearing
-from controller.hub.identity import Identities
-from controller.hub.messages import Limits
-from controller.hub.metrics import HubMetrics
-from controller.hub.ports import Listener, Pods
-from controller.hub.rates import Bucket, Rate
-from controller.hub.refusals import Reason, RefusedError
-from controller.hub.roster import Roster
-from controller.hub.streams import Caller, Context, Ending, Stream, Why
-from controller.hub.visitors import Visitors
-from controller.model.members import NodeName, PodUid
+from kubemend.common import contained
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import identity, messages, wire
+from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.identity import Identities
+from kubemend.controller.hub.messages import Limits
+from kubemend.controller.hub.metrics import HubMetrics
+from kubemend.controller.hub.ports import Listener, Pods
+from kubemend.controller.hub.rates import Bucket, Rate
+from kubemend.controller.hub.receiver import MessageReceiver
+from kubemend.controller.hub.refusals import Reason, RefusedError
+from kubemend.controller.hub.session_registry import SessionRegistry
+from kubemend.controller.hub.streams import Caller, Context, Ending, Stream, Why
+from kubemend.controller.hub.unauthenticated import Visitors
+from kubemend.controller.model.members import NodeName, PodUid
 
 log = structlog.get_logger(__name__)
 
 _NAME: Final = pb.DESCRIPTOR.services_by_name["Coordination"].full_name
 _BYTES_OF_A_MESSAGE: Final = 4096
 _ENDS_A_STREAM: Final = (RefusedError, grpc.aio.BaseError)
-_NOT_LEADING: Final = "this replica does not lead: connect to another one"
+_NOT_LEADING: Final = "this replica does not lead. Connect to another one"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one agent, or a peer that is not known yet, may take.
+    """Limits of one agent, or of an unauthenticated peer.
 
-    ``strangers`` may be connected at once, without having said Hello within ``hello_seconds``; one node may have
-    ``streams_of_node`` calls, ended ones that it does not read to the end included. ``waiting`` messages may wait to
-    be sent to an agent. ``rate`` is of its messages. After ``review_seconds`` its token is checked again.
+    ``strangers``: peers connected without a Hello, which is due within ``hello_seconds``. ``streams_of_node``: calls of
+    one node, including ended ones that it has not read to the end. ``waiting``: messages queued for an agent. ``rate``:
+    of an agent's messages. ``review_seconds``: after these its token is reviewed again.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -56,7 +56,7 @@ class Rules:
 
 
 class Coordination:
-    """Handles the calls. It refuses all of them until ``lead``."""
+    """Handle the calls. All of them are refused until ``lead``."""
 
     def __init__(
         self,
@@ -69,25 +69,25 @@ class Coordination:
         rules: Rules | None = None,
         caps: Caps | None = None,
     ) -> None:
-        self.roster = Roster(listener, metrics)
+        self.roster = SessionRegistry(listener, metrics)
         self.visitors = Visitors(caps or Caps(), metrics)
         self._name = name
         self._identities = identities
         self._metrics = metrics
         self._rules = rules or Rules()
-        self._hearing = Hearing(listener=listener, pods=pods, metrics=metrics, limits=self._rules.limits)
+        self._receiver = MessageReceiver(listener=listener, pods=pods, metrics=metrics, limits=self._rules.limits)
         self._stamp: bytes | None = None
         self._strangers = 0
         self._calls: Counter[NodeName] = Counter()
         self._numbers = itertools.count(1)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server is given. Bytes in, bytes out: what is sent is often serialized already."""
+        """Return the handler for a server. Bytes in, bytes out: messages to send are often serialized already."""
         method: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._connect)
         return grpc.method_handlers_generic_handler(_NAME, {"Connect": method})
 
     def lead(self, epoch: int) -> None:
-        """Take agents in from now on; said again, all that is sent from then on carries the new epoch."""
+        """Accept agents from now on. After a later call everything that is sent carries the new epoch."""
         self._stamp = wire.stamp(epoch)
         for stream in self.roster.streams.values():
             stream.stamp = self._stamp
@@ -98,13 +98,13 @@ class Coordination:
         self.roster.end_all(Ending(Why.STANDBY, grpc.StatusCode.UNAVAILABLE, _NOT_LEADING))
 
     def pod_bound(self, uid: PodUid, node: NodeName) -> None:
-        """A pod is known to be bound now: its node's agent may have spoken of it before."""
+        """Process its node's earlier messages about a pod, now that it is known to be bound."""
         if (stream := self.roster.streams.get(node)) is not None:
-            with self._ending(stream):
-                self._hearing.pod_bound(stream, uid)
+            with self._ending_stream_on_error(stream):
+                self._receiver.pod_bound(stream, uid)
 
     async def review(self, stream: Stream) -> None:
-        """Have a living stream's token checked again; the stream ends when it is not good any more."""
+        """Review a living stream's token again; end the stream if the token is no longer valid."""
         stream.review_at = time.monotonic() + self._rules.review_seconds
         try:
             await self._identities.identify(stream.caller.token, fresh=True)
@@ -116,7 +116,7 @@ class Coordination:
     async def _connect(self, _: object, context: Context) -> None:
         with contextlib.ExitStack() as held:
             try:
-                ending = await self._converse(context, held)
+                ending = await self._run_stream(context, held)
             except RefusedError as error:
                 self._metrics.refused(error.reason)
                 if error.reason is not Reason.STANDBY:  # every agent of the cluster tries every replica
@@ -128,16 +128,18 @@ class Coordination:
             if ending.code is not grpc.StatusCode.OK:
                 await _abort(context, ending)
 
-    async def _converse(self, context: Context, held: contextlib.ExitStack) -> Ending:
-        with self._as_stranger():
-            caller, hello = await self._introduced(context, held)
-        # By itself: a status could not follow a first message that the agent never reads.
+    async def _run_stream(self, context: Context, held: contextlib.ExitStack) -> Ending:
+        with self._unauthenticated():
+            caller, hello = await self._authenticate(context, held)
+        # A call of its own: a status could not follow a first message that the agent never reads.
         await context.send_initial_metadata(())
         return await self._session(self._stream(context, caller), hello)
 
-    async def _introduced(self, context: Context, held: contextlib.ExitStack) -> tuple[Caller, pb.Hello]:
-        """Return who calls, and its Hello. It counts as its node's from its token on: with the token of one node
-        nobody takes the room of all strangers by saying no Hello.
+    async def _authenticate(self, context: Context, held: contextlib.ExitStack) -> tuple[Caller, pb.Hello]:
+        """Return the caller and its Hello.
+
+        From its token on, it counts against its node's limit. So the token of one node cannot use up the room for all
+        unauthenticated peers by sending no Hello.
         """
         try:
             async with asyncio.timeout(self._rules.hello_seconds):
@@ -155,25 +157,25 @@ class Coordination:
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
         self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=messages.PROTOCOL)))
-        hearing = asyncio.create_task(self._hear(stream, hello), name="hub-hear")
+        hearing = asyncio.create_task(self._receive_loop(stream, hello), name="hub-hear")
         try:
             return await stream.over
         finally:
             hearing.cancel()
             self.roster.leave(stream)
 
-    async def _hear(self, stream: Stream, hello: pb.Hello) -> None:
-        """Tell the listener all that comes, until it ends or breaks the rules."""
-        with self._ending(stream):
-            self._hearing.hello(stream, hello)
+    async def _receive_loop(self, stream: Stream, hello: pb.Hello) -> None:
+        """Pass all messages to the listener until the stream ends or breaks the rules."""
+        with self._ending_stream_on_error(stream):
+            self._receiver.hello(stream, hello)
             while (data := await stream.read()) is not grpc.aio.EOF and not stream.over.done():
                 self._check_rate(stream, data)
-                self._hearing.words(stream, data)
+                self._receiver.words(stream, data)
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))
 
     @contextlib.contextmanager
-    def _ending(self, stream: Stream) -> Iterator[None]:
-        """End a stream that breaks the rules, or that the listener fails at; nothing else ends with it."""
+    def _ending_stream_on_error(self, stream: Stream) -> Iterator[None]:
+        """End a stream that breaks the rules or makes the listener fail; nothing else ends with it."""
         try:
             with contained.within(contained.Part.STREAM, stream.node, passing=_ENDS_A_STREAM) as work:
                 yield
@@ -182,14 +184,14 @@ class Coordination:
             log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))
             stream.end(Ending(Why.REFUSED, error.code, str(error)))
         except grpc.aio.BaseError:
-            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended under us
+            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended already
         else:
             if work.failed:
                 self._metrics.refused(Reason.INTERNAL)
-                stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message: see its log"))
+                stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message; see its log"))
 
     def _check_rate(self, stream: Stream, data: bytes) -> None:
-        """Raise RefusedError when an agent says too much; long messages count for several."""
+        """Raise RefusedError if an agent sends too much; long messages count as several."""
         if not stream.bucket.take(1 + len(data) / _BYTES_OF_A_MESSAGE, now=time.monotonic()):
             raise RefusedError(Reason.TOO_OFTEN, f"more than {self._rules.rate.per_second:g} messages a second")
 
@@ -212,10 +214,10 @@ class Coordination:
         return self._stamp
 
     @contextlib.contextmanager
-    def _as_stranger(self) -> Iterator[None]:
+    def _unauthenticated(self) -> Iterator[None]:
         self._leading()
         if self._strangers >= self._rules.strangers:
-            raise RefusedError(Reason.CROWDED, "too many peers are connecting: try again")
+            raise RefusedError(Reason.CROWDED, "too many peers are connecting. Try again")
         self._strangers += 1
         try:
             yield
@@ -225,7 +227,9 @@ class Coordination:
     @contextlib.contextmanager
     def _streaming(self, node: NodeName) -> Iterator[None]:
         if self._calls[node] >= self._rules.streams_of_node:
-            raise RefusedError(Reason.CROWDED, f"node {node} has too many streams: silent, or not read to their ends")
+            raise RefusedError(
+                Reason.CROWDED, f"node {node} has too many streams that are silent or not read to their ends"
+            )
         self._calls[node] += 1
         try:
             yield
@@ -236,11 +240,11 @@ class Coordination:
 
 
 async def _abort(context: Context, ending: Ending) -> Never:
-    """Give a call its status; returns when the agent has read all before it, or has left."""
+    """Send a call its status; return when the agent has read everything before it, or has disconnected."""
     try:
         await context.abort(ending.code, ending.text)
     except grpc.aio.InternalError as error:
-        raise asyncio.CancelledError from error  # it has left: grpc.aio takes anything else for a defect of ours
+        raise asyncio.CancelledError from error  # it has disconnected; grpc.aio logs any other error as the handler's
 
 
 def _is_expired(token: str) -> bool:

@@ -1,4 +1,4 @@
-"""One agent's stream: what waits to be sent, who sends it, and how it ends."""
+"""One agent's stream: its send queue, its writer task, and how it ends."""
 
 import asyncio
 import enum
@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import waiting
-from controller.hub.rates import Bucket
-from controller.model.members import NodeName
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import deferred_messages
+from kubemend.controller.hub.rates import Bucket
+from kubemend.controller.model.members import NodeName
 
 Context = grpc.aio.ServicerContext[Any, Any]
 """A call's context; requests and responses are bytes here."""
@@ -31,20 +31,20 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a stream ends: the status that the agent is given."""
+    """How a stream ends: the status that the agent receives."""
 
     why: Why
     code: grpc.StatusCode
     text: str
 
 
-TOO_SLOW = Ending(Why.SLOW, grpc.StatusCode.UNAVAILABLE, "too slow a reader: connect again, say Hello")
-REPLACED = Ending(Why.REPLACED, grpc.StatusCode.ABORTED, "a newer stream of this node has come")
+TOO_SLOW = Ending(Why.SLOW, grpc.StatusCode.UNAVAILABLE, "the agent reads too slowly. Connect again and send Hello")
+REPLACED = Ending(Why.REPLACED, grpc.StatusCode.ABORTED, "a newer stream of this node has connected")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom a stream is with: its node and token as the API server confirmed them, and its process."""
+    """The peer of a stream: its node and token as the API server confirmed them, and its process."""
 
     node: NodeName
     token: str
@@ -53,9 +53,9 @@ class Caller:
 
 
 class Stream:
-    """A ``ports.Session``. One task writes, and only while something waits; whoever sends never does.
+    """A ``ports.Session``. A task writes while messages are queued; the sender never waits.
 
-    ``most`` is how many messages may wait, ``stamp`` what puts the epoch on each.
+    ``most`` is the limit of queued messages, ``stamp`` the serialized epoch for each.
     """
 
     __slots__ = (
@@ -88,8 +88,8 @@ class Stream:
         self.bucket = bucket
         self.over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.review_at = 0.0
-        self.unknown_pods = waiting.UnknownPods()
-        self.told_faults = waiting.ToldFaults()
+        self.unknown_pods = deferred_messages.UnknownPods()
+        self.told_faults = deferred_messages.ToldFaults()
         self._context = context
         self.stamp = stamp
         self._most = most
@@ -101,21 +101,21 @@ class Stream:
 
     @property
     def node(self) -> NodeName:
-        """The node that the token names."""
+        """Return the node that the token names."""
         return self.caller.node
 
     @property
     def instance(self) -> str:
-        """The agent's process, by its own word."""
+        """Return the agent's process, as its Hello names it."""
         return self.caller.instance
 
     @property
     def number(self) -> int:
-        """Which stream of this process it is."""
+        """Return the number of this stream in this process."""
         return self.caller.number
 
     async def read(self) -> Any:
-        """Return the next message's bytes, or ``grpc.aio.EOF``. Raises grpc.aio.BaseError when the call is over."""
+        """Return the next message's bytes, or ``grpc.aio.EOF``. Raises grpc.aio.BaseError if the call is over."""
         return await self._context.read()
 
     def send(self, message: pb.HubMessage | bytes) -> bool:
@@ -132,15 +132,15 @@ class Stream:
         return True
 
     def end(self, ending: Ending) -> None:
-        """Have the stream end so, unless it is over already. What waits to be sent is lost."""
+        """End the stream with this status unless it is over already. Queued messages are lost."""
         if not self.over.done():
             self.over.set_result(ending)
             self._queue.clear()
 
     def unmoved(self) -> int:
-        """Return at how many looks in a row, this one included, the same message was still being written.
+        """Return at how many checks in a row, including this one, the same message was still being written.
 
-        Looks, not seconds: when this process itself stands still, that is no agent's fault.
+        Checks are counted instead of seconds: if this process itself stalls, that is not the agent's fault.
         """
         if self._writer is None or self._written != self._written_before:
             self._written_before = self._written
@@ -155,6 +155,6 @@ class Stream:
                 await self._context.write(self._queue.popleft())
                 self._written += 1
         except grpc.aio.BaseError:
-            self._queue.clear()  # the stream has ended, as its handler is told, too
+            self._queue.clear()  # the stream has ended; its handler is notified, too
         finally:
             self._writer = None

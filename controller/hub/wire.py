@@ -1,8 +1,10 @@
-"""Messages as bytes. Two serialized messages one after the other are one message (protobuf merges them), so what
-thousands of agents are told alike is serialized once.
+"""Serialize messages once for thousands of agents.
+
+protobuf merges two serialized messages, one after the other, into one message. So the common part of what many agents
+receive is serialized once.
 """
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 
 def encode(message: pb.HubMessage) -> bytes:
@@ -11,5 +13,5 @@ def encode(message: pb.HubMessage) -> bytes:
 
 
 def stamp(epoch: int) -> bytes:
-    """Return what puts the epoch on a serialized message when it is added to its end: the last value holds."""
+    """Return the bytes that set the epoch of a serialized message when they are appended: the last value applies."""
     return pb.HubMessage(epoch=epoch).SerializeToString()

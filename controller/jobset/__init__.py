@@ -1,1 +1,1 @@
-"""JobSets as the upstream API describes them (jobset.x-k8s.io/v1alpha2): decisions, pure."""
+"""JobSets as the upstream API defines them (jobset.x-k8s.io/v1alpha2): decisions, pure."""

@@ -1,18 +1,18 @@
-"""What one look at a JobSet decides on: writes in their order, one status, events. Pure values."""
+"""The result of one reconcile of a JobSet: writes in their order, one status, Events. Pure values."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from controller.jobset.model import ChildJob, JobSet, Json, Refusal, RoundView, Status
+from kubemend.controller.jobset.spec.model import ChildJob, JobSet, Json, Refusal, RoundView, Status
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What is compared of a PVC's spec (``controller.jobset.claims``); None: it does not say.
+    """The compared fields of a PVC's spec (``controller.jobset.children.existing_claims``); None if it has no value.
 
-    ``selector`` and ``source`` are digests: small whatever somebody wrote there, for anybody's may have JobSet's label.
+    ``selector`` and ``source`` are digests: their size is fixed, while any user's claim may have JobSet's label.
     """
 
     access: frozenset[str] = frozenset()
@@ -26,12 +26,11 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that a decision looks at. ``now`` is Unix seconds; ``claims`` are the names of PVCs that are there already.
+    """The input of a reconcile. ``now`` is Unix seconds; ``claims`` are the names of existing PVCs.
 
-    ``claim_specs``: what they are, as far as is known.
-
-    ``jobs`` are those that the JobSet owns (by UID), of any attempt. ``rounds`` are its gang's Restart objects by
-    attempt, oldest first. ``refusal``: the newest fault whose round was refused for good since the last restart.
+    ``claim_specs``: their specs, as far as they are known. ``jobs`` are those that the JobSet owns (by UID), of any
+    attempt. ``rounds`` are its gang's Restart objects by attempt, oldest first. ``refusal``: the newest fault whose
+    round was refused for good since the last restart.
     """
 
     jobset: JobSet
@@ -46,7 +45,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class CreateJob:
-    """Create a Job; AlreadyExists means that our view is old: look again."""
+    """Create a Job. AlreadyExists means that the view was outdated: reconcile again."""
 
     name: str
     body: Json
@@ -72,8 +71,8 @@ class SuspendJob:
 class ResumeJob:
     """Resume a Job. ``clear_start`` first nulls status.startTime (its template is immutable otherwise).
 
-    ``template`` is the pod template's new ``metadata`` and ``spec`` parts, to be set together with suspend=false;
-    ``annotations`` are to be merged into the Job's own.
+    ``template`` has the pod template's new ``metadata`` and ``spec`` parts, to be set together with suspend=false;
+    ``annotations`` are merged into the Job's own.
     """
 
     name: str
@@ -85,9 +84,10 @@ class ResumeJob:
 
 @dataclass(frozen=True, slots=True)
 class AnnotateJob:
-    """Merge annotations into a Job's own: what its reset was asked for is noted (``controller.jobset.changes``).
+    """Merge annotations into a Job's own, to record the state for which its reset was requested.
 
-    Its group comes after the RequestRestart's, and is not done when that failed: nothing would ask again.
+    Its group comes after that of the RequestRestart (``policy.template_changes``). It is skipped if that failed,
+    because otherwise the reset would not be requested again.
     """
 
     name: str
@@ -97,7 +97,7 @@ class AnnotateJob:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Create the headless Service, if it is not there."""
+    """Create the headless Service if it does not exist."""
 
     name: str
     body: Json
@@ -105,7 +105,7 @@ class CreateService:
 
 @dataclass(frozen=True, slots=True)
 class CreateClaim:
-    """Create a PersistentVolumeClaim, if it is not there."""
+    """Create a PersistentVolumeClaim if it does not exist."""
 
     name: str
     body: Json
@@ -113,7 +113,7 @@ class CreateClaim:
 
 @dataclass(frozen=True, slots=True)
 class RequestRestart:
-    """Create a Restart object for the JobSet's gang, under a name that makes it happen once."""
+    """Create a Restart object for the JobSet's gang. Its name ensures that it is created once."""
 
     name: str
     body: Json
@@ -146,7 +146,7 @@ class EventType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event about the JobSet (reporter ``jobset``, action ``Reconciling``), told once the status is written."""
+    """An Event about the JobSet (reporter ``jobset``, action ``Reconciling``), recorded once the status is written."""
 
     type: EventType
     reason: str
@@ -155,10 +155,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision. ``status`` None: it is as it should be. ``wake_at``: look again then, though nothing changed.
+    """The result. ``status`` None: unchanged. ``wake_at``: reconcile again then, even without a change.
 
-    ``writes`` are done group after group, those of a group side by side; when one fails, the groups after it are not
-    done. The status is written after them, whatever became of them, and ``events`` are told after that.
+    ``writes`` are done group after group, those of a group concurrently. If one fails, later groups are skipped. The
+    status is written after them, whether they succeeded or not, and ``events`` are recorded after that.
     """
 
     writes: tuple[tuple[Write, ...], ...] = ()
@@ -166,8 +166,9 @@ class Plan:
     events: tuple[Event, ...] = ()
     wake_at: float | None = None
     counts: tuple[str, ...] = field(default=())
-    """Metrics to count once the status is written: ``failed``, ``completed``, ``restarted``, ``restarted_job``,
-    ``restarted_in_place``.
+    """Metrics to count once the status is written.
+
+    ``failed``, ``completed``, ``restarted``, ``restarted_job``, ``restarted_in_place``.
     """
     remarks: tuple[str, ...] = ()
-    """What to log: it was passed over, and somebody should mend it."""
+    """Problems to log: they were ignored, and a person should fix them."""

@@ -1,16 +1,16 @@
-"""A JobSet's status as an object of the API: what ``reading`` makes a Status of. Pure.
+"""Write a JobSet's status as an object of the API, the inverse of ``reading``. Pure.
 
-Zero values are left out where upstream's types say ``omitempty``; ``restarts`` is not one of them.
+Zero values are omitted if upstream's types have ``omitempty``; ``restarts`` does not.
 """
 
 from typing import Any
 
-from common.kube import timestamps
-from controller.jobset.model import Condition, ReplicatedJobStatus, Status
+from kubemend.common.kube import timestamps
+from kubemend.controller.jobset.spec.model import Condition, ReplicatedJobStatus, Status
 
 
 def status_json(status: Status) -> dict[str, Any]:
-    """Return ``status`` for a PUT. Replicated Jobs come in the order of their names, conditions as they are."""
+    """Return ``status`` for a PUT. Replicated Jobs come in the order of their names, conditions in theirs."""
     body = {
         "conditions": [_condition(each) for each in status.conditions],
         "restartsCountTowardsMax": status.restarts_counted,

@@ -1,1 +1,1 @@
-"""JobSets of ours against the API server: views, a work queue, writes, events, metrics, and the nodes that Jobs get."""
+"""The managed JobSets at the API server: views, a work queue, writes, Events, metrics, and the placement of Jobs."""

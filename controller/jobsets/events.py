@@ -1,4 +1,4 @@
-"""Tells of JobSets as events.k8s.io Events, in the words of upstream's controller: reporter and action are its."""
+"""Record events.k8s.io Events about JobSets. Reporter, action and reasons are those of upstream's controller."""
 
 import hashlib
 import time
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import aio
-from common.kube import client, paths, telling, timestamps
-from controller.jobset import model
-from controller.jobset.plan import Event
+from kubemend.common import aio
+from kubemend.common.kube import client, event_recorder, paths, timestamps
+from kubemend.controller.jobset.plan import Event
+from kubemend.controller.jobset.spec import model
 
 GROUP: Final = "events.k8s.io"
 REPORTER: Final = "jobset"
@@ -18,7 +18,7 @@ MAX_NOTE: Final = 1024
 MAX_REASON: Final = 128
 """Bytes (``NoteLengthLimit`` and ``ReasonLengthLimit`` of ``pkg/apis/core/validation/events.go``)."""
 
-_MAX_PREFIX: Final = 230  # of the object's name in the Event's, which may have 253 characters
+_MAX_PREFIX: Final = 230  # part of the object's name in the Event's name, which may have 253 characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,11 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One Event. ``at`` is Unix time. ``subject`` tells apart what is told once, such as by the status's version.
+    """One Event.
 
-    Without one it may happen again: then it is counted.
+    ``at`` is Unix time. ``subject`` identifies an Event that is recorded once, such as the status's version.
+
+    An Event without one may recur: then it is counted.
     """
 
     about: About
@@ -44,7 +46,7 @@ class Story:
 
 
 class Events:
-    """``tell`` takes stories in, ``run`` writes them, one after the other."""
+    """Record Events. ``tell`` queues them, ``run`` writes them one after another."""
 
     def __init__(
         self,
@@ -54,24 +56,24 @@ class Events:
         clock: Callable[[], float] = time.time,
         backoff: aio.Backoff | None = None,
     ) -> None:
-        """``instance`` is this replica's name, ``clock`` gives Unix seconds."""
+        """``instance`` is this replica's name, ``clock`` returns Unix seconds."""
         self._instance = instance
         self._clock = clock
-        self._teller = telling.Teller(api=api, clock=clock, backoff=backoff)
+        self._teller = event_recorder.EventRecorder(api=api, clock=clock, backoff=backoff)
 
     def tell(self, about: About, event: Event, *, subject: str = "") -> None:
-        """Take a story in. Does not block."""
+        """Queue an Event. Does not block."""
         story = Story(about, event, self._clock(), subject)
         path = paths.collection("events", namespace=about.namespace, group=GROUP)
         self._teller.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
 
     async def run(self) -> None:
-        """Tell for ever, each story for as long as it is news."""
+        """Write Events indefinitely, each as long as it is recent."""
         await self._teller.run()
 
 
 def body(story: Story, *, instance: str) -> dict[str, Any]:
-    """Return the Event. Its name is the same for the same story, so that none is told twice."""
+    """Return the Event. Its name is derived from its content, so that it is created once."""
     about, event = story.about, story.event
     told = "\n".join((about.uid, event.reason, event.message, story.subject))
     digest = hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -97,7 +99,7 @@ def body(story: Story, *, instance: str) -> dict[str, Any]:
 
 
 def _note(message: str) -> str:
-    """Return as much of a message as an Event takes; with one byte more it would be refused."""
+    """Return the message, cut to the size of an Event's note; a longer note would be refused."""
     whole, more = message.encode(), "…"
     if len(whole) <= MAX_NOTE:
         return message

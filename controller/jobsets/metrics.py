@@ -6,16 +6,16 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from common.kube import errors
+from kubemend.common.kube import errors
 
 _FROM_MILLISECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 RESTARTED: Final = {"restarted": "Recreate", "restarted_job": "Job", "restarted_in_place": "InPlace"}
-"""Kinds of restarts, by what a plan has counted."""
+"""Kinds of restarts, by the key in ``Plan.counts``."""
 
 
 class JobSetMetrics:
-    """One instance per process; counters count, gauges show now."""
+    """The metrics of JobSets; one instance per process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.failed = Counter(
@@ -26,14 +26,14 @@ class JobSetMetrics:
         )
         self.reconcile_seconds = Histogram(
             "kubemend_jobset_reconcile_seconds",
-            "Seconds of each look at a JobSet: decide (without any I/O), and whole (with its writes).",
+            "Seconds of each reconcile of a JobSet: decide (without any I/O), and whole (with its writes).",
             ["step"],
             buckets=_FROM_MILLISECONDS,
             registry=registry,
         )
         self.restarts = Counter(
             "kubemend_jobset_restarts",
-            "Restarts of JobSets that their status tells of, by kind.",
+            "Restarts of JobSets in their status, by kind.",
             ["kind"],
             registry=registry,
         )
@@ -41,16 +41,18 @@ class JobSetMetrics:
             self.restarts.labels(kind)
         self.writes = Counter(
             "kubemend_jobset_writes",
-            "Writes for JobSets, by what they were and what became of them.",
+            "Writes for JobSets, by kind and result.",
             ["write", "result"],
             registry=registry,
         )
         self.waiting = Gauge(
-            "kubemend_jobset_queue_depth", "JobSets that wait for a look, or are looked at.", registry=registry
+            "kubemend_jobset_queue_depth",
+            "JobSets that wait for a reconcile or are being reconciled.",
+            registry=registry,
         )
 
     def count(self, what: str, *, namespace: str, name: str) -> None:
-        """Count what a plan has brought about."""
+        """Count an outcome of a plan."""
         if what == "failed":
             self.failed.labels(name, namespace).inc()
         elif what == "completed":
@@ -60,7 +62,7 @@ class JobSetMetrics:
 
     @contextlib.contextmanager
     def written(self, write: str) -> Iterator[None]:
-        """Count a write that the block does."""
+        """Count the write in the block, with its result."""
         result = "failed"
         try:
             yield

@@ -1,13 +1,13 @@
-"""Which Services or claims there are: those with JobSet's label by their watch, others where we met them."""
+"""The names of Services or claims: labelled ones from their Informer, others from writes that found them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.kube import mirror
-from controller.jobset import naming
-from controller.jobset.plan import ClaimSpec
+from kubemend.common.kube import informer
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.plan import ClaimSpec
 
 _FOUND_SECONDS: Final = 300.0
 
@@ -22,49 +22,49 @@ class Named:
 
 
 def named(obj: Mapping[str, Any]) -> Named:
-    """Return what matters of a Service or a claim."""
+    """Return the relevant fields of a Service or a claim."""
     meta = obj["metadata"]
     return Named(meta["namespace"], meta["name"], meta["labels"][naming.JOBSET_NAME])
 
 
 class Names:
-    """Follows the mirror of one resource, and is told what we met."""
+    """Names from the Informer of one resource, and those found otherwise."""
 
-    def __init__(self, watch: mirror.Mirror[Named], *, gone: Callable[[str, str], None]) -> None:
-        """``gone`` hears of namespace and name of a JobSet whose object is no more.
+    def __init__(self, watch: informer.Informer[Named], *, gone: Callable[[str, str], None]) -> None:
+        """``gone`` is called with namespace and name of the JobSet of a deleted object.
 
-        Not by its UID: what a deleted JobSet leaves may be in the way of one that was made anew under its name.
+        Not with its UID: an object that a deleted JobSet leaves may block a new one of the same name.
         """
         self.watch = watch
         self._gone = gone
         self._names: dict[tuple[str, str], str] = {}  # with the object's UID
-        self._found: dict[tuple[str, str], float] = {}  # until when (loop time)
+        self._found: dict[tuple[str, str], float] = {}  # expiry (loop time)
         self._specs: dict[tuple[str, str], ClaimSpec] = {}
         watch.subscribe(self._take)
 
     def has(self, namespace: str, name: str) -> bool:
-        """Whether there is one of that name, as far as is known."""
+        """Return whether an object of that name exists, as far as it is known."""
         key = (namespace, name)
         if key in self._names:
             return True
         return self._found.get(key, float("-inf")) > asyncio.get_running_loop().time()
 
     def spec(self, namespace: str, name: str) -> ClaimSpec | None:
-        """Return what a claim of that name is, as far as is known."""
+        """Return the spec of a claim of that name, as far as it is known."""
         return self._specs.get((namespace, name)) if self.has(namespace, name) else None
 
     def found(self, namespace: str, name: str, *, spec: ClaimSpec | None = None) -> None:
-        """Believe for a while that it is there: somebody may have made it without the label."""
+        """Assume for some time that it exists: it may have been created without the label."""
         key = (namespace, name)
         self._found[key] = asyncio.get_running_loop().time() + _FOUND_SECONDS
         if spec is not None:
             self._specs[key] = spec
 
-    def _take(self, change: mirror.Change[Named]) -> None:
+    def _take(self, change: informer.Change[Named]) -> None:
         key = (change.value.namespace, change.value.name)
-        if change.kind is not mirror.ChangeKind.GONE:
+        if change.kind is not informer.ChangeKind.GONE:
             self._names[key] = change.uid
-            self._specs.pop(key, None)  # it may be another one by now
+            self._specs.pop(key, None)  # it may be a new object
         elif self._names.get(key) == change.uid:
             del self._names[key]
             self._found.pop(key, None)

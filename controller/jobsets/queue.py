@@ -1,4 +1,4 @@
-"""Which JobSets are to be looked at, and when: each at most once at a time, and what comes together is one look."""
+"""Schedule reconciles of JobSets: at most one at a time for each, and changes that come together share one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from common import aio, contained
-from common.kube import errors
+from kubemend.common import aio, contained
+from kubemend.common.kube import errors
 
 log = structlog.get_logger(__name__)
 
@@ -20,9 +20,9 @@ _PARALLEL: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: ``settle`` from the first news to the look, ``pause`` at least from one look to the next.
+    """Seconds: ``settle`` from the first change to the reconcile, ``pause`` minimum from one to the next.
 
-    ``refused`` is that pause after a look of which something was refused: a quota refuses hundreds each time.
+    ``refused`` is that pause after a reconcile with a refused write: a quota refuses hundreds each time.
     """
 
     settle: float = _SETTLE_SECONDS
@@ -32,7 +32,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _Entry:
-    """One key. ``due`` is loop time; None: nothing is to be done. ``wake``: look then though nothing has happened."""
+    """One key. ``due`` is loop time; None: nothing is due. ``wake``: reconcile then, even without a change."""
 
     backoff: aio.Backoff
     began: float = float("-inf")
@@ -51,7 +51,7 @@ class _Entry:
 
 
 class Queue:
-    """``add`` says what has news, ``run`` looks."""
+    """A work queue. ``add`` queues a changed key, ``run`` reconciles."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Queue:
         parallel: int = _PARALLEL,
         rest: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
-        """``look`` returns after how many seconds to come again though nothing happens; None: it need not.
+        """``look`` returns after how many seconds to reconcile again without a change; None: not needed.
 
-        When it raises, it is tried again after ``backoff``; what is no KubeError is a defect of ours, and contained.
-        ``parallel`` keys are looked at at once. ``rest`` is how many seconds there are at least from one look at a key
-        to the next, where ``pace`` asks for less.
+        If it raises, it is called again after ``backoff``; an error other than KubeError is an internal error, and
+        contained. ``parallel`` keys are reconciled at once. ``rest`` is the minimum in seconds from one reconcile of a
+        key to the next, if ``pace`` has less.
         """
         self._look = look
         self._pace = pace if pace is not None else Pace()
@@ -78,16 +78,16 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """How many wait for a look, or are being looked at."""
+        """Return how many keys wait for a reconcile or are being reconciled."""
         return sum(1 for each in self._entries.values() if each.busy or each.due is not None)
 
     def rests(self, key: str) -> bool:
-        """Whether a key is not being looked at, and nothing has happened since."""
+        """Return whether a key is not being reconciled and has not changed since."""
         entry = self._entries.get(key)
         return entry is None or not (entry.busy or entry.due is not None)
 
     def add(self, key: str) -> None:
-        """Something has happened: look soon."""
+        """Queue a key that has changed."""
         entry = self._entry(key)
         if entry.busy:
             entry.dirty = True
@@ -97,13 +97,13 @@ class Queue:
         self._schedule(key, entry, max(now + self._pace.settle, entry.began + pause))
 
     def forget(self, key: str) -> None:
-        """There is no such JobSet any more."""
+        """Drop a key: the JobSet no longer exists."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             entry.cancel()
 
     async def run(self) -> None:
-        """Look for ever. Cancelled, it forgets everything: another leader looks at all there is."""
+        """Reconcile indefinitely. When cancelled, forget everything: another leader reconciles all JobSets."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._parallel):
@@ -120,7 +120,7 @@ class Queue:
         return self._entries[key]
 
     def _schedule(self, key: str, entry: _Entry, at: float) -> None:
-        """Have it looked at then, or earlier where that was said before."""
+        """Schedule a reconcile for then, unless an earlier one is scheduled."""
         if entry.due is not None and entry.due <= at:
             return
         if entry.timer is not None:
@@ -133,7 +133,7 @@ class Queue:
             key = await self._ready.get()
             entry = self._entries.get(key)
             if entry is None or entry.busy or entry.due is None:
-                continue  # forgotten meanwhile
+                continue  # forgotten in the meantime
             entry.busy, entry.dirty, entry.due, entry.timer = True, False, None, None
             entry.began = asyncio.get_running_loop().time()
             again = await self._one(key, entry)
@@ -145,16 +145,16 @@ class Queue:
                 self.add(key)
 
     async def _one(self, key: str, entry: _Entry) -> float | None:
-        """Look once. Returns after how many seconds to come again."""
+        """Reconcile once; return after how many seconds to do so again."""
         entry.refused = False
         again: float | None = None
         try:
             with contained.within(contained.Part.JOBSET, key, passing=(errors.KubeError,)) as work:
                 again = await self._look(key)
         except (errors.ConflictError, errors.ApiUnavailableError) as error:
-            log.info("jobset.again", jobset=key, error=str(error))
+            log.info("jobset.requeued", jobset=key, error=str(error))
             return entry.backoff.next_wait()
-        except errors.KubeError as error:  # nothing but a person mends it, most likely
+        except errors.KubeError as error:  # most likely only a person can fix it
             entry.refused = True
             log.warning("jobset.refused", jobset=key, error=str(error))
             return entry.backoff.next_wait()
@@ -164,7 +164,7 @@ class Queue:
         return again
 
     def _wake(self, key: str, entry: _Entry, again: float | None) -> None:
-        """Come again then, unless something happens before."""
+        """Reconcile again then, unless something changes before."""
         if entry.wake is not None:
             entry.wake.cancel()
         loop = asyncio.get_running_loop()

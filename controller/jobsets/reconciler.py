@@ -1,4 +1,4 @@
-"""One look at a JobSet: what is known of it, the decision, its writes, one status, and what people are told of it."""
+"""Reconcile a JobSet: gather its state, decide, write, and record Events."""
 
 import collections
 import time
@@ -7,35 +7,35 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from controller.jobset import writing
-from controller.jobset.model import JobSet, Refusal, RoundView
-from controller.jobset.plan import Event, EventType, Plan, World
-from controller.jobsets import events, writes
-from controller.jobsets.events import Events
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.seen import NotUnderstood
-from controller.jobsets.statuses import StatusWriter
-from controller.jobsets.views import Views
-from controller.jobsets.writes import Writer
+from kubemend.controller.jobset import writing
+from kubemend.controller.jobset.plan import Event, EventType, Plan, World
+from kubemend.controller.jobset.spec.model import JobSet, Refusal, RoundView
+from kubemend.controller.jobsets import events, writes
+from kubemend.controller.jobsets.events import Events
+from kubemend.controller.jobsets.invalid_objects import InvalidObject
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.statuses import StatusWriter
+from kubemend.controller.jobsets.views import Views
+from kubemend.controller.jobsets.writes import Writer
 
 log = structlog.get_logger(__name__)
 
 NOT_UNDERSTOOD: Final = "NotUnderstood"
-"""Reason of the event of a JobSet that cannot be read."""
+"""Reason of the Event about a JobSet that cannot be read."""
 
 
 class Rounds(Protocol):
-    """What is known of a JobSet's rounds (``controller.app.jobsets``)."""
+    """The rounds of a JobSet (``controller.coordinator.jobset_rounds``)."""
 
     def rounds(self, jobset: JobSet) -> tuple[RoundView, ...]:
-        """Return the rounds of its gang by attempt, those under way too."""
+        """Return the rounds of its gang by attempt, including those under way."""
 
     def refusal(self, jobset: JobSet) -> Refusal | None:
-        """Return the newest fault for which no round was begun, for good."""
+        """Return the newest fault whose round was refused for good."""
 
 
 class Reconciler:
-    """Looks at JobSets. One look at one JobSet at a time (``controller.jobsets.queue``)."""
+    """Reconcile JobSets, each one serially (``controller.jobsets.queue``)."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Reconciler:
         metrics: JobSetMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` gives Unix seconds."""
+        """``clock`` returns Unix seconds."""
         self._views = views
         self._writer = writer
         self._statuses = statuses
@@ -58,19 +58,19 @@ class Reconciler:
         self._clock = clock
 
     async def look(self, uid: str) -> float | None:
-        """Do what is to be done for a JobSet now; return after how many seconds to come again though nothing happens.
+        """Reconcile a JobSet now; return after how many seconds to do so again without a change.
 
-        Raises KubeError: then it must be looked at again soon.
+        Raises KubeError: then it must be reconciled again soon.
         """
         jobset = self._views.jobset(uid)
-        if isinstance(jobset, NotUnderstood):
-            self._tell_of(jobset)
+        if isinstance(jobset, InvalidObject):
+            self._record_invalid(jobset)
             return None
         if jobset is None or jobset.deleting:
             return None
         if jobset.spec.claim_policies:
             await self._views.learn_claims(jobset)
-        from controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
+        from kubemend.controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
 
         began = time.perf_counter()
         decided = decide.decide(self.world(jobset))
@@ -80,7 +80,7 @@ class Reconciler:
         return None if decided.wake_at is None else max(decided.wake_at - self._clock(), 0.0)
 
     def world(self, jobset: JobSet) -> World:
-        """Return all that is known of a JobSet."""
+        """Return the known state of a JobSet."""
         namespace = jobset.namespace
         return World(
             jobset=jobset,
@@ -94,17 +94,17 @@ class Reconciler:
         )
 
     async def _carry_out(self, jobset: JobSet, decided: Plan) -> None:
-        """Write, and tell of it once the status is written; raise the first error of all."""
+        """Write the plan, and record its Events once the status is written; raise the first error."""
         about = events.About(jobset.namespace, jobset.name, jobset.uid)
         for remark in decided.remarks:
-            log.warning("jobset.remark", jobset=f"{jobset.namespace}/{jobset.name}", remark=remark)
+            log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=remark)
         if decided.writes or decided.status is not None:
-            log.info("jobset.decided", jobset=f"{jobset.namespace}/{jobset.name}", **_in_short(decided))
+            log.info("jobset.decided", jobset=f"{jobset.namespace}/{jobset.name}", **_summary(decided))
         troubles = await self._writer.write(jobset, decided.writes)
         for event in writes.events(troubles):
             self._events.tell(about, event)
         if decided.status is not None and not await self._statuses.write(jobset, writing.status_json(decided.status)):
-            return  # it is gone
+            return  # the JobSet was deleted
         for event in decided.events:
             self._events.tell(about, event, subject=jobset.resource_version)
         for what in decided.counts:
@@ -112,14 +112,14 @@ class Reconciler:
         if troubles:
             raise troubles[0].error
 
-    def _tell_of(self, jobset: NotUnderstood) -> None:
+    def _record_invalid(self, jobset: InvalidObject) -> None:
         about = events.About(jobset.namespace, jobset.name, jobset.uid)
-        told = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is not run: {jobset.why}")
+        told = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.why}")
         self._events.tell(about, told)
 
 
-def _in_short(decided: Plan) -> dict[str, Any]:
-    """Return a decision for the log: how many writes of each kind, and what is told."""
+def _summary(decided: Plan) -> dict[str, Any]:
+    """Return a decision for the log: how many writes of each kind, and the Events."""
     kinds = (type(write).__name__ for group in decided.writes for write in group)
     return {
         "writes": dict(collections.Counter(kinds)),

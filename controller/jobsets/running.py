@@ -1,42 +1,42 @@
-"""JobSets of ours, run for as long as this replica leads: the parts put together."""
+"""Run the managed JobSets for as long as this replica leads: composition."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from common import aio, contained, joint_part
-from common.kube import client
-from common.parts import PartStatus
-from controller.jobset.model import ChildJob, JobSet
-from controller.jobset.placement import choosing
-from controller.jobset.plan import Event, EventType, World
-from controller.jobsets.events import About, Events
-from controller.jobsets.gates import Gates, Wanted
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.queue import Pace, Queue
-from controller.jobsets.reconciler import Reconciler, Rounds
-from controller.jobsets.seen import NotUnderstood
-from controller.jobsets.statuses import StatusWriter
-from controller.jobsets.taints import Taints
-from controller.jobsets.views import Views
-from controller.jobsets.writes import Writer
+from kubemend.common import aio, contained, joint_component
+from kubemend.common.components import ComponentStatus
+from kubemend.common.kube import client
+from kubemend.controller.jobset.placement import choosing
+from kubemend.controller.jobset.plan import Event, EventType, World
+from kubemend.controller.jobset.spec.model import ChildJob, JobSet
+from kubemend.controller.jobsets.events import About, Events
+from kubemend.controller.jobsets.invalid_objects import InvalidObject
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.placement_reconciler import PlacementReconciler, Wanted
+from kubemend.controller.jobsets.queue import Pace, Queue
+from kubemend.controller.jobsets.reconciler import Reconciler, Rounds
+from kubemend.controller.jobsets.statuses import StatusWriter
+from kubemend.controller.jobsets.taints import Taints
+from kubemend.controller.jobsets.views import Views
+from kubemend.controller.jobsets.writes import Writer
 
 _REST_SECONDS: Final = 50e-6
-"""For each Job from look to look: a decision takes a tenth of it, and rounds wait meanwhile."""
+"""Seconds for each Job between two reconciles: a decision takes a tenth of that, and blocks rounds."""
 
 Listener = Callable[[str, str], None]
-"""Hears namespace and name of a JobSet that has changed. Not of its Jobs: they change thousands of times as often."""
+"""Called with namespace and name of a changed JobSet. Not for its Jobs, which change thousands of times as often."""
 
 
 class JobSets:
-    """``run`` does the work; everything else can be asked at any time."""
+    """Run the managed JobSets. ``run`` does the work; all other calls are valid at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         rounds: Rounds,
         metrics: JobSetMetrics,
         instance: str,
@@ -46,13 +46,13 @@ class JobSets:
         pace: Pace | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
     ) -> None:
-        """``instance`` is this replica's name, ``parallel`` how many writes go side by side, ``clock`` Unix seconds.
+        """``instance`` is this replica's name, ``parallel`` the number of concurrent writes, ``clock`` gives Unix time.
 
-        ``tainted`` returns the nodes that carry our taint.
+        ``tainted`` returns the nodes with kubemend's taint.
         """
-        part = joint_part.JointPart(report)
+        part = joint_component.JointComponent(report)
         self._listeners: list[Listener] = []
-        self._views = Views(api=api, report=part.reporter(), changed=self._changed, told=self._told)
+        self._views = Views(api=api, report=part.reporter(), changed=self._changed, told=self._jobset_changed)
         self._events = Events(api=api, instance=instance, clock=clock)
         self._reconciler = Reconciler(
             views=self._views,
@@ -69,17 +69,19 @@ class JobSets:
             backoff=backoff,
             rest=lambda uid: _REST_SECONDS * self._views.size(uid),
         )
-        self._gates = Gates(api=api, wanted=self._wanted, tell=self._tell_of_waiting, report=part.reporter())
+        self._gates = PlacementReconciler(
+            api=api, wanted=self._wanted, tell=self._record_waiting, report=part.reporter()
+        )
         self._taints = Taints(api=api, tainted=tainted, clock=clock)
         self._running = False
         metrics.waiting.set_function(lambda: self._queue.depth)
 
     async def wait_known(self) -> None:
-        """Wait until it is known which JobSets there are; none, where the resource is not defined."""
+        """Wait until the existing JobSets are known; there are none if the resource is not defined."""
         await self._views.wait_known()
 
     def find(self, namespace: str, name: str) -> JobSet | None:
-        """Return the JobSet of ours that has this name."""
+        """Return the managed JobSet with this name."""
         return self._views.by_name(namespace, name)
 
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
@@ -87,30 +89,30 @@ class JobSets:
         return self._views.job(namespace, jobset, name)
 
     def world(self, jobset: JobSet) -> World:
-        """Return all that is known of a JobSet."""
+        """Return the known state of a JobSet."""
         return self._reconciler.world(jobset)
 
     def news(self, namespace: str, name: str) -> None:
-        """Have a JobSet looked at: there is news of its rounds."""
+        """Reconcile a JobSet, because its rounds have changed."""
         jobset = self.find(namespace, name)
         if jobset is not None:
             self._changed(jobset.uid)
 
     def left(self, node: str, *, code: str, pod: str) -> None:
-        """A member's pod is recreated elsewhere because of a device of this node."""
+        """Record that a member's pod is recreated elsewhere because of a device of this node."""
         self._taints.fault(node, code=code, pod=pod)
 
     def rests(self, uid: str) -> bool:
-        """Whether all that is known of a JobSet has been looked at."""
+        """Return whether a JobSet was reconciled with everything known of it."""
         return self._running and self._queue.rests(uid)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` at each change; it must not block. Returns the function that ends it."""
+        """Call ``listener`` at each change; it must not block. Returns the function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def run(self) -> None:
-        """Run them for ever."""
+        """Run them indefinitely."""
         async with asyncio.TaskGroup() as group:
             aio.spawn_eternal(group, self._views.run(), name="jobsets watched")
             aio.spawn_eternal(group, self._events.run(), name="jobsets told of")
@@ -128,7 +130,7 @@ class JobSets:
 
     def _changed(self, uid: str) -> None:
         jobset = self._views.jobset(uid)
-        if jobset is None:  # it is gone; or a Job is told of whose JobSet is, or has not been told of yet
+        if jobset is None:  # deleted; or a Job appeared whose JobSet is deleted or not received yet
             self._queue.forget(uid)
             self._gates.need(uid, needed=False)
         elif self._running:
@@ -136,13 +138,13 @@ class JobSets:
             wants = isinstance(jobset, JobSet) and not jobset.deleting and self._views.has_gated(uid)
             self._gates.need(uid, needed=wants)
 
-    def _told(self, jobset: JobSet | NotUnderstood) -> None:
+    def _jobset_changed(self, jobset: JobSet | InvalidObject) -> None:
         for listener in tuple(self._listeners):
             with contained.within(contained.Part.LISTENER, f"{jobset.namespace}/{jobset.name}"):
                 listener(jobset.namespace, jobset.name)
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Yield the Jobs that may want domains, those of the oldest JobSet first."""
+        """Yield the Jobs that may ask for domains, those of the oldest JobSet first."""
         found = (self._views.jobset(uid) for uid in self._gates.needed)
         jobsets = [each for each in found if isinstance(each, JobSet)]
         for jobset in sorted(jobsets, key=lambda each: (each.created_at, each.namespace, each.name)):
@@ -154,7 +156,7 @@ class JobSets:
             return [Wanted(choosing.seeker(jobset.namespace, job), jobset.uid) for job in jobs]
         return []
 
-    def _tell_of_waiting(self, uid: str, reason: str, message: str) -> None:
+    def _record_waiting(self, uid: str, reason: str, message: str) -> None:
         jobset = self._views.jobset(uid)
         if jobset is not None:
             about = About(jobset.namespace, jobset.name, uid)

@@ -1,21 +1,21 @@
-"""A JobSet's status, written whole, and only onto what it was decided from."""
+"""Write a JobSet's status as a whole, and only over the version that it was decided from."""
 
 from typing import Final
 
-from common import aio
-from common.kube import by_uid, client, errors, paths
-from common.kube.transport import Json
-from controller.jobset import model
-from controller.jobset.model import JobSet
-from controller.jobsets import views
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.views import Views
+from kubemend.common import aio
+from kubemend.common.kube import by_uid, client, errors, paths
+from kubemend.common.kube.transport import Json
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.jobset.spec.model import JobSet
+from kubemend.controller.jobsets import views
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.views import Views
 
 _ATTEMPTS: Final = 3
 
 
 class StatusWriter:
-    """Writes statuses."""
+    """Write statuses."""
 
     def __init__(self, *, api: client.KubeClient, views: Views, metrics: JobSetMetrics) -> None:
         self._api = api
@@ -23,7 +23,7 @@ class StatusWriter:
         self._metrics = metrics
 
     async def write(self, jobset: JobSet, status: Json) -> bool:
-        """Replace the JobSet's status. Returns whether it is written; False: the JobSet is another one by now.
+        """Replace the JobSet's status. Return whether it was written; False if the JobSet was deleted or replaced.
 
         Raises KubeError; after a conflict the view is as new as the API server's.
         """
@@ -53,7 +53,7 @@ class StatusWriter:
                         return found is not None
                     raise
                 except errors.ApiUnavailableError:
-                    lost = True  # it may have been written all the same
+                    lost = True  # it may have been written
                     if not left:
                         raise
                     await backoff.wait()
@@ -62,7 +62,7 @@ class StatusWriter:
         return False
 
     async def _found(self, path: str, *, uid: str) -> Json | None:
-        """Return the JobSet that a status was meant for, as it is now; None where there is another one, or none."""
+        """Return the current state of the JobSet that a status is for; None if it was deleted or replaced."""
         found = await by_uid.get(self._api, path, uid=uid)
         if found is not None:
             self._views.wrote_jobset(found)

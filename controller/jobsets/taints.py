@@ -1,6 +1,6 @@
-"""Keeps new pods off nodes that members have left for a device's sake: a taint, until the node's agent finds it whole.
+"""Taint nodes that members have left because of a device, until the node's agent finds all devices healthy.
 
-Only the few nodes that this is about are asked about, one by one.
+Only the few affected nodes are read, one by one.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from typing import Final
 
 import structlog
 
-from common import aio, contained
-from common.kube import client, errors, paths
-from controller.jobset import fields, keeping_off
-from controller.jobset.keeping_off import DeviceFault, NodeState
+from kubemend.common import aio, contained
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.jobset.placement import device_taints
+from kubemend.controller.jobset.placement.device_taints import DeviceFault, NodeState
+from kubemend.controller.jobset.spec import fields
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +24,7 @@ _FAULTS_KEPT: Final = 1000
 
 
 class Taints:
-    """``fault`` says who has left a node, ``run`` taints and lifts taints."""
+    """Keep the taints. ``fault`` records that a pod leaves a node, ``run`` adds and removes taints."""
 
     def __init__(
         self,
@@ -33,18 +34,18 @@ class Taints:
         clock: Callable[[], float] = time.time,
         period: float = _PERIOD_SECONDS,
     ) -> None:
-        """``tainted`` returns the nodes that have our taint, ``clock`` Unix seconds, ``period`` is in seconds."""
+        """``tainted`` returns the nodes with kubemend's taint, ``clock`` gives Unix time, ``period`` is in seconds."""
         self._api = api
         self._tainted = tainted
         self._clock = clock
         self._period = period
         self._backoff = aio.Backoff(first=0.05, limit=period)
         self._faults: dict[tuple[str, str], DeviceFault] = {}
-        self._not_understood: set[str] = set()
+        self._invalid: set[str] = set()
         self._news = asyncio.Event()
 
     def fault(self, node: str, *, code: str, pod: str) -> None:
-        """A pod is recreated for a device of this node. Said again it changes nothing."""
+        """Record that a pod is recreated because of a device of this node. Repeating it has no effect."""
         if (node, pod) in self._faults or not node:
             return
         while len(self._faults) >= _FAULTS_KEPT:
@@ -53,61 +54,63 @@ class Taints:
         self._news.set()
 
     async def run(self) -> None:
-        """Keep nodes as they should be, for ever."""
+        """Reconcile the nodes indefinitely."""
         try:
             while True:
                 self._news.clear()
                 names = sorted({each.node for each in self._faults.values()} | {*self._tainted()})
-                done = [await self._look_alone(name) for name in names]
+                done = [await self._reconcile_contained(name) for name in names]
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._pause(all_done=all(done))):
                         await self._news.wait()
         finally:
             self._faults.clear()
-            self._not_understood.clear()
+            self._invalid.clear()
 
     def _pause(self, *, all_done: bool) -> float:
-        """Return for how many seconds to wait for news."""
+        """Return for how many seconds to wait for a change."""
         if not all_done:
             return self._backoff.next_wait()
         self._backoff.reset()
         return self._period
 
-    async def _look_alone(self, name: str) -> bool:
+    async def _reconcile_contained(self, name: str) -> bool:
         with contained.within(contained.Part.NODE, name):
-            return await self._look(name)
+            return await self._reconcile(name)
         return True
 
-    async def _look(self, name: str) -> bool:
-        """Do what is to be done about a node; return False when it has changed meanwhile: it is looked at again."""
+    async def _reconcile(self, name: str) -> bool:
+        """Reconcile a node; return False if it changed in between, so that it is read again."""
         try:
             await self._keep(name, await self._node(name))
         except errors.ConflictError:
             return False
         except errors.KubeError as error:
-            log.warning("node.not_kept_off", node=name, error=str(error))
-        except fields.NotUnderstoodError as error:
-            self._pass_over(name, why=str(error))
+            log.warning("node.taint_failed", node=name, error=str(error))
+        except fields.InvalidFieldError as error:
+            self._log_invalid(name, why=str(error))
         else:
-            self._not_understood.discard(name)
+            self._invalid.discard(name)
         return True
 
     async def _keep(self, name: str, node: NodeState | None) -> None:
         self._faults = {
-            key: each for key, each in self._faults.items() if each.node != name or not keeping_off.is_over(each, node)
+            key: each
+            for key, each in self._faults.items()
+            if each.node != name or not device_taints.is_over(each, node)
         }
-        for change in keeping_off.changes([node] if node is not None else [], self._faults.values()):
+        for change in device_taints.changes([node] if node is not None else [], self._faults.values()):
             path = f"{paths.NODES}/{name}"
-            await self._api.patch(path, keeping_off.patch(change), content_type=client.Patch.MERGE)
-            log.info("node.kept_off" if isinstance(change, keeping_off.KeepOff) else "node.let_back", node=name)
+            await self._api.patch(path, device_taints.patch(change), content_type=client.Patch.MERGE)
+            log.info("node.tainted" if isinstance(change, device_taints.KeepOff) else "node.untainted", node=name)
 
-    def _pass_over(self, name: str, *, why: str) -> None:
-        """Leave a node as it is, and say so once: it is looked at again and again."""
-        if name not in self._not_understood:
-            log.warning("node.not_understood", node=name, error=why)
-            self._not_understood.add(name)
+    def _log_invalid(self, name: str, *, why: str) -> None:
+        """Leave a node as it is, and log that once: it is read again regularly."""
+        if name not in self._invalid:
+            log.warning("node.invalid", node=name, error=why)
+            self._invalid.add(name)
 
     async def _node(self, name: str) -> NodeState | None:
-        """Return a node. It is listed, for ``list`` is all that we may. Raises KubeError, NotUnderstoodError."""
+        """Return a node, by a list, because kubemend has only that right. Raises KubeError, InvalidFieldError."""
         found = await self._api.list(paths.NODES, params={"fieldSelector": f"metadata.name={name}"})
-        return next((keeping_off.node(each) for each in found.items), None)
+        return next((device_taints.node(each) for each in found.items), None)

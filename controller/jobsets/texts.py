@@ -1,4 +1,4 @@
-"""Long texts that occur in Jobs by the thousand are kept once: those of a JobSet are made of one template."""
+"""Keep one copy of long texts that occur in thousands of Jobs: those of a JobSet come from one template."""
 
 import collections
 import sys
@@ -8,18 +8,18 @@ from typing import Any, Final
 _LONG: Final = 256
 """Characters."""
 _MOST: Final = 16 * 2**20
-"""Bytes of texts that are remembered, in use or not."""
+"""Bytes of texts that are kept, in use or not."""
 
 
 class Texts:
-    """Remembers the latest."""
+    """A cache of the latest texts."""
 
     def __init__(self) -> None:
         self._known: collections.OrderedDict[str, str] = collections.OrderedDict()
         self._size = 0
 
     def shared(self, value: Any) -> Any:
-        """Return a value of JSON in which each long text is the very one that was met before."""
+        """Return a JSON value in which each long text is the copy that was kept before."""
         match value:
             case str() if len(value) >= _LONG:
                 return self._same(value)

@@ -1,6 +1,6 @@
-"""JobSets of ours with their Jobs, Services and claims, as the API server tells and as our own writes have left them.
+"""The managed JobSets with their Jobs, Services and claims, from the API server and from our own writes.
 
-Others' JobSets are looked at for nothing, and of their Jobs nothing is kept.
+JobSets of other controllers are ignored, and their Jobs are not kept.
 """
 
 import asyncio
@@ -10,21 +10,23 @@ from typing import Any, Final
 
 import structlog
 
-from common import aio, joint_part
-from common.kube import client, errors, mirror, paths, shares
-from common.parts import PartState, PartStatus
-from controller.jobset import claims, naming, reading
-from controller.jobset.model import ChildJob, JobSet
-from controller.jobset.plan import ClaimSpec
-from controller.jobsets import names, seen
-from controller.jobsets.names import Names
-from controller.jobsets.newest import Newest
-from controller.jobsets.seen import NotUnderstood, Others, Owned, Seen
-from controller.jobsets.texts import Texts
+from kubemend.common import aio, joint_component
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors, informer, paths, shares
+from kubemend.controller.jobset.children import existing_claims as claims
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.plan import ClaimSpec
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import ChildJob, JobSet
+from kubemend.controller.jobsets import invalid_objects, names
+from kubemend.controller.jobsets.invalid_objects import InvalidObject, Others, Owned, Seen
+from kubemend.controller.jobsets.names import Names
+from kubemend.controller.jobsets.overlay import Overlay
+from kubemend.controller.jobsets.texts import Texts
 
 log = structlog.get_logger(__name__)
 
-GROUP: Final = seen.GROUP
+GROUP: Final = invalid_objects.GROUP
 VERSION: Final = "v1alpha2"
 JOBSETS: Final = paths.collection("jobsets", group=GROUP, version=VERSION)
 JOBS: Final = paths.collection("jobs", group="batch")
@@ -33,53 +35,55 @@ CLAIMS: Final = paths.collection("persistentvolumeclaims")
 
 _PAGE: Final = 500
 _OF_JOBSETS: Final = {"labelSelector": naming.JOBSET_NAME}
-_NOT_DEFINED: Final = PartStatus(
-    PartState.IDLE, "there is no resource jobsets.jobset.x-k8s.io here", "kubectl apply -k daemonset/jobset"
+_NOT_DEFINED: Final = ComponentStatus(
+    ComponentState.IDLE, "the cluster has no resource jobsets.jobset.x-k8s.io", "Run kubectl apply -k daemonset/jobset."
 )
 _NO_JOBS: Final[Mapping[str, Owned]] = {}
 
 
 class Views:
-    """Keeps the views. ``run`` does the work; everything else can be asked at any time."""
+    """Keep the views. ``run`` does the work; all other calls are valid at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         changed: Callable[[str], None],
-        told: Callable[[JobSet | NotUnderstood], None],
+        told: Callable[[JobSet | InvalidObject], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
     ) -> None:
-        """``changed`` hears of the UID of each JobSet that has news, its Jobs' too; or that is no more.
+        """``changed`` is called with the UID of each JobSet that has changed or was deleted, or whose Jobs changed.
 
-        ``told`` hears of JobSets alone, as they are now or were last.
+        ``told`` is called with JobSets only, in their current or last state.
         """
         self._api = api
         self._report = report
         self._changed = changed
         self._told = told
         self._backoff = backoff
-        part = joint_part.JointPart(report)
+        part = joint_component.JointComponent(report)
 
-        def watch(path: str, reduce: Callable[[Any], Any], **options: Any) -> mirror.Mirror[Any]:
+        def watch(path: str, reduce: Callable[[Any], Any], **options: Any) -> informer.Informer[Any]:
             known = {"params": _OF_JOBSETS, **options}
-            return mirror.Mirror(
+            return informer.Informer(
                 api=api, path=path, reduce=reduce, report=part.reporter(), backoff=backoff(), page=_PAGE, **known
             )
 
-        bounds = shares.Bounds(seen.bare, one=seen.MOST_OF_A_JOBSET, namespace=seen.MOST_OF_A_NAMESPACE)
-        jobsets = watch(JOBSETS, seen.jobset, params={}, bounds=bounds)
+        bounds = shares.Bounds(
+            invalid_objects.bare, one=invalid_objects.MOST_OF_A_JOBSET, namespace=invalid_objects.MOST_OF_A_NAMESPACE
+        )
+        jobsets = watch(JOBSETS, invalid_objects.jobset, params={}, bounds=bounds)
         jobs = watch(JOBS, self._owned)
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._texts = Texts()
         self._others: set[str] = set()
         self._jobs: dict[str, dict[str, Owned]] = {}  # by the JobSet's UID
-        self._gated: dict[str, set[str]] = {}  # UIDs of Jobs whose pods come with our gate, by the JobSet's
+        self._gated: dict[str, set[str]] = {}  # UIDs of Jobs whose pods come with kubemend's gate, by the JobSet's
         self._job_uids: dict[tuple[str, str, str], str] = {}  # by the JobSet's UID, the Job's namespace and its name
         self._by_name: dict[tuple[str, str], str] = {}
-        self._jobsets: Newest[Seen] = Newest(jobsets, version=seen.version, changed=self._jobset_changed)
-        self._owned_jobs: Newest[Owned] = Newest(
+        self._jobsets: Overlay[Seen] = Overlay(jobsets, version=invalid_objects.version, changed=self._jobset_changed)
+        self._owned_jobs: Overlay[Owned] = Overlay(
             jobs, version=lambda each: each.job.resource_version, changed=self._job_changed
         )
         self._services = Names(watch(SERVICES, names.named, metadata_only=True), gone=self._child_gone)
@@ -90,25 +94,25 @@ class Views:
 
     @property
     def known(self) -> bool:
-        """Whether it is known which JobSets and Jobs there are; none, where the resource is not defined."""
+        """Return whether the existing JobSets and Jobs are known; there are none if the resource is not defined."""
         return self._known.is_set()
 
     async def wait_known(self) -> None:
-        """Wait until it is."""
+        """Wait until they are known."""
         await self._known.wait()
 
-    def jobset(self, uid: str) -> JobSet | NotUnderstood | None:
-        """Return a JobSet of ours."""
+    def jobset(self, uid: str) -> JobSet | InvalidObject | None:
+        """Return a managed JobSet."""
         found = self._jobsets.items().get(uid)
         return None if found is None or isinstance(found, Others) else found
 
     def by_name(self, namespace: str, name: str) -> JobSet | None:
-        """Return the JobSet of ours that has this name."""
+        """Return the managed JobSet with this name."""
         found = self.jobset(self._by_name.get((namespace, name), ""))
         return found if isinstance(found, JobSet) else None
 
     def uids(self) -> list[str]:
-        """Return the UIDs of all of ours."""
+        """Return the UIDs of all managed JobSets."""
         return [uid for uid, each in self._jobsets.items().items() if not isinstance(each, Others)]
 
     def jobs(self, jobset: JobSet) -> tuple[ChildJob, ...]:
@@ -123,7 +127,7 @@ class Views:
         return len(self._jobs.get(uid, _NO_JOBS))
 
     def has_gated(self, uid: str) -> bool:
-        """Whether pods of a JobSet's Jobs come with our scheduling gate."""
+        """Return whether pods of a JobSet's Jobs come with kubemend's scheduling gate."""
         return bool(self._gated.get(uid))
 
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
@@ -133,20 +137,20 @@ class Views:
         return found.job if found is not None else None
 
     def has_service(self, namespace: str, name: str) -> bool:
-        """Whether there is a Service of that name, as far as is known."""
+        """Return whether a Service of that name exists, as far as it is known."""
         return self._services.has(namespace, name)
 
     def claims(self, jobset: JobSet) -> frozenset[str]:
-        """Return which of the claims of a JobSet there are, as far as is known."""
+        """Return the names of a JobSet's existing claims, as far as they are known."""
         return frozenset(name for name in claims.names(jobset) if self._claims.has(jobset.namespace, name))
 
     def claim_specs(self, jobset: JobSet) -> dict[str, ClaimSpec]:
-        """Return what the claims of a JobSet are that there are, as far as is known."""
+        """Return the specs of a JobSet's existing claims, as far as they are known."""
         specs = {name: self._claims.spec(jobset.namespace, name) for name in claims.names(jobset)}
         return {name: spec for name, spec in specs.items() if spec is not None}
 
     async def learn_claims(self, jobset: JobSet) -> None:
-        """Learn what the claims of a JobSet are that there are: one by one, for their watch tells names alone.
+        """Read the specs of a JobSet's existing claims, one by one, because their Informer has only names.
 
         Raises KubeError.
         """
@@ -155,52 +159,52 @@ class Views:
                 self.found_claim(jobset.namespace, found)
 
     async def claims_named(self, namespace: str, name: str) -> list[Any]:
-        """Return the claim of this name, if there is one. By a list: no more than that right is needed."""
+        """Return the claim of this name if it exists. It uses a list, so that no other right is needed."""
         path = paths.collection("persistentvolumeclaims", namespace=namespace)
         return (await self._api.list(path, params={"fieldSelector": f"metadata.name={name}"})).items
 
     def found_service(self, namespace: str, name: str) -> None:
-        """Take in that there is a Service of that name."""
+        """Record that a Service of that name exists."""
         self._services.found(namespace, name)
 
     def found_claim(self, namespace: str, obj: Mapping[str, Any]) -> None:
-        """Take in a claim that there is."""
+        """Record an existing claim."""
         self._claims.found(namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
 
     def met_claim(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
-        """Take in a claim that was in the way of one that a JobSet asks for; it is looked at again with that."""
+        """Record a claim that exists under a name that a JobSet asks for, and reconcile the JobSet."""
         self.found_claim(jobset.namespace, obj)
         self._changed(jobset.uid)
 
     def wrote_jobset(self, obj: Mapping[str, Any]) -> None:
-        """Take in a JobSet as a write of ours, or a look at it, has left it."""
-        self._jobsets.wrote(obj["metadata"]["uid"], seen.jobset(obj))
+        """Record a JobSet as returned by a write or a read."""
+        self._jobsets.wrote(obj["metadata"]["uid"], invalid_objects.jobset(obj))
 
     def wrote_job(self, obj: Mapping[str, Any]) -> None:
-        """Take in a Job as a write of ours, or a look at it, has left it; else what is known of it stays."""
+        """Record a Job as returned by a write or a read. An invalid one is logged, and the known state stays."""
         try:
             found = self._owned(obj)
-        except reading.NotUnderstoodError as error:
-            log.warning("job.not_understood", job=obj["metadata"].get("name"), error=str(error))
+        except reading.InvalidFieldError as error:
+            log.warning("job.invalid", job=obj["metadata"].get("name"), error=str(error))
             return
         if found is not None:
             self._owned_jobs.wrote(found.job.uid, found)
 
     def removed_job(self, uid: str) -> None:
-        """Take in that a Job is gone."""
+        """Record that a Job was deleted."""
         self._owned_jobs.removed(uid)
 
     async def run(self) -> None:
-        """Keep the views current for ever, once the resource is defined."""
+        """Keep the views current indefinitely, once the resource is defined."""
         try:
             await self._defined()
             async with asyncio.TaskGroup() as group:
                 for name, watch in self._watches.items():
                     aio.spawn_eternal(group, watch.run(), name=f"{name} watched")
                     if name == "jobsets":
-                        await watch.wait_synced()  # else Jobs would be kept that are others'
+                        await watch.wait_synced()  # else Jobs of other controllers' JobSets would be kept
                 await self._watches["jobs"].wait_synced()
-                self._known.set()  # rounds wait for it, and ask for nothing else
+                self._known.set()  # rounds wait for it, and need nothing else
                 await asyncio.Event().wait()
         finally:
             self._known.clear()
@@ -209,15 +213,15 @@ class Views:
             self._stand_by()
 
     async def wait_synced(self) -> None:
-        """Wait until the resource is defined, and all has been listed."""
+        """Wait until the resource is defined and all objects have been listed."""
         for watch in self._watches.values():
             await watch.wait_synced()
 
     def _stand_by(self) -> None:
-        self._report(PartStatus(PartState.IDLE, "they are for who leads"))
+        self._report(ComponentStatus(ComponentState.IDLE, "only the leader watches JobSets"))
 
     async def _defined(self) -> None:
-        """Wait until JobSets can be listed. Until then there are none, as far as we may know."""
+        """Wait until JobSets can be listed. Until then there are none as far as the controller's rights go."""
         backoff = self._backoff()
         while True:
             try:
@@ -226,17 +230,17 @@ class Views:
                 self._report(_NOT_DEFINED)
                 self._known.set()
             except errors.ForbiddenError as error:
-                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+                self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
                 self._known.set()
             except errors.KubeError as error:
-                self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+                self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             else:
                 return
             await backoff.wait()
 
     def _owned(self, obj: Mapping[str, Any]) -> Owned | None:
-        """Return a Job with whom it belongs to; None for one that is nobody's, or not ours to run."""
-        whose = seen.owner(obj)
+        """Return a Job with its owner; None if no JobSet owns it, or only one of another controller."""
+        whose = invalid_objects.owner(obj)
         if not whose or whose in self._others:
             return None
         job = reading.job(obj)
@@ -281,7 +285,7 @@ class Views:
         self._jobs.setdefault(after.owner, {})[uid] = after
         self._job_uids[after.place] = uid
         self._note_gated(after.owner, uid, gated=after.job.gated and after.job.end is None)
-        if before is None or not seen.alike(before.job, after.job):
+        if before is None or not invalid_objects.alike(before.job, after.job):
             self._changed(after.owner)
 
     def _note_gated(self, owner: str, job: str, *, gated: bool) -> None:

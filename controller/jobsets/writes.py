@@ -1,4 +1,4 @@
-"""What a decision wants written, as calls to the API server. None of them does harm when it is repeated."""
+"""Carry out the writes of a decision by calls to the API server. Each can be repeated without harm."""
 
 import asyncio
 import contextlib
@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import structlog
 
-from common.kube import by_uid, client, errors, paths
-from common.kube.transport import Json
-from controller.jobset import plan
-from controller.jobset.model import JobSet
-from controller.jobsets import seen, statuses
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.views import Views
-from controller.model import restart_resource
+from kubemend.common.kube import by_uid, client, errors, paths
+from kubemend.common.kube.transport import Json
+from kubemend.controller.jobset import plan
+from kubemend.controller.jobset.spec.model import JobSet
+from kubemend.controller.jobsets import invalid_objects, statuses
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.views import Views
+from kubemend.controller.model import restart_resource
 
 log = structlog.get_logger(__name__)
 
@@ -27,21 +27,21 @@ _CREATION_FAILED: Final[Mapping[type, str]] = MappingProxyType(
         plan.CreateClaim: "PVCCreationFailed",
     }
 )
-"""Reasons of the events that upstream tells at once, though the look goes on to fail."""
+"""Reasons of the Events that upstream records at once, though the reconcile then fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A write that was not done."""
+    """A write that failed."""
 
     write: plan.Write
     error: errors.KubeError
 
 
 def events(troubles: Sequence[Trouble]) -> list[plan.Event]:
-    """Return what people are told at once, the first of each kind: thousands fail together, and for one reason.
+    """Return the Events to record at once, the first of each kind: thousands of writes fail together, for one reason.
 
-    Of an API server that is away nobody need be told.
+    API server unavailability is not reported as an Event.
     """
     found: dict[str, list[Trouble]] = {}
     for each in troubles:
@@ -52,11 +52,11 @@ def events(troubles: Sequence[Trouble]) -> list[plan.Event]:
 
 
 class TakenByUsError(errors.ConflictError):
-    """The object exists, and is ours: the view was old, and is mended now."""
+    """The object exists and belongs to this JobSet: the view was outdated, and is now current."""
 
 
 class Writer:
-    """Writes for all JobSets, ``parallel`` calls side by side."""
+    """Write for all JobSets, with ``parallel`` concurrent calls."""
 
     def __init__(self, *, api: client.KubeClient, views: Views, metrics: JobSetMetrics, parallel: int) -> None:
         self._api = api
@@ -66,14 +66,14 @@ class Writer:
         self._slots = asyncio.Semaphore(parallel)
 
     async def write(self, jobset: JobSet, groups: Sequence[Sequence[plan.Write]]) -> list[Trouble]:
-        """Write group after group. After a group that was not all done the later ones are left for the next look."""
+        """Write group after group. If a write of a group fails, later groups are left for the next reconcile."""
         for group in groups:
             if troubles := await self._group(jobset, group):
                 return troubles
         return []
 
     async def _group(self, jobset: JobSet, group: Sequence[plan.Write]) -> list[Trouble]:
-        """Write these side by side. An API server that is away is not asked for each of thousands."""
+        """Write these concurrently. If the API server is unavailable, the rest of the group is not tried."""
         troubles: list[Trouble] = []
         rest = iter(group)
 
@@ -85,7 +85,7 @@ class Writer:
                 except errors.KubeError as error:
                     troubles.append(Trouble(write, error))
                     if isinstance(error, errors.ApiUnavailableError):
-                        _leave(rest)
+                        _skip(rest)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(len(group), self._parallel)):
@@ -119,12 +119,12 @@ class Writer:
                     await self._delete(statuses.path_of(jobset), uid=jobset.uid)
 
     async def _create(self, path: str, body: Json | Mapping[str, Any]) -> None:
-        """Create what need only be there."""
+        """Create an object unless it exists."""
         with contextlib.suppress(errors.AlreadyExistsError):
             await self._api.create(path, dict(body))
 
     async def _create_claim(self, jobset: JobSet, write: plan.CreateClaim) -> None:
-        """Create a claim. One that is there is used as upstream uses it, but it is looked at."""
+        """Create a claim. An existing one is used, as upstream does, but it is compared with the request."""
         path = paths.collection("persistentvolumeclaims", namespace=jobset.namespace)
         try:
             made = await self._api.create(path, dict(write.body))
@@ -139,18 +139,21 @@ class Writer:
         try:
             self._views.wrote_job(await self._api.create(path, dict(write.body)))
         except errors.AlreadyExistsError as error:
-            await self._look_at_taken(jobset, write.name, error)
+            await self._check_taken(jobset, write.name, error)
 
-    async def _look_at_taken(self, jobset: JobSet, name: str, error: errors.AlreadyExistsError) -> None:
-        """Find out whose Job has the name. Raises TakenByUsError where it is ours, and the error where it is not."""
+    async def _check_taken(self, jobset: JobSet, name: str, error: errors.AlreadyExistsError) -> None:
+        """Find the owner of the Job with this name.
+
+        Raises TakenByUsError if it is this JobSet, else the given error.
+        """
         try:
             found = await self._api.get(_job_path(jobset.namespace, name))
         except errors.NotFoundError:
-            raise TakenByUsError(f"Job {jobset.namespace}/{name} has just gone") from error
-        if seen.owner(found) != jobset.uid:
+            raise TakenByUsError(f"Job {jobset.namespace}/{name} was just deleted") from error
+        if invalid_objects.owner(found) != jobset.uid:
             raise error
         self._views.wrote_job(found)
-        raise TakenByUsError(f"Job {jobset.namespace}/{name} is there already") from error
+        raise TakenByUsError(f"Job {jobset.namespace}/{name} exists already") from error
 
     async def _delete_job(self, namespace: str, write: plan.DeleteJob) -> None:
         answer = await self._delete(_job_path(namespace, write.name), uid=write.uid)
@@ -160,19 +163,19 @@ class Writer:
             self._views.removed_job(write.uid)
 
     async def _delete(self, path: str, *, uid: str) -> Json | None:
-        """Delete in the foreground: it goes after its dependents. None: there is no such object any more."""
+        """Delete in the foreground, so that it is removed after its dependents. None: it no longer exists."""
         options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         try:
             return await self._api.delete(path, options=options)
         except errors.NotFoundError:
             return None
-        except errors.ConflictError:  # a wrong UID answers it, and so may whoever else has a say
+        except errors.ConflictError:  # the answer to a wrong UID, but also that of admission
             if await by_uid.get(self._api, path, uid=uid) is not None:
                 raise
             return None
 
     async def _resume_job(self, namespace: str, write: plan.ResumeJob) -> None:
-        """Resume; a Job that has run before loses its start time first, else its template could not be changed."""
+        """Resume a Job. One that ran before loses its start time first, because otherwise its template is immutable."""
         if write.clear_start:
             cleared = {"metadata": {"uid": write.uid}, "status": {"startTime": None}}
             await self._patch_job(namespace, write.name, write.uid, cleared, subresource="/status")
@@ -188,7 +191,7 @@ class Writer:
             found = await self._api.patch(f"{path}{subresource}", body, content_type=client.Patch.MERGE)
         except errors.NotFoundError:
             self._views.removed_job(uid)
-        except (errors.ConflictError, errors.InvalidError):  # a wrong UID answers either
+        except (errors.ConflictError, errors.InvalidError):  # the answer to a wrong UID is either
             if await by_uid.get(self._api, path, uid=uid) is not None:
                 raise
             self._views.removed_job(uid)
@@ -196,8 +199,8 @@ class Writer:
             self._views.wrote_job(found)
 
 
-def _leave(rest: Iterator[plan.Write]) -> None:
-    """Leave what has not been begun."""
+def _skip(rest: Iterator[plan.Write]) -> None:
+    """Skip what has not been begun."""
     for _ in rest:
         pass
 
@@ -213,7 +216,7 @@ def _restarts_path(namespace: str) -> str:
 
 
 def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:
-    """Return the event in upstream's words: the API server's own, and of a Job which one (``createJobs``)."""
+    """Return the Event with upstream's text: the API server's, preceded by the Job's name (``createJobs``)."""
     first = min(alike, key=lambda each: _job(each.write))
     job = _job(first.write)
     which = f'job "{job}" creation failed with error: ' if job else ""

@@ -1,1 +1,1 @@
-"""Which replica leads, and its epoch."""
+"""Leader election, and the leader's epoch."""

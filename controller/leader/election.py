@@ -1,4 +1,4 @@
-"""Which replica leads. Leading is a coroutine that runs for as long as the Lease is ours, and no longer."""
+"""Elect the leader. Leading is a coroutine that runs exactly as long as this replica holds the Lease."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import structlog
 
-from common import aio, epochs
-from common.kube import client, errors
-from common.parts import PartState, PartStatus
-from controller.leader import holders, library
-from controller.leader.lease import EpochLock
+from kubemend.common import aio, epochs
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors
+from kubemend.controller.leader import holders, library
+from kubemend.controller.leader.lease import EpochLock
 
 log = structlog.get_logger(__name__)
 
@@ -22,8 +22,10 @@ _RELEASE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds, as in client-go: ``lease`` until others may take a Lease that is not renewed, ``renew`` until a leader
-    that cannot renew it ends leading by itself, ``retry`` between two attempts.
+    """Seconds, as in client-go.
+
+    ``lease``: after these others may take a Lease that is not renewed. ``renew``: after these a leader that cannot
+    renew it stops leading by itself. ``retry``: between two attempts.
     """
 
     lease: float = 15.0
@@ -33,21 +35,21 @@ class Timing:
 
 _PROBE_SECONDS: Final = 0.5
 _REFUSALS: Final = 6
-"""In a row, with the Lease unwritten since the first: a leader writes it every two seconds."""
+"""Refused connections in a row, with the Lease unwritten since the first: a leader writes it every two seconds."""
 
 
 class LostError(Exception):
-    """The Lease is not ours any more: what this leader was about to do, another one may be doing."""
+    """The Lease is lost: another leader may be doing what this one was about to do."""
 
 
 class Term:
-    """One time of leading. ``epoch`` can grow in it, and is good for as long as the leading coroutine runs.
+    """One term of leadership. ``epoch`` can grow during the term, and is valid as long as the leading coroutine runs.
 
-    ``seen`` is the highest epoch of others that is known of: ours is to be higher.
+    ``seen`` is the highest known epoch of others: the term's must be higher.
     """
 
     def __init__(self, *, epoch: int, renewed_at: float, clock: Callable[[], float] = time.time) -> None:
-        """Begin it; ``renewed_at`` is loop time, ``clock`` gives Unix seconds."""
+        """Begin the term; ``renewed_at`` is loop time, ``clock`` returns Unix seconds."""
         self.epoch = epoch
         self._clock = clock
         self.renewed_at = renewed_at  # loop time
@@ -57,10 +59,11 @@ class Term:
         self._news = asyncio.Event()
 
     def raise_above(self, seen: int) -> None:
-        """Have the Lease renewed at once with an epoch higher than ``seen``, by which an agent has obeyed another.
+        """Renew the Lease at once with an epoch above ``seen``, which an agent has accepted from another leader.
 
-        The Lease was deleted, say, and begun anew. Nothing is done where ours is higher already, or is about to be, nor
-        where there cannot have been so many leaders yet: whoever tells so is wrong, or will tell it again.
+        That happens if the Lease was deleted and created again, for example. Nothing is done if the epoch is higher
+        already or is about to be, nor if there cannot have been so many leaders yet: then the report is wrong, or will
+        be repeated.
         """
         if max(self.epoch, self.seen + 1) <= seen < epochs.highest(self._clock()):
             self.seen = seen
@@ -72,26 +75,26 @@ class Term:
             news = self._news
             await news.wait()
         if self.over:
-            raise LostError("this replica does not lead any more")
+            raise LostError("this replica no longer leads")
         return self.epoch
 
     def renewed(self, *, epoch: int, at: float) -> None:
-        """Take note that the Lease is ours as of ``at`` (loop time)."""
+        """Record that the Lease is held as of ``at`` (loop time)."""
         self.epoch, self.renewed_at = epoch, at
-        self._tell()
+        self._notify()
 
     def end(self) -> None:
-        """Take note that it is not."""
+        """Record that the Lease is no longer held."""
         self.over = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
 
 class Election:
-    """Campaigns for ever, and leads in between."""
+    """Campaign for the Lease indefinitely, and lead while holding it."""
 
     def __init__(
         self,
@@ -101,17 +104,16 @@ class Election:
         name: str,
         identity: str,
         lead: Callable[[Term], Coroutine[Any, Any, object]],
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         timing: Timing | None = None,
         predecessors: str = "",
         hub: str = "",
     ) -> None:
         """Create it for the Lease ``name``. ``identity`` is unique to this process, not to its pod.
 
-        ``predecessors``: how identities of earlier processes of this container begin; ``hub``: where ours listens.
-
-        ``lead`` runs while this replica leads. It is cancelled when the Lease is lost, and awaited before anything
-        else happens; it must not end by itself, and an exception of it passes through ``run``.
+        ``predecessors``: common prefix of the identities of earlier processes of this container; ``hub``: address of
+        this replica's hub. ``lead`` runs while this replica leads. It is cancelled when the Lease is lost, and awaited
+        before anything else happens. It must not end by itself, and its exceptions pass through ``run``.
         """
         self._identity = identity
         self._lead = lead
@@ -134,27 +136,27 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether this replica leads."""
+        """Return whether this replica leads."""
         return self._term is not None
 
     @property
     def epoch(self) -> int:
-        """The epoch of this replica's term, or of its last one; 0 before the first."""
+        """Return the epoch of this replica's term, or of its last one; 0 before the first."""
         return self._lock.epoch
 
     @property
     def holder(self) -> str:
-        """Who leads, as far as is known; "" nobody."""
+        """Return the current leader, as far as it is known; "" if there is none."""
         return self._lock.holder
 
     async def run(self) -> None:
-        """Campaign and lead for ever. When cancelled while leading, the Lease is given up once ``lead`` has ended."""
+        """Campaign and lead indefinitely. When cancelled while leading, release the Lease once ``lead`` has ended."""
         while True:
             self._term = await self._win()
             log.info("leader.begins", identity=self._identity, epoch=self._term.epoch)
             try:
                 await self._serve(self._term)
-            except BaseException:  # this process ends: others need not wait until the Lease has run out
+            except BaseException:  # this process ends: other replicas need not wait until the Lease expires
                 await self._release()
                 raise
             finally:
@@ -163,27 +165,27 @@ class Election:
                 self._term = None
 
     async def _win(self) -> Term:
-        """Wait until the Lease is ours."""
+        """Wait until this replica holds the Lease."""
         while True:
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 return Term(epoch=self._lock.epoch, renewed_at=at)
-            self._say(f"{self._lock.holder} leads")
+            self._report_state(who_leads(self._lock.holder))
             await self._until_next()
 
     async def _until_next(self) -> None:
-        """Wait until it is time for another attempt, or until the holder's process is found to be gone.
+        """Wait until the next attempt is due, or until the holder's process is found dead.
 
-        A holder that is merely slow listens, and one that has lost its node does not refuse: they are waited for. One
-        that is taken for gone by mistake ends as after any other loss: its Lease has another holder, and its epoch is
-        not the highest.
+        A holder that is merely slow still listens, and one on an unreachable node does not refuse connections: both are
+        waited for. A holder that is declared dead by mistake ends as after any other loss: its Lease has another
+        holder, and its epoch is no longer the highest.
         """
         loop = asyncio.get_running_loop()
         over, refusals = loop.time() + self._timing.retry, 0
         while refusals or loop.time() < over:
             refusals = refusals + 1 if await holders.refuses(self._lock.holders_hub) else 0
             if refusals == 1:
-                await self._lock.get(self._lock.name, self._lock.namespace)  # what it writes from now on counts
+                await self._lock.get(self._lock.name, self._lock.namespace)  # only writes from now on count
             elif refusals == _REFUSALS:
                 log.info("leader.gone", holder=self._lock.holder, hub=self._lock.holders_hub)
                 self._lock.gone = self._lock.state
@@ -195,40 +197,40 @@ class Election:
         async with asyncio.TaskGroup() as group:
             leading = aio.spawn_eternal(group, self._lead(term), name="leading")
             await self._keep(term)
-            leading.cancel()  # first: who waits for a higher epoch then hears of this, and not of an error
+            leading.cancel()  # first, so that tasks that wait for a higher epoch are cancelled instead of failing
             term.end()
 
     async def _keep(self, term: Term) -> None:
-        """Renew the Lease until that fails for too long, or another holder is seen."""
+        """Renew the Lease until that fails for too long, or another replica holds it."""
         while True:
             try:
                 async with asyncio.timeout_at(term.renewed_at + self._timing.renew):
                     await self._renew(term)
             except TimeoutError:
-                log.warning("leader.not_renewed", seconds=self._timing.renew, error=str(self._lock.error or ""))
+                log.warning("leader.renew_failed", seconds=self._timing.renew, error=str(self._lock.error or ""))
                 return
             except LostError as error:
                 log.warning("leader.lost", error=str(error))
                 return
-            self._say(f"leads, epoch {term.epoch}")
+            self._report_state(f"leading, epoch {term.epoch}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.retry):
                     await term.wish.wait()
 
     async def _renew(self, term: Term) -> None:
-        """Try until the Lease is renewed. Raises LostError once another has had it."""
+        """Retry until the Lease is renewed. Raises LostError once another replica has held it."""
         while True:
             term.wish.clear()
             self._lock.floor = term.seen + 1
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
-                if self._lock.regained:  # it was deleted, or another has led since
-                    raise LostError("the Lease was not ours when it was renewed")
+                if self._lock.regained:  # it was deleted, or another replica has led since
+                    raise LostError("the Lease was lost before it was renewed")
                 term.renewed(epoch=self._lock.epoch, at=at)
                 return
             if self._lock.holder not in ("", self._identity):
                 raise LostError(f"{self._lock.holder} has taken the Lease")
-            self._say("cannot renew the Lease")
+            self._report_state("cannot renew the Lease")
             await asyncio.sleep(self._timing.retry)
 
     async def _release(self) -> None:
@@ -236,15 +238,20 @@ class Election:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._lock.release()
         except (errors.KubeError, TimeoutError) as error:
-            log.info("leader.not_released", error=str(error) or "no answer")
+            log.info("leader.release_failed", error=str(error) or "no answer")
 
-    def _say(self, message: str) -> None:
+    def _report_state(self, message: str) -> None:
         error = self._lock.error
         if error is None:
-            self._report(PartStatus(PartState.READY, message))
+            self._report(ComponentStatus(ComponentState.READY, message))
         else:
-            self._report(PartStatus(PartState.DEGRADED, error.what, error.mend))
+            self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
+
+
+def who_leads(holder: str) -> str:
+    """Return the text for /readyz about the Lease's holder; "" means that it has none yet."""
+    return f"{holder} leads" if holder else "no replica leads yet"
 
 
 async def _nothing() -> None:
-    """The library insists on callbacks for the loop of its own that we do not use."""
+    """Do nothing. The library requires callbacks for its own loop, which is not used."""

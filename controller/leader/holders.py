@@ -1,4 +1,4 @@
-"""Whether the process that holds the Lease is gone: then nobody need wait until the Lease has run out."""
+"""Detect that the Lease holder's process is dead, so that no replica waits until the Lease expires."""
 
 import asyncio
 from typing import Final
@@ -7,9 +7,11 @@ _CONNECT_SECONDS: Final = 1.0
 
 
 async def refuses(address: str) -> bool:
-    """Whether connections to ``IP:PORT``, the hub of the holder, are refused: nothing of it listens there.
+    """Return whether connections to ``IP:PORT``, the holder's hub, are refused, i.e.
 
-    Anything else is False, silence above all: of a node that cannot be reached nobody knows what runs on it.
+    none of its processes listens there.
+
+    Anything else is False, in particular a timeout: on an unreachable node processes may still run.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or len(port) > len("65535"):

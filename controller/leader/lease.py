@@ -1,7 +1,7 @@
-"""The Lease by which replicas agree who leads, with the leader's epoch in an annotation of it.
+"""The Lease by which replicas elect the leader. Its epoch is in an annotation of the Lease.
 
-Each write carries the resource version that was read, so of two replicas that write at once one fails. The epoch grows
-in the very write by which the holder changes: no two leaders ever have the same one.
+Each write carries the resource version that was read, so of two concurrent writes one fails. The epoch grows in the
+same write that changes the holder, so no two leaders ever have the same epoch.
 """
 
 import datetime as dt
@@ -12,27 +12,27 @@ from urllib.parse import quote
 
 import structlog
 
-from common import epochs
-from common.kube import client, errors, paths
-from common.kube.transport import Json
-from controller.leader import library
+from kubemend.common import epochs
+from kubemend.common.kube import client, errors, paths
+from kubemend.common.kube.transport import Json
+from kubemend.controller.leader import library
 
 log = structlog.get_logger(__name__)
 
 EPOCH: Final = "kubemend.io/epoch"
 """Annotation of the Lease: the epoch of the leader that holds it or held it last."""
 HUB: Final = "kubemend.io/hub-address"
-"""Annotation of the Lease: ``HOLDER@IP:PORT``, the holder's hub, by which others see whether its process is there."""
+"""Annotation of the Lease: ``HOLDER@IP:PORT``, the holder's hub, by which other replicas check its process."""
 _LONGEST_EPOCH: Final = 18
-"""Digits; more are not worth reading."""
+"""Digits; a longer number is invalid."""
 
 
 class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
-    """The library's lock over our own client, whose calls have deadlines. Errors become False, and ``error``.
+    """The library's lock on our own client, whose calls have timeouts. Errors become False, and ``error``.
 
-    ``epoch`` is ours once we have written it. ``floor``: the lowest that may be written from now on. ``holder`` is whom
-    the Lease named last, "" nobody. ``regained``: our last write took the Lease over, be it from nobody.
-    ``state`` is another for every write of the Lease; while it is ``gone``, the holder is taken for nobody.
+    ``epoch`` is ours once it is written. ``floor``: the lowest that may be written from now on. ``holder`` is the
+    Lease's last known holder, "" if it had none. ``regained``: our last write took the Lease over, or acquired a free
+    one. ``state`` changes with every write of the Lease; while it equals ``gone``, the holder counts as dead.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         hub: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create it; ``clock`` gives Unix seconds: for people who read the Lease, and no epoch is above them.
+        """Create it; ``clock`` returns Unix seconds, for the Lease's times and as the upper limit of epochs.
 
-        ``predecessors``: how identities of earlier processes of our own container begin, which are dead; "" none are
-        known. ``hub`` is where our hub listens, as ``IP:PORT``; "" is not told.
+        ``predecessors``: common prefix of the identities of earlier processes of this container, which are dead; "" if
+        none are known. ``hub`` is the address of our hub as ``IP:PORT``; "" if it is not published.
         """
         super().__init__(name, namespace, identity)
         self._api = api
@@ -66,8 +66,8 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         self.regained = False
         self.error: errors.KubeError | None = None
 
-    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:  # noqa: ARG002 - the library's words
-        """Return the record in the Lease, None where nobody holds it; or False and why, in the library's words."""
+    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:  # noqa: ARG002 - the library's signature
+        """Return the record in the Lease, None if it has no holder; or False and the reason, in the library's form."""
         try:
             self._read(await self._api.get(self._path))
         except errors.NotFoundError:
@@ -76,7 +76,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         except errors.KubeError as error:
             self.error = error
             return False, library.ApiException(status=error.status, reason=str(error))
-        if not self.holder or self._is_over():
+        if not self.holder or self._holder_is_dead():
             return True, None
         spec = self._lease["spec"]
         return True, library.LeaderElectionRecord(
@@ -88,36 +88,37 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
 
     @property
     def state(self) -> str:
-        """Which write of the Lease was read last; "" where there is none."""
+        """Return the resource version of the Lease last read; "" if there is none."""
         return str((self._lease.get("metadata") or {}).get("resourceVersion") or "")
 
     @property
     def holders_hub(self) -> str:
-        """Where the hub of another holder listens; "" where nobody else holds the Lease, or where it is not told.
+        """Return the address of another holder's hub; "" if there is no other holder, or it has published none.
 
-        What an earlier holder has told is not of this one: a release that does not know of it leaves it there.
+        An address that an earlier holder published does not count: a release that does not know the annotation leaves
+        it.
         """
         told = str(((self._lease.get("metadata") or {}).get("annotations") or {}).get(HUB) or "")
         holder, _, address = told.rpartition("@")
         return address if holder == self.holder != self.identity else ""
 
-    def _is_over(self) -> bool:
-        """Whether the holder is another that is known to be dead."""
+    def _holder_is_dead(self) -> bool:
+        """Return whether the holder is another process that is known to be dead."""
         if self.holder == self.identity:
             return False
         ours = bool(self._predecessors) and self.holder.startswith(self._predecessors)
         return ours or (bool(self.gone) and self.gone == self.state)
 
     async def create(self, name: str, namespace: str, election_record: Any) -> bool:  # noqa: ARG002
-        """Make the Lease, ours; return whether it is."""
+        """Create the Lease; return whether this replica holds it."""
         return await self._write(election_record)
 
     async def update(self, name: str, namespace: str, updated_record: Any) -> bool:  # noqa: ARG002
-        """Take or renew the Lease that was read last; return whether it is ours."""
+        """Take or renew the Lease that was read last; return whether this replica holds it."""
         return await self._write(updated_record)
 
     async def release(self) -> None:
-        """Give the Lease up, so that others need not wait until it has run out. Raises KubeError."""
+        """Release the Lease, so that other replicas need not wait until it expires. Raises KubeError."""
         self._read(await self._api.get(self._path))
         if self.holder == self.identity:
             spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
@@ -127,7 +128,8 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         ours = self.holder == self.identity
         epoch = self._next_epoch(ours=ours)
         if epoch > epochs.highest(self._clock()):
-            log.warning("lease.epoch_ahead", epoch=epoch)  # in a second it is not; somebody has made it so high
+            # temporary: some client has written an epoch that is too high
+            log.warning("lease.epoch_ahead", epoch=epoch)
             return False
         wanted = self._with(epoch, duration=int(float(record.lease_duration)), ours=ours)
         try:
@@ -137,7 +139,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
                 self._read(await self._api.create(self._collection, wanted))
         except errors.KubeError as error:
             self.error = None if isinstance(error, errors.ConflictError) else error
-            log.debug("lease.not_written", error=str(error))
+            log.debug("lease.write_failed", error=str(error))
             return False
         self.regained = not ours
         return True
@@ -147,7 +149,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         return max(known if ours else known + 1, self.floor)
 
     def _with(self, epoch: int, *, duration: int, ours: bool) -> Json:
-        """Return the Lease as it is to be."""
+        """Return the Lease to write."""
         now = dt.datetime.fromtimestamp(self._clock(), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         metadata, spec = self._lease.get("metadata") or {"name": self.name}, self._lease.get("spec") or {}
         transitions = int(spec.get("leaseTransitions") or 0)
@@ -176,7 +178,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
             self.epoch = max(self.epoch, self._epoch_of(lease))
 
     def _epoch_of(self, lease: Json) -> int:
-        """Return the epoch of whoever holds or held a Lease; 0 where it says none that there can be."""
+        """Return the epoch of a Lease's current or last holder; 0 if it is invalid or impossible."""
         text = ((lease.get("metadata") or {}).get("annotations") or {}).get(EPOCH, "")
         epoch = int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
         return epoch if epoch <= epochs.highest(self._clock()) else 0

@@ -1,13 +1,15 @@
-"""What we use of the client library's leader election: the rules by which a lease is taken and kept.
+"""The client library's leader election: only the rules by which a lease is acquired and kept.
 
-Its own loop around them is left out. There an error of the connection passes through and leaves the leading task
-running without a lease; so does cancelling it. A renewal has no deadline, so one that hangs outlasts the lease. A
-leader that sees another holder goes on until its renewal deadline. One that has lost its lease never campaigns again.
+Its own loop around them is not used. In that loop an error of the connection passes through and leaves the leading task
+running without a lease; so does cancelling it. A renewal has no timeout, so one that hangs outlasts the lease. A leader
+that sees another holder continues until its renewal deadline. One that has lost its lease never campaigns again.
 """
 
-from common import side_doors
+from kubemend.common import footprint
 
-with side_doors.of("kubernetes", "kubernetes.aio", "kubernetes.aio.client", "kubernetes.aio.leaderelection"):
+with footprint.import_without_package(
+    "kubernetes", "kubernetes.aio", "kubernetes.aio.client", "kubernetes.aio.leaderelection"
+):
     from kubernetes.aio.client.exceptions import ApiException
     from kubernetes.aio.leaderelection.electionconfig import Config
     from kubernetes.aio.leaderelection.leaderelection import LeaderElection

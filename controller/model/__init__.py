@@ -1,1 +1,1 @@
-"""The controller's values: gangs and their members, faults, what rounds do and learn."""
+"""The controller's values: gangs and their members, faults, and the events and effects of rounds."""

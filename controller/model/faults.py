@@ -1,10 +1,10 @@
-"""What starts a round: a member's fault, or somebody's request."""
+"""The cause of a round: a member's fault, or a request."""
 
 import enum
 from dataclasses import dataclass
 
-from common.gangs import GangKey
-from controller.model.members import PodRef
+from kubemend.common.gangs import GangKey
+from kubemend.controller.model.members import PodRef
 
 
 class FaultKind(enum.Enum):
@@ -18,12 +18,12 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One member's fault, as its agent tells it.
+    """One member's fault, as reported by its agent.
 
     ``at`` is Unix time by the controller's own clock (its arrival less its age). ``action_class`` is the worst verdict
     of the member's devices (``RestartApp``, ``ResetDevice``, ``RebootNode``, ``Replace``, ``AskDriver``, ``Observe``,
-    ``None``), ``exit_code`` None unless it is an exit. ``alone``: its agent has had no answer in time, and has
-    restarted the member by itself; the others of its gang have not heard of it.
+    ``None``). ``exit_code`` is None unless it is an exit. ``alone``: its agent had no answer in time, and has restarted
+    the member by itself; other members of the gang are unaffected.
     """
 
     id: str
@@ -42,10 +42,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody's Restart object: restart this gang though nothing failed.
+    """A Restart object: a request to restart this gang though nothing failed.
 
-    ``by`` is who asked and ``why`` is their reason, both for people. ``at`` is Unix time. ``max_unavailable``: that
-    many members at a time, one after another (rolling); None: all at once. ``recreate``: no member stays where it is.
+    ``by`` is the requester and ``why`` the reason, both for people. ``at`` is Unix time. ``max_unavailable``: that many
+    members at a time, one after another (rolling); None: all at once. ``recreate``: all members are recreated.
     """
 
     gang: GangKey

@@ -1,4 +1,4 @@
-"""Gangs and their members, as the API server tells of them."""
+"""Gangs and their members, as the API server has them."""
 
 import enum
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NewType
 
-from common.gangs import GangKey
+from kubemend.common.gangs import GangKey
 
 PodUid = NewType("PodUid", str)
 NodeName = NewType("NodeName", str)
@@ -14,7 +14,7 @@ NodeName = NewType("NodeName", str)
 
 @dataclass(frozen=True, order=True, slots=True)
 class PodRef:
-    """A pod by name and identity."""
+    """A pod by name and UID."""
 
     namespace: str
     name: str
@@ -48,12 +48,12 @@ class Owner:
 class Member:
     """One pod of a gang.
 
-    ``slot`` is what survives its recreation (``common.gangs.slot``). ``node`` is empty until it is scheduled.
-    ``restart_policy`` is the pod's own. ``annotations`` are those of kubemend alone. ``created_at`` is Unix time by the
-    API server's clock, whole seconds; 0 where it is not known. ``targets`` are the containers that restarts are for
-    (``common.targets``); none where that is not known. ``gang_uid`` is the UID of what the gang is named after (its
-    JobSet or Job; the pod's controller where a label alone binds): another one of the same name is another gang. Empty
-    where that is not known.
+    ``slot`` survives its recreation (``common.gangs.slot``). ``node`` is empty until it is scheduled.
+    ``restart_policy`` is the pod's own. ``annotations`` are only those of kubemend. ``created_at`` is Unix time by the
+    API server's clock, whole seconds; 0 if it is not known. ``targets`` are the containers to restart
+    (``common.targets``); none if that is not known. ``gang_uid`` is the UID of the object that the gang is named after
+    (its JobSet or Job; if only a label forms the gang, the pod's controller): another object of the same name is
+    another gang. Empty if it is not known.
     """
 
     pod: PodRef
@@ -71,7 +71,7 @@ class Member:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to its end and never runs again."""
+        """Return whether it has ended and never runs again."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
@@ -79,8 +79,8 @@ class Member:
 class NodeView:
     """A node: ``ready`` None is Unknown (kubelet does not report).
 
-    ``out_of_service``: it carries that taint (KEP-2268), so its pods are known to be dead. ``kept_off``: it carries
-    the one by which we keep new pods off a device that has failed.
+    ``out_of_service``: it has that taint (KEP-2268), so its pods are known to be dead. ``kept_off``: it has kubemend's
+    taint, which keeps new pods off a failed device.
     """
 
     name: NodeName

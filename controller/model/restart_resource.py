@@ -1,4 +1,4 @@
-"""What the Restart resource (daemonset/crds/restarts.yaml) is called."""
+"""Names of the Restart resource (daemonset/crds/restarts.yaml)."""
 
 from typing import Final
 

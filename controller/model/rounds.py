@@ -1,6 +1,6 @@
-"""A round: its values, what it learns (events) and what it has others do (effects). The rules: ``controller.rounds``.
+"""A round: its values, its input (events) and its output (effects). The rules: ``controller.rounds``.
 
-Effects may be lost, and are asked for again until an event answers them; events may come twice or out of order.
+Effects may be lost, and are repeated until an event answers them. Events may arrive twice or out of order.
 """
 
 import enum
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from common.gangs import GangKey
-from controller.model.members import Member, NodeName, PodRef, PodUid
+from kubemend.common.gangs import GangKey
+from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
 
 
 class StepPhase(enum.Enum):
-    """Where a member stands in a round, by its agent's word (coordination/v1 ``StepResult.Phase``)."""
+    """A member's phase in a round, as reported by its agent (coordination/v1 ``StepResult.Phase``)."""
 
     STOPPING = "Stopping"
     STOPPED = "Stopped"
@@ -28,8 +28,10 @@ class StepPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepTold:
-    """An agent's word on one member (StepResult). ``seconds`` are phases' lengths, ``slipped`` how long at most
-    something new ran before it was held.
+    """An agent's result for one member (StepResult).
+
+    ``seconds`` are the lengths of phases, ``slipped`` is the maximum time for which a new container ran before it was
+    held.
     """
 
     pod: PodUid
@@ -42,23 +44,23 @@ class StepTold:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """The API server has it no more, or its node is known to be dead: nothing of it runs."""
+    """The API server no longer has the pod, or its node is known to be dead: none of its containers runs."""
 
     pod: PodUid
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
-    """A member is there, or looks different: scheduled, running, over, being deleted. Also one that has come anew."""
+    """A member is new or has changed: scheduled, running, over, being deleted. It may be a replacement."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class FaultTold:
-    """One more fault of a member of this gang while the round is on. ``at`` is Unix time; None: it has just come.
+    """Another fault of a member of this gang during the round. ``at`` is Unix time; None: just now.
 
-    ``needs_recreation``: a device of it is not usable (its action class is ResetDevice, RebootNode or Replace).
+    ``needs_recreation``: one of its devices is not usable (its action class is ResetDevice, RebootNode or Replace).
     """
 
     pod: PodUid
@@ -70,9 +72,9 @@ class FaultTold:
 
 @dataclass(frozen=True, slots=True)
 class NodeTold:
-    """A node's agent is connected or not; ``lost``: the node is not ready or unreachable, by its Node object.
+    """Whether a node's agent is connected. ``lost``: by its Node object, the node is not ready or unreachable.
 
-    ``out_of_service``: it carries that taint (KEP-2268), so nothing of its pods runs.
+    ``out_of_service``: it has that taint (KEP-2268), so none of its pods runs.
     """
 
     node: NodeName
@@ -83,14 +85,14 @@ class NodeTold:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Whoever asked for the round takes it back, or the gang is gone or suspended."""
+    """The request for the round was withdrawn, or the gang is deleted or suspended."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing has happened but time."""
+    """Only time has passed."""
 
 
 RoundEvent = StepTold | PodGone | MemberSeen | FaultTold | NodeTold | Cancelled | TimePassed
@@ -105,7 +107,7 @@ class OrderKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Tell a node's agent to stop these members and hold what comes after; said again it renews the hold."""
+    """Order a node's agent to stop these members and hold their successors; repeating it renews the hold."""
 
     node: NodeName
     pods: Mapping[PodUid, OrderKind]
@@ -113,7 +115,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tell a node's agent to let these members run."""
+    """Order a node's agent to release these members."""
 
     node: NodeName
     pods: frozenset[PodUid]
@@ -121,7 +123,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Tell a node's agent that the round is off for these members."""
+    """Order a node's agent to drop the round for these members."""
 
     node: NodeName
     pods: frozenset[PodUid]
@@ -130,7 +132,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
-    """Have a pod replaced: mark it (DeviceFailure where a device is why, else DisruptionTarget) and delete it.
+    """Replace a pod: mark it (DeviceFailure because of a device, else DisruptionTarget) and delete it.
 
     ``force``: its node is known to be dead, so it is deleted without a grace period.
     """
@@ -161,5 +163,5 @@ class RoundRef:
 
     @property
     def id(self) -> str:
-        """How agents call it."""
+        """Return the id that agents use."""
         return f"{self.namespace}/{self.name}"

@@ -1,16 +1,16 @@
-"""How members' devices do, as their agents measure it every few seconds."""
+"""Measurements of members' devices, taken by their agents every few seconds."""
 
 from dataclasses import dataclass
 
-from controller.model.members import PodUid
+from kubemend.controller.model.members import PodUid
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One device of one member (coordination/v1 ``DeviceSample``).
 
-    ``utilization`` is 0 to 1, ``clock`` a part of the highest that the device can, ``power`` a part of its limit; each
-    is negative where it cannot be told.
+    ``utilization`` is 0 to 1, ``clock`` a ratio to the device's maximum, ``power`` a ratio to its limit. Each is
+    negative if it is not known.
     """
 
     pod: PodUid

@@ -1,1 +1,1 @@
-"""Restart objects: the requests of people, and the record of every round."""
+"""Restart objects: requests, and the record of every round."""

@@ -1,7 +1,7 @@
-"""Tells as Kubernetes Events what became of rounds, each story once whatever happens, as long as it is news.
+"""Record Kubernetes Events about rounds. Each is created once, as long as it is recent.
 
-core/v1 Events, as the agent's, and for its reason (``agent.reporters.event_objects``): ``kubectl get events`` and most
-tools that collect them go by ``lastTimestamp``, which events.k8s.io has not.
+core/v1 Events, like the agent's, and for the same reason (``agent.reporters.event_objects``): ``kubectl get events``
+and most tools that collect them use ``lastTimestamp``, which events.k8s.io does not have.
 """
 
 import hashlib
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import aio
-from common.kube import client, paths, telling, timestamps
-from common.parts import PartStatus
+from kubemend.common import aio
+from kubemend.common.components import ComponentStatus
+from kubemend.common.kube import client, event_recorder, paths, timestamps
 
 COMPONENT: Final = "kubemend"
 MAX_MESSAGE: Final = 1024
 """Characters (``NoteLengthLimit`` of events.k8s.io)."""
-_MAX_PREFIX: Final = 230  # of the object's name in the Event's, which may have 253 characters
+_MAX_PREFIX: Final = 230  # part of the object's name in the Event's name, which may have 253 characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One Event. ``at`` is Unix time; ``subject`` tells stories of one reason apart, such as by the round's id."""
+    """One Event.
+
+    ``at`` is Unix time; ``subject`` distinguishes Events with the same reason, such as by the round's id.
+    """
 
     about: ObjectRef
     reason: str
@@ -44,19 +47,19 @@ class Story:
 
 
 class EventTeller:
-    """``tell`` takes stories in, ``run`` writes them, one after the other."""
+    """Record Events. ``tell`` queues them, ``run`` writes them one after another."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         clock: Callable[[], float] = time.time,
         backoff: aio.Backoff | None = None,
     ) -> None:
-        """``clock`` gives Unix seconds."""
+        """``clock`` returns Unix seconds."""
         self._clock = clock
-        self._teller = telling.Teller(api=api, report=report, clock=clock, backoff=backoff)
+        self._teller = event_recorder.EventRecorder(api=api, report=report, clock=clock, backoff=backoff)
 
     def tell(
         self,
@@ -68,18 +71,18 @@ class EventTeller:
         subject: str = "",
         may_repeat: bool = False,
     ) -> None:
-        """Take a story in. Does not block. ``may_repeat``: told again it has happened again, and is counted."""
+        """Queue an Event. Does not block. ``may_repeat``: a repetition is a new occurrence, and is counted."""
         story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
         path = paths.collection("events", namespace=about.namespace)
         self._teller.tell(path, event(story), at=story.at, may_repeat=may_repeat)
 
     async def run(self) -> None:
-        """Tell for ever."""
+        """Write Events indefinitely."""
         await self._teller.run()
 
 
 def event(story: Story) -> dict[str, Any]:
-    """Return the Event. Its name is the same for the same story, so that none is told twice."""
+    """Return the Event. Its name is derived from its content, so that it is created once."""
     about = story.about
     digest = hashlib.sha256("\n".join((about.uid, story.reason, story.subject)).encode()).hexdigest()[:16]
     message = story.message

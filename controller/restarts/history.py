@@ -1,16 +1,16 @@
-"""Which Restart objects are over: finished ones that are removed, and rounds that nobody goes on with. Pure."""
+"""Find Restart objects to remove: finished ones that expire, and rounds that no leader continues. Pure."""
 
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from common.gangs import GangKey
-from controller.restarts.objects import Restart
+from kubemend.common.gangs import GangKey
+from kubemend.controller.restarts.objects import Restart
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What is kept. ``ttl`` is in seconds, ``newest`` how many of each gang outlast it while the gang has members."""
+    """How long objects are kept. ``ttl`` is in seconds; ``newest`` of a gang outlast it while the gang has members."""
 
     ttl: float = 24 * 3600.0
     newest: int = 10
@@ -18,7 +18,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What to remove now, and at which Unix time to ask again; None: when something has changed."""
+    """The objects to remove now, and the Unix time of the next check; None: after the next change."""
 
     now: tuple[Restart, ...]
     next_at: float | None
@@ -27,10 +27,10 @@ class Removal:
 def removal(
     restarts: Iterable[Restart], *, keeping: Keeping, is_alive: Callable[[GangKey], bool], now: float
 ) -> Removal:
-    """Decide; ``is_alive`` says whether a gang has members, ``now`` is Unix time.
+    """Return the objects to remove; ``is_alive`` returns whether a gang has members, ``now`` is Unix time.
 
-    An object that names a TTL goes by that alone, as a Job does. Others stay for the controller's; the newest ones of
-    a gang that is there stay longer: they are its history, and their numbers must not be used again.
+    An object with its own TTL is kept for exactly that, like a Job. Others stay for the controller's TTL. The newest
+    ones of a gang with members stay longer: they are its history, and their numbers must not be reused.
     """
     finished = [each for each in restarts if each.is_finished and not each.deleting]
     ends = {
@@ -47,10 +47,10 @@ def removal(
 
 
 def superseded(restarts: Iterable[Restart]) -> tuple[Restart, ...]:
-    """Return the rounds without an end that another one of their gang has followed.
+    """Return the unfinished rounds that are followed by another one of their gang.
 
-    A gang has one at a time. So their leader lost the Lease while it wrote, or could not write how they ended; to go
-    on with one, hours later perhaps, would stop a gang that runs.
+    A gang has one at a time. So their leader lost the Lease while it wrote, or could not write their end. Resuming one,
+    maybe hours later, would stop a running gang.
     """
     rounds = [each for each in restarts if each.is_round]
     newest: dict[GangKey | None, tuple[int, int]] = {}
@@ -60,7 +60,7 @@ def superseded(restarts: Iterable[Restart]) -> tuple[Restart, ...]:
 
 
 def _newest(finished: list[Restart], *, keeping: Keeping, is_alive: Callable[[GangKey], bool]) -> set[str]:
-    """Return the UIDs of each living gang's newest ones."""
+    """Return the UIDs of the newest objects of each gang with members."""
     rounds = [(each.gang, each) for each in finished if each.gang is not None]
     rounds.sort(key=lambda pair: (pair[0], -pair[1].attempt, -pair[1].created_at))
     return {

@@ -1,10 +1,10 @@
-"""The names of the Restart resource (daemonset/crds/restarts.yaml), and of what we write beside its spec and status."""
+"""Names of the Restart resource (daemonset/crds/restarts.yaml), and of kubemend's labels and annotations on it."""
 
 from typing import Final
 from urllib.parse import quote
 
-from common.kube import paths
-from controller.model import restart_resource
+from kubemend.common.kube import paths
+from kubemend.controller.model import restart_resource
 
 GROUP: Final = restart_resource.GROUP
 VERSION: Final = restart_resource.VERSION
@@ -21,11 +21,14 @@ CAUSE: Final = "kubemend.io/cause"
 DECISION: Final = "kubemend.io/decision"
 """Annotations that ``kubectl get restarts`` shows."""
 EPOCH: Final = "kubemend.io/epoch"
-"""Annotation: the epoch of the leader that the round belongs to; nobody else's words about it count."""
+"""Annotation: the epoch of the leader that owns the round; writes of other leaders are rejected."""
 GANG_UID: Final = "kubemend.io/gang-uid"
-"""Annotation: the UID of what the gang is named after. Rounds of a former one of that name do not count."""
+"""Annotation: the UID of the object that the gang is named after.
+
+Rounds of a previous one of that name do not count.
+"""
 ROUND: Final = "kubemend.io/round"
-"""Annotation: the status with which the round began, as JSON. (A status cannot be set by a creation.)"""
+"""Annotation: the status with which the round began, as JSON. (A create request cannot set a status.)"""
 
 WHOLE: Final = f"/apis/{API_VERSION}/{PLURAL}"
 """The path of all Restarts."""

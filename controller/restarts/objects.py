@@ -1,4 +1,4 @@
-"""Restart objects as values, and the values as objects. Pure."""
+"""Convert between Restart objects and values. Pure."""
 
 import json
 import re
@@ -8,23 +8,25 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from common.gangs import GangKey
-from common.kube import timestamps
-from controller.model.members import Owner
-from controller.model.rounds import RoundRef
-from controller.restarts import begun, names
+from kubemend.common import gangs
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import timestamps
+from kubemend.controller.model.members import Owner
+from kubemend.controller.model.rounds import RoundRef
+from kubemend.controller.restarts import names, round_annotations
 
 Json = dict[str, Any]
 
 FINAL: Final = frozenset({"Done", "Degraded", "Failed", "Refused"})
-"""Phases after which nothing comes."""
+"""Final phases."""
 COMPLETE: Final = "Complete"
-"""Condition: True from its end on, so that ``kubectl wait`` has something to wait for."""
+"""Condition: True from the end on, for ``kubectl wait``."""
 
 _PERCENT: Final = re.compile(r"(?P<number>\d{1,3})%")
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX: Final = 200  # of a name, which may have 253 characters
 _LONGEST_MESSAGE: Final = 1024
+_LONGEST_LABEL: Final = 63  # LabelValueMaxLength of apimachinery
 _VERSIONS: Final[Mapping[str, str]] = {"batch": "v1", "jobset.x-k8s.io": "v1alpha2", "apps": "v1"}
 
 
@@ -39,7 +41,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RestartSpec:
-    """What somebody asks for; None and empty leave it to the pods or to the controller. Times are in seconds."""
+    """What a request asks for; None and empty values leave it to the pods or to the controller.
+
+    Times are in seconds.
+    """
 
     gang: GangKey | None = None
     target: Target | None = None
@@ -53,7 +58,10 @@ class RestartSpec:
     ttl_seconds: int | None = None
 
     def unavailable(self, members: int) -> int | None:
-        """Return how many of so many members may be away at a time; None: all of them. A part is at least one."""
+        """Return how many of this many members may be unavailable at a time; None: all.
+
+        A percentage gives at least one.
+        """
         if self.max_unavailable_percent is not None:
             return max(1, members * self.max_unavailable_percent // 100)
         return None if self.max_unavailable is None else min(self.max_unavailable, max(1, members))
@@ -63,9 +71,9 @@ class RestartSpec:
 class Restart:
     """One Restart object. ``created_at`` is Unix time by the API server's clock.
 
-    ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of a round that is not at its end is the one that it
-    began with, and what has been written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty;
-    ``gang_uid`` that of what its gang is named after (``controller.model.members.Member``), or empty.
+    ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of an unfinished round combines the one that it
+    began with and what was written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty; ``gang_uid``
+    that of the object that its gang is named after (``controller.model.members.Member``), or empty.
     """
 
     namespace: str
@@ -85,49 +93,55 @@ class Restart:
 
     @property
     def id(self) -> str:
-        """How rounds are called (``RoundRef.id``)."""
+        """Return the id of its round (``RoundRef.id``)."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def ref(self) -> RoundRef | None:
-        """The round that it is; None for a request that none has been made of."""
+        """Return its round; None for a request without one."""
         if self.gang is None or not self.attempt:
             return None
         return RoundRef(self.namespace, self.name, self.gang, self.attempt)
 
     @property
     def phase(self) -> str:
-        """``status.phase``; "" while there is none."""
+        """Return ``status.phase``; "" if there is none."""
         return str(self.status.get("phase") or "")
 
     @property
     def is_round(self) -> bool:
-        """Whether a round has been made of it."""
+        """Return whether it has a round."""
         return self.ref is not None
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has come to its end, good or bad."""
+        """Return whether it has ended, successfully or not."""
         return self.phase in FINAL
 
     @property
     def is_request(self) -> bool:
-        """Whether it waits to be taken on."""
+        """Return whether it is a request that waits."""
         return not self.is_round and not self.is_finished and not self.deleting
 
     @property
+    def begun_at(self) -> float:
+        """Return the Unix time at which its round began: a request may have waited for long before that."""
+        told = self.status.get("startTime")
+        return timestamps.unix(told) if told else self.created_at
+
+    @property
     def finished_at(self) -> float:
-        """Unix time of its end."""
+        """Return the Unix time of its end."""
         told = self.status.get("completionTime")
         return timestamps.unix(told) if told else self.created_at
 
 
 @dataclass(frozen=True, slots=True)
 class NewRound:
-    """A round that begins. ``status`` is what there is to say by now, in the words of the resource.
+    """A round that begins. ``status`` is its first status, in the resource's form.
 
-    ``spec`` is for the object of a round that nobody asked for. ``owner`` is the gang's, with which it goes, and
-    ``gang_uid`` the UID of what the gang is named after.
+    ``spec`` is for the object of a round without a request. ``owner`` is the gang's: the object is deleted with it.
+    ``gang_uid`` is the UID of the object that the gang is named after.
     """
 
     gang: GangKey
@@ -139,8 +153,9 @@ class NewRound:
     gang_uid: str = ""
 
     def labels(self) -> Json:
-        """Return the labels of its object."""
-        return {names.GANG_KIND: self.gang.kind, names.GANG_NAME: self.gang.name}
+        """Return the labels of its object. A pod's name may be too long for a label; its ``targetRef`` has it, too."""
+        named = {names.GANG_NAME: self.gang.name} if len(self.gang.name) <= _LONGEST_LABEL else {}
+        return {names.GANG_KIND: self.gang.kind, **named}
 
     def annotations(self) -> Json:
         """Return the annotations of its object."""
@@ -168,13 +183,13 @@ class NewRound:
 
 
 def name_for(gang: GangKey, attempt: int) -> str:
-    """Return a new name for a round's object: readable, in order, and never one that was there before."""
+    """Return a new name for a round's object: readable, in order, and never used before."""
     readable = _NOT_IN_A_NAME.sub("-", gang.name.lower()).strip("-")[:_LONGEST_PREFIX].strip("-") or "gang"
     return f"{readable}-{attempt}-{secrets.token_hex(2)}"
 
 
 def parse(obj: Mapping[str, Any]) -> Restart:
-    """Return the value of a Restart object. Raises what ``common.kube.mirror`` takes for "not understood"."""
+    """Return the value of a Restart object. Raises errors that ``common.kube.informer`` treats as an invalid object."""
     metadata, told = obj["metadata"], obj.get("status") or {}
     namespace = metadata["namespace"]
     annotations = metadata.get("annotations") or {}
@@ -189,9 +204,9 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         created_at=timestamps.unix(metadata["creationTimestamp"]),
         spec=spec,
         gang=_gang((metadata.get("labels") or {}) if round_told else {}, spec, namespace),
-        attempt=begun.attempt(annotations[names.ATTEMPT]) if round_told else 0,
-        epoch=begun.epoch(annotations[names.EPOCH]) if round_told else 0,
-        status=_status(told, begun.status(annotations[names.ROUND]) if round_told else {}),
+        attempt=round_annotations.attempt(annotations[names.ATTEMPT]) if round_told else 0,
+        epoch=round_annotations.epoch(annotations[names.EPOCH]) if round_told else 0,
+        status=_status(told, round_annotations.status(annotations[names.ROUND]) if round_told else {}),
         deleting="deletionTimestamp" in metadata,
         owner_uid=_owner_uid(metadata),
         gang_uid=annotations.get(names.GANG_UID, "") if round_told else "",
@@ -199,7 +214,7 @@ def parse(obj: Mapping[str, Any]) -> Restart:
 
 
 def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json:
-    """Return a status as it is written: with the generation that it is about, and a condition to wait for."""
+    """Return a status to write: with the observed generation, and a condition for ``kubectl wait``."""
     told: Json = {**status, "observedGeneration": generation}
     phase = status.get("phase")
     if phase in FINAL:
@@ -217,9 +232,9 @@ def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json
 
 
 def _status(told: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the status of an object: one that is not at its end keeps what a new leader needs of its beginning.
+    """Return the status of an object. An unfinished one keeps the first status, which a new leader needs.
 
-    Raises ValueError for times that are none: the server lets some pass, such as 99 hours off UTC.
+    Raises ValueError for invalid times: the server accepts some, such as 99 hours off UTC.
     """
     for time in (told.get("startTime"), told.get("completionTime"), (told.get("trigger") or {}).get("time")):
         if time is not None:
@@ -228,7 +243,7 @@ def _status(told: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
-    """Read a spec. The server has checked it, so what cannot be here is not looked for."""
+    """Read a spec. The server has validated it against the schema, so that is not done again."""
     limit = spec.get("maxUnavailable")
     percent = _PERCENT.fullmatch(limit) if isinstance(limit, str) else None
     gang, target = spec.get("gang"), spec.get("targetRef")
@@ -247,13 +262,13 @@ def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:
 
 
 def _gang(labels: Mapping[str, str], spec: RestartSpec, namespace: str) -> GangKey | None:
-    """Return the gang that an object is about; None when it names none, such as a pod.
+    """Return the gang that an object is about (a pod, if it requests one); None if it names none.
 
-    ``labels`` are those of a round; a request's are whatever somebody has put there, and its spec is what it asks for.
+    ``labels`` are those of a round. Those of a request may be anything, so its spec decides.
     """
     if labels.get(names.GANG_KIND) and labels.get(names.GANG_NAME):
         return GangKey(namespace, labels[names.GANG_KIND], labels[names.GANG_NAME])
-    if spec.target is not None and spec.target.kind in ("Job", "JobSet"):
+    if spec.target is not None and spec.target.kind in ("Job", "JobSet", gangs.POD):
         return GangKey(namespace, spec.target.kind, spec.target.name)
     return spec.gang
 
@@ -264,7 +279,7 @@ def _owner_uid(metadata: Mapping[str, Any]) -> str:
 
 
 def _owners(owner: Owner | None) -> list[Json] | None:
-    """Return the owner references, so that the object goes with its gang; None for an owner of an unknown version."""
+    """Return the owner references that delete the object with its gang; None for an owner of an unknown version."""
     if owner is None or owner.api_group not in _VERSIONS:
         return None
     api_version = f"{owner.api_group}/{_VERSIONS[owner.api_group]}"

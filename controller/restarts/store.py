@@ -1,4 +1,4 @@
-"""Restart objects: what people ask for, and the record of every round. For the leader alone."""
+"""Restart objects: requests, and the record of every round. For the leader only."""
 
 import asyncio
 import contextlib
@@ -10,31 +10,38 @@ from typing import Any, Final
 
 import structlog
 
-from common import aio, contained, joint_part
-from common.gangs import GangKey
-from common.kube import client, errors, mirror, timestamps
-from common.parts import PartState, PartStatus
-from controller.model.rounds import RoundRef
-from controller.restarts import convergence, history, names, objects, writing
-from controller.restarts.history import Keeping
-from controller.restarts.objects import NewRound, Restart
+from kubemend.common import aio, contained, joint_component
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, errors, informer, timestamps
+from kubemend.controller.model.rounds import RoundRef
+from kubemend.controller.restarts import history, names, objects, status_writer, writing
+from kubemend.controller.restarts.history import Keeping
+from kubemend.controller.restarts.objects import NewRound, Restart
 
 log = structlog.get_logger(__name__)
 
-RestartChangeKind = mirror.ChangeKind
+RestartChangeKind = informer.ChangeKind
+
+RECORD_TIMEOUT: Final = 1.0
+"""Seconds that the record of a round may take.
+
+The answer to a fault follows it. The agent waits for that answer for its ``--hub-answer-timeout`` (2 s by default): a
+round that begins later meets a restart by the agent alone.
+"""
 
 _SWEEP_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 1.0
 _SUPERSEDED: Final[Mapping[str, str]] = MappingProxyType(
-    {"member": "", "node": "", "reason": "Superseded", "message": "another round of its gang has followed it"}
+    {"member": "", "node": "", "reason": "Superseded", "message": "another round of the gang has followed this one"}
 )
 _BELIEVABLE_ATTEMPT: Final = 1_000_000_000
-"""Nobody has restarted a gang so often: somebody has written the annotation by hand."""
+"""No gang has this many restarts: a higher number was written into the annotation by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartChange:
-    """One change of an object. Who deletes one of a round that is not at its end takes the round back."""
+    """One change of an object. The deletion of an unfinished round's object cancels the round."""
 
     kind: RestartChangeKind
     restart: Restart
@@ -42,35 +49,35 @@ class RestartChange:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A round and its object. Not ``durable``: the API server does not take it yet, which is tried on."""
+    """A round and its object. Not ``durable``: the API server has not accepted the object yet; the write is retried."""
 
     ref: RoundRef
     durable: bool
 
 
 class RestartStore:
-    """Keeps the view, and writes. ``run`` does the work; the rest can be asked at any time."""
+    """Keep a view of the objects, and write them. ``run`` does the work; all other calls are valid at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         is_alive: Callable[[GangKey], bool],
         keeping: Keeping | None = None,
         clock: Callable[[], float] = time.time,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.1, limit=5.0),
     ) -> None:
-        """Create it; ``is_alive`` says whether a gang has members, ``clock`` gives Unix seconds."""
+        """Create it; ``is_alive`` returns whether a gang has members, ``clock`` returns Unix seconds."""
         self._api = api
         self._is_alive = is_alive
         self._keeping = keeping if keeping is not None else Keeping()
         self._clock = clock
-        part = joint_part.JointPart(report)
-        self._mirror: mirror.Mirror[Restart] = mirror.Mirror(
+        part = joint_component.JointComponent(report)
+        self._mirror: informer.Informer[Restart] = informer.Informer(
             api=api, path=names.WHOLE, reduce=objects.parse, report=part.reporter(), backoff=backoff()
         )
-        self._writer = convergence.Writer(api=api, report=part.reporter(), clock=clock, backoff=backoff)
+        self._writer = status_writer.StatusWriter(api=api, report=part.reporter(), clock=clock, backoff=backoff)
         self._by_id: dict[str, Restart] = {}
         self._newest: dict[GangKey, int] = {}
         self._listeners: list[Callable[[RestartChange], None]] = []
@@ -81,11 +88,11 @@ class RestartStore:
 
     @property
     def synced(self) -> bool:
-        """Whether all objects have been listed since ``run`` began."""
+        """Return whether all objects have been listed since ``run`` began."""
         return self._mirror.synced
 
     async def wait_synced(self) -> None:
-        """Wait until they have."""
+        """Wait until all objects have been listed."""
         await self._mirror.wait_synced()
 
     def restarts(self) -> Mapping[str, Restart]:
@@ -93,13 +100,13 @@ class RestartStore:
         return dict(self._by_id)
 
     def requests(self) -> list[Restart]:
-        """Return what waits to be taken on, oldest first."""
+        """Return the waiting requests, oldest first."""
         return _in_order(each for each in self._by_id.values() if each.is_request)
 
     def unfinished(self) -> list[Restart]:
-        """Return the rounds that are not at their end, oldest first: a new leader resumes them.
+        """Return the unfinished rounds, oldest first: a new leader resumes them.
 
-        Not those that another one has followed (``history.superseded``), nor those that are being taken back.
+        Excluded are those that another one has followed (``history.superseded``), and those that are being deleted.
         """
         over = {each.uid for each in history.superseded(self._by_id.values())}
         return _in_order(
@@ -109,57 +116,60 @@ class RestartStore:
         )
 
     def note_attempt(self, gang: GangKey, attempt: int) -> None:
-        """Take note of the number of a round that an agent knows: its object may never have been written."""
+        """Record the number of a round that an agent reports: its object may never have been written."""
         self._count(gang, min(attempt, _BELIEVABLE_ATTEMPT))
 
     async def finish(self) -> None:
-        """Write how rounds have ended though their term is over; for ever (``convergence.Writer.finish``)."""
+        """Write the ends of rounds after their term; runs indefinitely (``status_writer.StatusWriter.finish``)."""
         await self._writer.finish()
 
     def newest_attempt(self, gang: GangKey) -> int:
-        """Return the highest number that a round of the gang has had; 0: none that is known."""
+        """Return the highest known number of a round of the gang; 0 if there is none."""
         return self._newest.get(gang, 0)
 
     def subscribe(self, listener: Callable[[RestartChange], None]) -> Callable[[], None]:
-        """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
+        """Call ``listener`` at each change, in order; it must not block. Returns the function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    async def create(self, new: NewRound, *, timeout: float = 2.0) -> Begun:
-        """Give a round its object, waiting ``timeout`` seconds at most until it is durable."""
+    async def create(self, new: NewRound, *, timeout: float = RECORD_TIMEOUT) -> Begun:
+        """Create a round's object, and wait ``timeout`` seconds at most until it is durable."""
         ref = RoundRef(new.gang.namespace, objects.name_for(new.gang, new.attempt), new.gang, new.attempt)
         return await self._begin(ref, lambda: writing.create(self._api, ref.name, new), timeout=timeout)
 
-    async def take(self, request: Restart, new: NewRound, *, timeout: float = 2.0) -> Begun:
-        """Make a round of a request, waiting ``timeout`` seconds at most until that is durable."""
+    async def take(self, request: Restart, new: NewRound, *, timeout: float = RECORD_TIMEOUT) -> Begun:
+        """Turn a request into a round, and wait ``timeout`` seconds at most until that is durable."""
         ref = RoundRef(request.namespace, request.name, new.gang, new.attempt)
         return await self._begin(ref, lambda: writing.take(self._api, request, new), timeout=timeout)
 
     async def resume(self, restart: Restart, *, epoch: int, timeout: float = 2.0) -> bool:
-        """Take a round over from a former leader, whose late words about it do not count then; return ``durable``."""
+        """Take a round over from a previous leader, whose late writes then fail; return whether that is durable."""
         before = _presupposed(restart)
         return await self._writer.begin(
             restart.id, lambda: writing.resume(self._api, before, epoch=epoch), timeout=timeout
         )
 
     def set_status(self, restart_id: str, status: Mapping[str, Any]) -> None:
-        """Say what the status of an object should be; the newest counts. Does not block.
+        """Set the status that an object should have; the newest counts. Does not block.
 
-        Of an object that is gone, or that belongs to another leader by now, nothing is written any more.
+        Nothing is written to an object that is deleted or belongs to another leader by now.
         """
         restart = self._by_id.get(restart_id)
         known = self._writer.known(restart_id) or (_presupposed(restart) if restart is not None else None)
         if known is None and not self._writer.is_unsaid(restart_id):
-            log.info("restart.gone_before_its_end", restart=restart_id, phase=status.get("phase"))
+            log.info("restart.deleted_in_progress", restart=restart_id, phase=status.get("phase"))
             return
         self._writer.set_status(restart_id, status, known=known)
 
     async def flush(self, *, timeout: float) -> bool:
-        """Wait until all is written, ``timeout`` seconds at most; return whether it is. Needs ``run`` running."""
+        """Wait until everything is written, ``timeout`` seconds at most; return whether it is.
+
+        Needs ``run`` running.
+        """
         return await self._writer.flush(timeout=timeout)
 
     async def run(self) -> None:
-        """Watch, write, and remove what is old, for ever."""
+        """Watch, write, and remove expired objects indefinitely."""
         try:
             async with asyncio.TaskGroup() as group:
                 aio.spawn_eternal(group, self._mirror.run(), name="restarts watched")
@@ -169,9 +179,9 @@ class RestartStore:
             self._stand_by()
 
     def _stand_by(self) -> None:
-        self._report(PartStatus(PartState.IDLE, "they are for who leads"))
+        self._report(ComponentStatus(ComponentState.IDLE, "only the leader watches Restarts"))
 
-    async def _begin(self, ref: RoundRef, first: convergence.First, *, timeout: float) -> Begun:
+    async def _begin(self, ref: RoundRef, first: status_writer.First, *, timeout: float) -> Begun:
         self._count(ref.gang, ref.attempt)
         return Begun(ref, await self._writer.begin(ref.id, first, timeout=timeout))
 
@@ -179,16 +189,16 @@ class RestartStore:
         self._newest[gang] = max(self.newest_attempt(gang), attempt)
 
     def _count_seen(self, restart: Restart) -> None:
-        """Take note of the number that an object has. One beyond belief must not use all numbers up."""
+        """Record the number of an object. An implausible one must not use all numbers up."""
         if restart.gang is not None:
             self._count(restart.gang, min(restart.attempt, _BELIEVABLE_ATTEMPT))
 
-    def _take(self, change: mirror.Change[Restart]) -> None:
+    def _take(self, change: informer.Change[Restart]) -> None:
         restart = change.value
         if change.kind is not RestartChangeKind.GONE:
             self._by_id[restart.id] = restart
             self._count_seen(restart)
-        elif self._by_id[restart.id].uid == change.uid:  # else there is a new one of that name already
+        elif self._by_id[restart.id].uid == change.uid:  # else it has a successor of the same name already
             del self._by_id[restart.id]
         self._changed.set()
         for listener in tuple(self._listeners):
@@ -196,7 +206,7 @@ class RestartStore:
                 listener(RestartChange(change.kind, restart))
 
     async def _sweep(self) -> None:
-        """Remove what need not be kept, for ever."""
+        """Remove expired objects; never returns."""
         await self.wait_synced()
         while True:
             self._changed.clear()
@@ -205,24 +215,24 @@ class RestartStore:
             for restart in found.now:
                 with contained.within(contained.Part.RESTART, restart.id):
                     await self._remove(restart)
-            with contained.within(contained.Part.RESTART, "those that others have followed"):
+            with contained.within(contained.Part.RESTART, "superseded rounds"):
                 self._close_superseded(now)
             self._forget_old_gangs()
             wait = _SWEEP_SECONDS if found.next_at is None else min(found.next_at - now, _SWEEP_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
-                    await asyncio.sleep(_SETTLE_SECONDS)  # what changes together is looked at together
+                    await asyncio.sleep(_SETTLE_SECONDS)  # handles changes that come together at once
 
     async def _remove(self, restart: Restart) -> None:
         try:
             await writing.remove(self._api, restart)
             log.info("restart.removed", restart=restart.id)
         except errors.KubeError as error:
-            log.warning("restart.not_removed", restart=restart.id, error=str(error))
+            log.warning("restart.remove_failed", restart=restart.id, error=str(error))
 
     def _close_superseded(self, now: float) -> None:
-        """Give rounds an end that have none, and that nobody goes on with: only what has ended is ever removed."""
+        """End unfinished rounds that no leader continues, because only finished objects are ever removed."""
         for restart in history.superseded(self._by_id.values()):
             if not self._writer.is_unsaid(restart.id) and self._writer.known(restart.id) is None:
                 log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, why=_SUPERSEDED["message"])
@@ -231,7 +241,7 @@ class RestartStore:
                 self.set_status(restart.id, {**told, **end})
 
     def _forget_old_gangs(self) -> None:
-        """Forget the numbers of gangs that are no more, and of which nothing is kept."""
+        """Forget the numbers of gangs without members and objects."""
         kept = {each.gang for each in self._by_id.values()}
         self._newest = {gang: n for gang, n in self._newest.items() if gang in kept or self._is_alive(gang)}
 

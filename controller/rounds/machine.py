@@ -1,35 +1,35 @@
-"""The round as a state machine: begin it, move it on, take it over. Pure.
+"""The round as a state machine: begin, advance and resume it. Pure.
 
-``now`` is Unix time by a clock that never goes back while the process lives. Effects may be lost: they are given again
-until an event answers them. What is durable is the Restart object with which the round began (``status``), and what
-each agent remembers of its members and tells in its Hello; from these any replica goes on.
+``now`` is Unix time by a clock that never goes back while the process lives. Effects may be lost: they are repeated
+until an event answers them. Durable are the Restart object with which the round began (``status``), and each agent's
+record of its members, which its Hello reports. From these any replica resumes the round.
 
-What holds at every moment (``transitions`` and ``draft`` check it, tests/unit/controller/rounds explores it):
+Invariants (``transitions`` and ``round_builder`` check them, tests/unit/controller/rounds explores them):
 
-- A member is released only when nothing old of any other may run: it is stopped, completed, or its pod is gone. Not so
-  in a rolling round, whose members do not wait for one another.
-- A slot's pod is deleted at most once, and only one that opted in and that somebody brings back.
-- Every round ends if only time passes, and at its end whatever may be held was released or aborted.
-- An agent that has let a pod go by itself never holds it again in that round. So a round in which one does so before
-  everything old was stopped has failed, and another one begins right after it (``Advance.again``).
-- A fault that is told while the round is on is of what the round stops, or is decided on right after it. Only that of a
-  pod that goes is nobody's any more.
+- A member is released only when no old container of any other may run: it is stopped, completed, or its pod is gone.
+  Exception: in a rolling round members do not wait for one another.
+- A slot's pod is deleted at most once, and only if it opted in and a controller will recreate it.
+- Every round ends if only time passes, and at its end every possible hold was released or aborted.
+- An agent that released a pod by itself never holds it again in that round. So a round in which that happens before
+  all old containers were stopped has failed, and another one begins right after it (``Advance.again``).
+- A fault that is reported during the round belongs to the containers that the round stops, or is decided on right
+  after it. Only the fault of a pod that is being deleted is dropped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from controller.decisions import cases
-from controller.decisions.facts import Decision, Kind, needs_recreation
-from controller.gangs import members as members_module
-from controller.gangs import wishes
-from controller.model.faults import Cause, Fault, Request
-from controller.model.members import Member, NodeName, NodeView, PodPhase
-from controller.model.rounds import OrderKind, RoundEvent, RoundRef, StepTold
-from controller.rounds import deadlines, events, losing, progress
-from controller.rounds.draft import Draft
-from controller.rounds.states import Advance, Limits, MemberState, Round, Stand
-from controller.rounds.status import Kept
+from kubemend.controller.decisions import cases
+from kubemend.controller.decisions.facts import Decision, Kind, needs_recreation
+from kubemend.controller.gangs import gang_options
+from kubemend.controller.gangs import members as members_module
+from kubemend.controller.model.faults import Cause, Fault, Request
+from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
+from kubemend.controller.model.rounds import OrderKind, RoundEvent, RoundRef, StepTold
+from kubemend.controller.rounds import deadlines, events, progress, replacement
+from kubemend.controller.rounds.round_builder import RoundBuilder
+from kubemend.controller.rounds.states import Advance, Limits, MemberPhase, MemberState, Round
+from kubemend.controller.rounds.status import Kept
 
 
 def begin(
@@ -44,9 +44,9 @@ def begin(
     limits: Limits | None = None,
     now: float,
 ) -> Advance:
-    """Return the round that a decision begins; its first effects must wait until its Restart object is there.
+    """Return the round that a decision begins; its first effects must wait until its Restart object exists.
 
-    ``members`` are all pods of the gang, ``nodes`` theirs, and ``connected`` those whose agents are.
+    ``members`` are all pods of the gang, ``nodes`` theirs, and ``connected`` those with connected agents.
     """
     assert decision.kind.begins_round, f"{ref.id}: {decision.kind} begins no round"
     everyone = tuple(members)
@@ -67,20 +67,21 @@ def begin(
         renewed_at=now,
         say_at=now + limits.say_again(members=len(everyone)),
     )
-    draft = Draft(state, now=now)
+    draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
         _enrol(draft, member)
-    failed = {slot for slot, member in present.items() if member.phase is PodPhase.FAILED}  # some since the decision
+    # some may have failed since the decision
+    failed = {slot for slot, member in present.items() if member.phase is PodPhase.FAILED}
     for slot in sorted(decision.recreate & present.keys() | failed):
         _replace(draft, present[slot])
     return _advanced(draft)
 
 
 def advance(state: Round, told: Iterable[RoundEvent], *, now: float) -> Advance:
-    """Return what events make of a round; none: time has passed. Many at once cost little more than one."""
+    """Apply events to a round and return it; none: time has passed. Many at once cost little more than one."""
     if state.phase.is_final:
         return Advance(state)
-    draft = Draft(state, now=now)
+    draft = RoundBuilder(state, now=now)
     for event in told:
         if draft.phase.is_final:
             break
@@ -101,10 +102,10 @@ def resume(
     max_unavailable: int | None = None,
     now: float,
 ) -> Advance:
-    """Return a round that a former leader has begun, as far as it can be known, with what is to be done next.
+    """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
-    ``told`` is what agents have said of it in their Hellos so far; what others say follows as events. Pods that are
-    newer than the Restart object have come in the place of others.
+    ``told`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than the Restart
+    object are replacements.
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
@@ -123,7 +124,7 @@ def resume(
         renewed_at=now,
         say_at=now + limits.say_again(members=len(everyone)),
     )
-    draft = Draft(state, now=now)
+    draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
         is_new = member.created_at > kept.created_at
         if is_new or member.deleting:
@@ -140,7 +141,7 @@ def resume(
     return _advanced(draft)
 
 
-def _advanced(draft: Draft) -> Advance:
+def _advanced(draft: RoundBuilder) -> Advance:
     progress.progress(draft)
     over = draft.phase.is_final
     state = draft.frozen()
@@ -149,55 +150,55 @@ def _advanced(draft: Draft) -> Advance:
 
 def _limits(limits: Limits, members: Iterable[Member]) -> Limits:
     try:
-        hold = wishes.of(members).hold
-    except wishes.BadAnnotationError:
-        return limits  # no round is begun on it; one that was begun before goes on
+        hold = gang_options.of(members).hold
+    except gang_options.BadAnnotationError:
+        return limits  # no round is begun on it; one that was begun before continues
     return limits if hold is None else replace(limits, hold_for_recreated=hold)
 
 
 def _counting(everyone: Iterable[Member], present: Mapping[str, Member]) -> Iterator[Member]:
-    """Yield the pods that a round has to do with: all that may run, and at last those that count for their slots."""
+    """Yield the pods that a round handles: all that may run, and then those that count for their slots."""
     yield from (each for each in everyone if not each.is_over and present[each.slot] is not each)
     yield from present.values()
 
 
-def _enrol(draft: Draft, member: Member, *, is_new: bool = False) -> None:
-    """Take a pod in that is there when the round begins, or is taken over."""
+def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None:
+    """Add a pod that exists when the round begins or is resumed."""
     rolling = draft.state.rolling
     if member.phase is PodPhase.SUCCEEDED:
-        draft.add(MemberState(member, Stand.COMPLETED, draft.now))
+        draft.add(MemberState(member, MemberPhase.COMPLETED, draft.now))
     elif member.phase is PodPhase.FAILED:
-        draft.add(MemberState(member, Stand.STOPPED, draft.now))
+        draft.add(MemberState(member, MemberPhase.STOPPED, draft.now))
     elif is_new or member.phase is PodPhase.PENDING:
         if rolling and not is_new:
-            return  # it is away already, and not by our doing
+            return  # it is unavailable already, and not because of this round
         order = None if rolling else OrderKind.HOLD
-        draft.add(MemberState(member, Stand.JOINING, draft.now, order=order, replaces=is_new))
+        draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=is_new))
         draft.stop(member.pod.uid)
     elif member.deleting:
-        draft.add(MemberState(member, Stand.LEAVING, draft.now, old_runs=True, reason=losing.POD_DELETING))
+        draft.add(MemberState(member, MemberPhase.LEAVING, draft.now, old_runs=True, reason=replacement.POD_DELETING))
     else:
-        stand = Stand.WAITING if rolling else Stand.STOPPING
+        stand = MemberPhase.WAITING if rolling else MemberPhase.STOPPING
         draft.add(MemberState(member, stand, draft.now, order=OrderKind.RESTART, old_runs=True))
         if not rolling:
             draft.stop(member.pod.uid)
 
 
-def _replace(draft: Draft, member: Member) -> None:
-    """Begin with the replacement of a pod that was decided on."""
+def _replace(draft: RoundBuilder, member: Member) -> None:
+    """Begin to replace a pod, as decided."""
     uid, cause = member.pod.uid, draft.state.cause
     one = draft.members.get(uid)
     if (
         one is None
         or member.slot in draft.replaced
-        or one.stand not in (Stand.WAITING, Stand.STOPPING, Stand.STOPPED, Stand.JOINING)
+        or one.stand not in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.JOINING)
     ):
         return
     if isinstance(cause, Fault) and cause.pod.uid == uid and needs_recreation(cause):
-        losing.lose(draft, uid, reason=cause.code, detail=cause.message, device=True)
+        replacement.lose(draft, uid, reason=cause.code, detail=cause.message, device=True)
     elif member.phase is PodPhase.FAILED:
-        losing.lose(draft, uid, reason="PodFailed", detail="the pod has failed")
+        replacement.lose(draft, uid, reason="PodFailed", detail="the pod has failed")
     elif isinstance(cause, Request) and cause.recreate:
-        losing.lose(draft, uid, reason="Requested", detail=cause.why)
+        replacement.lose(draft, uid, reason="Requested", detail=cause.why)
     else:
-        losing.lose(draft, uid, reason="NodeLost", detail=f"node {member.node} is not ready")
+        replacement.lose(draft, uid, reason="NodeLost", detail=f"node {member.node} is not ready")

@@ -1,37 +1,37 @@
-"""What follows once events are taken in: who is released, who is next, and how the round ends. Pure."""
+"""Advance a round after its events: release members, start the next ones, and end the round. Pure."""
 
-from controller.model.members import PodPhase, PodUid
-from controller.model.rounds import OrderKind
-from controller.rounds import outcome
-from controller.rounds.draft import Draft
-from controller.rounds.states import MemberState, Phase, Stand
+from kubemend.controller.model.members import PodPhase, PodUid
+from kubemend.controller.model.rounds import OrderKind
+from kubemend.controller.rounds import outcome
+from kubemend.controller.rounds.round_builder import RoundBuilder
+from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase
 
 NO_ANSWER = "NoAnswer"
 
 
-def progress(draft: Draft) -> None:
-    """Go on as far as what is known allows."""
+def progress(draft: RoundBuilder) -> None:
+    """Advance as far as the known state allows."""
     if draft.state.rolling and not draft.phase.is_final:
         _roll(draft)
         return
     if draft.phase is Phase.STOPPING:
         if draft.proven:
-            _believe_former_leader(draft)
+            _trust_previous_leader(draft)
         if draft.proven or _may_release(draft):
             _release(draft)
     if draft.phase is Phase.RELEASING and _is_settled(draft):
         finish(draft)
 
 
-def finish(draft: Draft) -> None:
-    """End the round as it stands."""
+def finish(draft: RoundBuilder) -> None:
+    """End the round in its current state."""
     for uid, one in list(draft.members.items()):
-        if one.stand is Stand.RELEASING:
-            detail = f"its agent has not told that it runs within {draft.now - one.since:.0f} s"
-            draft.change(uid, stand=Stand.FAILED, reason=NO_ANSWER, detail=detail)
-        elif one.stand is Stand.JOINING and one.member.phase is PodPhase.RUNNING:
-            draft.change(uid, stand=Stand.RUNNING, running=draft.elapsed)
-        if draft.members[uid].stand in (Stand.FAILED, Stand.LEAVING, Stand.JOINING):
+        if one.stand is MemberPhase.RELEASING:
+            detail = f"its agent has not reported it running within {draft.now - one.since:.0f} s"
+            draft.change(uid, stand=MemberPhase.FAILED, reason=NO_ANSWER, detail=detail)
+        elif one.stand is MemberPhase.JOINING and one.member.phase is PodPhase.RUNNING:
+            draft.change(uid, stand=MemberPhase.RUNNING, running=draft.elapsed)
+        if draft.members[uid].stand in (MemberPhase.FAILED, MemberPhase.LEAVING, MemberPhase.JOINING):
             draft.abort(uid)
     ending = outcome.ending(draft.frozen())
     draft.reason, draft.detail = ending.reason, ending.detail
@@ -44,65 +44,67 @@ def finish(draft: Draft) -> None:
 # ---- all together ----
 
 
-def _believe_former_leader(draft: Draft) -> None:
-    """It has released some, so it knew that everything old was dead; what we still miss are words, not deaths."""
+def _trust_previous_leader(draft: RoundBuilder) -> None:
+    """Count all members as stopped: a previous leader released some, so it knew that all old containers were dead."""
     for uid, one in list(draft.members.items()):
         if one.old_runs:
-            draft.change(uid, stand=Stand.STOPPED if one.stand is Stand.STOPPING else one.stand, old_runs=False)
+            draft.change(
+                uid, stand=MemberPhase.STOPPED if one.stand is MemberPhase.STOPPING else one.stand, old_runs=False
+            )
 
 
-def _may_release(draft: Draft) -> bool:
+def _may_release(draft: RoundBuilder) -> bool:
     if draft.blocking:
         return False
-    return draft.waited >= draft.state.limits.hold_for_recreated or not _is_worth_waiting(draft)
+    return draft.waited >= draft.state.limits.hold_for_recreated or not _waits_for_replacements(draft)
 
 
-def _is_worth_waiting(draft: Draft) -> bool:
-    """Whether members that stayed are held for some that come anew; these need not be held for one another."""
-    if not draft.awaited and not draft.count(Stand.LEAVING, Stand.JOINING):
+def _waits_for_replacements(draft: RoundBuilder) -> bool:
+    """Return whether stopped members wait for recreated ones; these need not be held for one another."""
+    if not draft.awaited and not draft.count(MemberPhase.LEAVING, MemberPhase.JOINING):
         return False
     everyone = draft.members.values()
-    coming = draft.awaited or any(one.stand is Stand.LEAVING or _comes_anew(one) for one in everyone)
-    return bool(coming) and any(one.stand is Stand.STOPPED and one.order is OrderKind.RESTART for one in everyone)
+    coming = draft.awaited or any(one.stand is MemberPhase.LEAVING or _is_replacement(one) for one in everyone)
+    return bool(coming) and any(one.stand is MemberPhase.STOPPED and one.order is OrderKind.RESTART for one in everyone)
 
 
-def _comes_anew(one: MemberState) -> bool:
-    return one.stand is Stand.JOINING and one.replaces
+def _is_replacement(one: MemberState) -> bool:
+    return one.stand is MemberPhase.JOINING and one.replaces
 
 
-def _release(draft: Draft) -> None:
+def _release(draft: RoundBuilder) -> None:
     draft.enter(Phase.RELEASING)
     draft.stopped = draft.elapsed
     for uid, one in list(draft.members.items()):
-        if one.stand is Stand.STOPPED:
-            draft.change(uid, stand=Stand.RELEASING)
+        if one.stand is MemberPhase.STOPPED:
+            draft.change(uid, stand=MemberPhase.RELEASING)
             draft.release(uid)
-        elif one.stand is Stand.JOINING:
+        elif one.stand is MemberPhase.JOINING:
             draft.release(uid)
             if not one.replaces:
                 draft.forget(uid)  # it had not begun to run before the round either
-        elif one.stand in (Stand.LEAVING, Stand.FAILED):
+        elif one.stand in (MemberPhase.LEAVING, MemberPhase.FAILED):
             draft.abort(uid)
 
 
-def _is_settled(draft: Draft) -> bool:
-    if draft.count(Stand.RELEASING):
-        return _hurries(draft)
+def _is_settled(draft: RoundBuilder) -> bool:
+    if draft.count(MemberPhase.RELEASING):
+        return _answers_are_overdue(draft)
     if draft.again or draft.waited >= draft.state.limits.recreated:
         return True
-    return not draft.awaited and not draft.count(Stand.LEAVING, Stand.JOINING)
+    return not draft.awaited and not draft.count(MemberPhase.LEAVING, MemberPhase.JOINING)
 
 
-def _hurries(draft: Draft) -> bool:
-    """Whether those that were released have had their time to answer, as there is a fault to be decided on.
+def _answers_are_overdue(draft: RoundBuilder) -> bool:
+    """Return whether released members have had their time to answer, because a fault waits for a decision.
 
-    After an outage agents come back one after another: the answers of those that have not yet are not missing.
+    After an outage agents reconnect one after another: answers of those that have not yet are not missing.
     """
     if not draft.again:
         return False
     released_at = draft.state.started_at + (draft.stopped or 0.0)
     limits = draft.state.limits
-    asked = (one for one in draft.members.values() if one.stand is Stand.RELEASING)
+    asked = (one for one in draft.members.values() if one.stand is MemberPhase.RELEASING)
     redials = any(one.member.node not in draft.connected for one in asked)
     return draft.now >= max(draft.again_at, released_at) + (limits.redial if redials else limits.after_fault)
 
@@ -110,34 +112,34 @@ def _hurries(draft: Draft) -> bool:
 # ---- one after another ----
 
 
-def _roll(draft: Draft) -> None:
-    """Nobody waits for another to be stopped, but only so many are away at a time. After a failure none is begun."""
-    for uid in _standing(draft, Stand.STOPPED):
-        draft.change(uid, stand=Stand.RELEASING)
+def _roll(draft: RoundBuilder) -> None:
+    """Advance a rolling round: stop members without a common wait, few at a time; after a failure start no more."""
+    for uid in _in_phase(draft, MemberPhase.STOPPED):
+        draft.change(uid, stand=MemberPhase.RELEASING)
         draft.release(uid)
     missing = [slot for slot, since in draft.awaited.items() if draft.now - since >= draft.state.limits.recreated]
     in_trouble = bool(missing or draft.again or _has_failed(draft))
-    away = draft.count(Stand.STOPPING, Stand.LEAVING, Stand.RELEASING, Stand.JOINING)
+    away = draft.count(MemberPhase.STOPPING, MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.JOINING)
     away += len(draft.awaited) - len(missing)
     assert draft.state.max_unavailable is not None
-    if not in_trouble and draft.count(Stand.WAITING):
-        for uid in _standing(draft, Stand.WAITING)[: max(draft.state.max_unavailable - away, 0)]:
-            draft.change(uid, stand=Stand.STOPPING)
+    if not in_trouble and draft.count(MemberPhase.WAITING):
+        for uid in _in_phase(draft, MemberPhase.WAITING)[: max(draft.state.max_unavailable - away, 0)]:
+            draft.change(uid, stand=MemberPhase.STOPPING)
             draft.stop(uid)
             away += 1
-    if away == 0 or _hurries(draft):
+    if away == 0 or _answers_are_overdue(draft):
         finish(draft)
 
 
-def _has_failed(draft: Draft) -> bool:
-    failed = draft.count(Stand.FAILED) and any(
-        draft.members[uid].stand is Stand.FAILED for uid in draft.newest.values()
+def _has_failed(draft: RoundBuilder) -> bool:
+    failed = draft.count(MemberPhase.FAILED) and any(
+        draft.members[uid].stand is MemberPhase.FAILED for uid in draft.newest.values()
     )
     return bool(failed)
 
 
-def _standing(draft: Draft, stand: Stand) -> list[PodUid]:
-    """Return the pods that stand there, by their slots."""
+def _in_phase(draft: RoundBuilder, stand: MemberPhase) -> list[PodUid]:
+    """Return the pods in this phase, by their slots."""
     if not draft.count(stand):
         return []
     found = [(one.member.slot, uid) for uid, one in draft.members.items() if one.stand is stand]

@@ -1,4 +1,4 @@
-"""A round's values: where it stands, where each member stands, its limits, and what an advance gives."""
+"""A round's values: its phase, the phase of each member, its limits, and the result of an advance."""
 
 import enum
 import math
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from controller.decisions.facts import Decision
-from controller.model.faults import Cause
-from controller.model.members import Member, NodeName, PodUid
-from controller.model.rounds import Effect, FaultTold, OrderKind, RoundRef
+from kubemend.controller.decisions.facts import Decision
+from kubemend.controller.model.faults import Cause
+from kubemend.controller.model.members import Member, NodeName, PodUid
+from kubemend.controller.model.rounds import Effect, FaultTold, OrderKind, RoundRef
 
 
 class Phase(enum.Enum):
@@ -24,16 +24,16 @@ class Phase(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing happens in it any more."""
+        """Return whether the round has ended."""
         return self in (Phase.DONE, Phase.DEGRADED, Phase.FAILED)
 
 
-class Stand(enum.Enum):
-    """Where one pod stands.
+class MemberPhase(enum.Enum):
+    """The phase of one pod.
 
-    WAITING: its turn has not come (rolling). STOPPING: its agent was told to stop it. LEAVING: it is being deleted.
-    JOINING: it has come anew, or has not begun to run. STOPPED: nothing old of it runs, what is new is held.
-    RELEASING: its agent was told to let it run. RUNNING, COMPLETED, GONE, FAILED are how it can end.
+    WAITING: its turn has not come (rolling). STOPPING: its agent has the order to stop it. LEAVING: it is being
+    deleted. JOINING: it is a replacement, or has not begun to run. STOPPED: no old container runs, and its successors
+    are held. RELEASING: its agent has the order to release it. RUNNING, COMPLETED, GONE, FAILED are final.
     """
 
     __hash__ = object.__hash__  # enum's own is written in Python, and thousands are counted in each round
@@ -50,28 +50,29 @@ class Stand(enum.Enum):
     FAILED = "Failed"
 
 
-BEFORE_RELEASE = (Stand.WAITING, Stand.STOPPING, Stand.JOINING, Stand.STOPPED)
-OVER = (Stand.COMPLETED, Stand.GONE, Stand.FAILED)
+BEFORE_RELEASE = (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.JOINING, MemberPhase.STOPPED)
+OVER = (MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED)
 
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 _ANSWERED_AT_ONCE: Final = 1000
-"""So many members at most have all answered within the interval after which they are told again."""
+"""A round of at most this many members is answered completely within the resend interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a round waits for what; seconds.
+    """The timeouts of a round, in seconds.
 
-    ``resend``: what has no answer is said again; large rounds wait longer (``say_again``). ``hold``: without a word for
-    so long agents let go (Stop.hold_seconds); a third of it after the last word it is renewed. ``stop``: a member of
-    which nothing is heard for so long while it stops (its grace period comes on top) counts as lost; ``reconnect``
-    comes on top while its agent is not connected, as all are when a leader is new. ``slow``: so long may stop, or
-    start, what its agent tells to go on. ``absence``: an old pod that is not gone by then fails the round.
-    ``hold_for_recreated``: so long the members that stayed wait for those that are recreated; annotation
-    kubemend.io/hold goes before it. ``recreated``: until then these must run. ``release``: a member that does not run,
-    and of which nothing is heard for so long, has failed. ``after_fault``: so long a round that is being released still
-    waits for answers when the gang has failed again; ``redial`` for those whose agents are not connected, as all are
-    when a leader is new. ``whole``: no round lasts longer.
+    ``resend``: interval at which unanswered orders are repeated; large rounds wait longer (``say_again``). ``hold``:
+    agents release their members after this time without a message (Stop.hold_seconds); holds are renewed after a third
+    of it. ``stop``: a stopping member without a report for this long (plus its grace period) counts as lost.
+    ``reconnect`` is added to ``stop`` and ``release`` while its agent is not connected, as all agents of
+    a new leader are; both count again from the new connection. ``slow``:
+    maximum for stopping or starting with reports of progress. ``absence``: an old pod that still exists after this time
+    fails the round. ``hold_for_recreated``: for this time the members that stayed are held for those that are
+    recreated; annotation kubemend.io/hold overrides it. ``recreated``: until then these must run. ``release``: a member
+    that does not run and has no report for this long has failed. ``after_fault``: how long a round that is releasing
+    still waits for answers after the gang has failed again; ``redial`` applies to members whose agents are not
+    connected, as is the case for all agents of a new leader. ``whole``: maximum duration of a round.
     """
 
     resend: float = 1.0
@@ -88,27 +89,27 @@ class Limits:
     whole: float = 900.0
 
     def say_again(self, *, members: int) -> float:
-        """Return after how many seconds what has no answer is said again in a round of so many members.
+        """Return the seconds after which unanswered orders are repeated in a round of this many members.
 
-        Thousands take their time to answer, and more so when all of them are told twice.
+        Thousands of agents take time to answer, and longer if all orders are sent twice.
         """
         return self.resend * max(members / _ANSWERED_AT_ONCE, 1.0)
 
 
 class MemberState(NamedTuple):
-    """One member's pod in a round. ``since`` is when it came to stand where it does. No dataclass: thousands are
-    changed in each round, and a changed copy of one costs several times as much.
+    """One member's pod in a round. ``since`` is when its phase began.
 
-    ``order`` is what its agent was told; None: nothing. ``old_runs``: something old of it may still run.
-    ``recreated``: we have had it deleted, ``device``: because of its device. ``replaces``: it came in the place of a
-    pod that left during the round. ``stopped`` and ``running`` are seconds since the round began, ``seconds`` are the
-    lengths of its restart's phases by its agent's clock, ``slipped`` is for how long at most something new of it ran
-    before it was held; ``let_go``: its agent let it run without having been told to.
-    ``heard`` is when its agent last told that it goes on, and ``doing`` what it was at then.
+    No dataclass: thousands are changed in each round, and a changed copy of one costs several times as much. ``order``
+    is its agent's order; None: none. ``old_runs``: an old container of it may still run. ``recreated``: the round has
+    deleted it, ``device``: because of its device. ``replaces``: it replaced a pod that left during the round.
+    ``stopped`` and ``running`` are seconds since the round began. ``seconds`` are the lengths of its restart's phases
+    by its agent's clock. ``slipped`` is the maximum time for which a new container ran before it was held. ``let_go``:
+    its agent released it without an order. ``heard`` is when its agent last reported progress, and ``doing`` is the
+    step that it reported.
     """
 
     member: Member
-    stand: Stand
+    stand: MemberPhase
     since: float
     order: OrderKind | None = None
     old_runs: bool = False
@@ -127,22 +128,22 @@ class MemberState(NamedTuple):
 
     @property
     def blocks(self) -> bool:
-        """Whether nothing of the gang may be released because of it."""
-        return self.stand is Stand.STOPPING or (self.stand is Stand.LEAVING and self.old_runs)
+        """Return whether it keeps the gang from being released."""
+        return self.stand is MemberPhase.STOPPING or (self.stand is MemberPhase.LEAVING and self.old_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round. ``ref.id`` is how agents call it. ``machine`` makes and moves it.
+    """One round. ``ref.id`` is the id that agents use. ``machine`` creates and advances it.
 
-    Deadlines count from ``counted_from``: its begin, or the moment when this leader took it on. ``members`` has its
+    Deadlines count from ``counted_from``: its begin, or the moment when this leader resumed it. ``members`` has its
     pods, ``newest`` for each slot the one that counts. ``awaited`` are the slots whose pod is gone and whose
-    replacement has not come, since when. ``replaced`` are the slots of which no pod is deleted any more: one was, or
-    has come anew. ``connected`` are nodes whose agents are, ``dead`` those out of service. ``tally`` and ``blocking``
-    count ``members``. ``look_at`` is when deadlines are looked at next, ``renewed_at`` when the holds were renewed
-    last, ``say_at`` when all that has no answer is said again. Times are Unix seconds; ``stopped`` is when everything
-    was stopped and ``ended`` its end, in seconds since it began. ``again`` are the faults that are decided on right
-    after this one, and ``again_at`` is when the first of them was told.
+    replacement does not exist yet, with the time since when. ``replaced`` are the slots of which no further pod is
+    deleted: one was, or is a replacement. ``connected`` are nodes with connected agents, ``dead`` those out of service.
+    ``tally`` and ``blocking`` count ``members``. ``look_at`` is the next check of the deadlines, ``renewed_at`` the
+    last renewal of the holds, ``say_at`` the next repetition of unanswered orders. Times are Unix seconds; ``stopped``
+    is when all were stopped and ``ended`` the round's end, in seconds since it began. ``again`` are the faults to
+    decide about right after this round, and ``again_at`` is when the first of them was reported.
     """
 
     ref: RoundRef
@@ -160,7 +161,7 @@ class Round:
     dead: frozenset[NodeName] = frozenset()
     namespaces: frozenset[str] = frozenset()
     max_unavailable: int | None = None
-    tally: Mapping[Stand, int] = field(default_factory=lambda: MappingProxyType({}))
+    tally: Mapping[MemberPhase, int] = field(default_factory=lambda: MappingProxyType({}))
     blocking: int = 0
     look_at: float = 0.0
     renewed_at: float = 0.0
@@ -174,20 +175,20 @@ class Round:
 
     @property
     def rolling(self) -> bool:
-        """Whether members are restarted one after another, and not one waits for another to be stopped."""
+        """Return whether members are restarted one after another, without waiting for one another's stop."""
         return self.max_unavailable is not None
 
-    def count(self, *stands: Stand) -> int:
-        """Return how many pods stand there."""
+    def count(self, *stands: MemberPhase) -> int:
+        """Return how many pods are in these phases."""
         return sum(self.tally.get(stand, 0) for stand in stands)
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What follows: the next round, what is to be done now, in this order, and when to come again at the latest.
+    """The result: the next round, the effects to carry out in this order, and the latest time of the next call.
 
-    ``wake_at`` is None once the round is over. ``again``: faults of what this round has not stopped, which are decided
-    on right after it, in this order; set once, with the advance that ends the round.
+    ``wake_at`` is None once the round is over. ``again``: faults of containers that this round did not stop, which are
+    decided on right after it, in this order; set once, with the advance that ends the round.
     """
 
     round: Round

@@ -1,23 +1,23 @@
-"""A round as its Restart object tells it, and back. Pure.
+"""Convert a round to the status of its Restart object, and back. Pure.
 
-What a round begins with is kept in an annotation of its object, as JSON: ``first``, and ``render`` of a round that is
-not over, have everything in them that another leader needs (``parse``). At its end ``render`` gives the status, of
-bounded size: counts, timings, the slowest members, and those that are not back.
+The first status is kept in an annotation of the object, as JSON. ``first``, and ``render`` of a round that is not over,
+contain everything that another leader needs (``parse``). At its end ``render`` returns the status, of limited size:
+counts, timings, the slowest members, and those that are not back.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.gangs import GangKey
-from common.kube import timestamps
-from controller.decisions.facts import Decision, Kind, Reason
-from controller.gangs.budget import Past
-from controller.model.faults import Cause, Fault, FaultKind, Request
-from controller.model.members import Member, PodRef, PodUid
-from controller.model.rounds import OrderKind
-from controller.rounds import outcome
-from controller.rounds.states import MemberState, Phase, Round, Stand
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import timestamps
+from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.gangs.budget import Past
+from kubemend.controller.model.faults import Cause, Fault, FaultKind, Request
+from kubemend.controller.model.members import Member, PodRef, PodUid
+from kubemend.controller.model.rounds import OrderKind
+from kubemend.controller.rounds import outcome
+from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 
 Json = dict[str, Any]
 
@@ -26,11 +26,13 @@ REQUESTED: Final = "Requested"
 SLOWEST: Final = 20
 MOST_FAILURES: Final = 64
 MOST_SLOTS: Final = 1000
-"""Above that many slots a new leader finds out by itself which pods cannot go on where they are."""
+"""With more slots than this a new leader finds out by itself which pods cannot be restarted in place."""
 HELD_TOGETHER: Final = "HeldTogether"
-"""Condition: nothing new ran before everything old was dead. False has the reason, and names one pod."""
+HELD_AFTER: Final = "HeldAfterMilliseconds"
+"""The reason for which ``HELD_TOGETHER`` is False if all were held, but some containers had run by then."""
+"""Condition: no new container ran before all old ones were dead. False has the reason, and names one pod."""
 CANCELLED: Final = "Cancelled"
-"""Condition, and reason: the round was taken back before anything was released. Only rounds that were have it."""
+"""Condition and reason: the round was cancelled before any release. Other rounds do not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,10 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a new leader knows of a round. ``created_at`` is Unix time by the API server's clock, the others by ours."""
+    """A new leader's knowledge of a round.
+
+    ``created_at`` is Unix time by the API server's clock, other times by ours.
+    """
 
     cause: Cause
     decision: Decision
@@ -58,13 +63,13 @@ class Kept:
 
 
 def first(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
-    """Return what a round's object says from its creation on. ``hit`` is the member at fault, if there is one."""
+    """Return the first status of a round's object. ``hit`` is the member at fault, if there is one."""
     told = _head(cause, decision=decision, attempt=attempt, hit=hit, started_at=started_at)
     return told | {"resume": _resume(cause, decision=decision, started_at=started_at)}
 
 
 def render(state: Round) -> Json:
-    """Return the round in the words of the resource (daemonset/crds/restarts.yaml)."""
+    """Return the round in the form of the resource (daemonset/crds/restarts.yaml)."""
     cause, decision, started_at = state.cause, state.decision, state.started_at
     one = state.members.get(cause.pod.uid) if isinstance(cause, Fault) else None
     told = _head(
@@ -108,7 +113,7 @@ def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
 
 
 def past(status: Mapping[str, Any], *, created_at: float) -> Past:
-    """Return how a gang's budget counts a round, by its object. What is not told is taken to be as of its creation."""
+    """Return the budget's record of a round, by its object. Missing times default to the object's creation."""
     trigger = status.get("trigger") or {}
     at = _moment(status.get("completionTime"), default=_moment(status.get("startTime"), default=created_at))
     is_request = trigger.get("kind") == REQUEST
@@ -121,7 +126,7 @@ def past(status: Mapping[str, Any], *, created_at: float) -> Past:
 
 
 def _head(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
-    """What is known when it begins, and stays."""
+    """Return the fields that are known at the begin and do not change."""
     return {
         "phase": Phase.STOPPING.value,
         "attempt": attempt,
@@ -138,7 +143,7 @@ def _head(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None,
 def _trigger(cause: Cause, *, hit: Member | None) -> Json:
     time = timestamps.rfc3339(cause.at)
     if isinstance(cause, Request):
-        message = f"asked for by {cause.by}" + (f": {cause.why}" if cause.why else "")
+        message = f"requested by {cause.by}" + (f": {cause.why}" if cause.why else "")
         who = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
         return who | {"code": REQUESTED, "message": message, "time": time}
     return {
@@ -153,7 +158,7 @@ def _trigger(cause: Cause, *, hit: Member | None) -> Json:
 
 
 def _resume(cause: Cause, *, decision: Decision, started_at: float) -> Json:
-    """What only another leader needs."""
+    """Return the fields that only another leader needs."""
     kept: Json = {
         "gang": str(cause.gang),
         "startedAt": started_at,
@@ -199,7 +204,7 @@ def _counts(state: Round, *, failed: int) -> Json:
         "inPlace": sum(each.order is OrderKind.RESTART and each.running is not None for each in current),
         "recreated": len(_recreated(state)),
         "stopped": sum(not each.old_runs for each in current),
-        "running": sum(each.stand is Stand.RUNNING for each in current),
+        "running": sum(each.stand is MemberPhase.RUNNING for each in current),
         "failed": failed,
     }
 
@@ -209,7 +214,7 @@ def _recreated(state: Round) -> set[str]:
 
 
 def _timings(state: Round) -> Json:
-    """``totalMilliseconds`` counts from the fault, the others from the decision."""
+    """Return the timings. ``totalMilliseconds`` counts from the fault, the others from the decision."""
     told: Json = {}
     everyone = state.members.values()
     if state.stopped is not None:
@@ -255,13 +260,21 @@ def _held_together(state: Round, *, at: float) -> Json:
     if state.rolling:
         holds, reason, message = False, "Rolling", "members were restarted one after another"
     elif let_go := [each for each in outcome.unheld(state) if each.let_go]:
-        holds, reason, message = False, "RanUnheld", _such_as(let_go, "were let run before everything old was stopped")
+        holds, reason, message = (
+            False,
+            "RanUnheld",
+            _with_example(let_go, "were released before all old containers were stopped"),
+        )
     elif old := outcome.old_may_run(state):
-        holds, reason, message = False, "OldMayRun", _such_as(old, "may still run as before, beside new ones")
+        holds, reason, message = (
+            False,
+            "OldMayRun",
+            _with_example(old, "may still have old containers, next to new ones"),
+        )
     elif slipped := outcome.unheld(state):
-        longest = max(each.slipped for each in slipped)
-        what = f"ran for {_milliseconds(longest)} ms at most before they were held"
-        holds, reason, message = True, "HeldAfterMilliseconds", _such_as(slipped, what)
+        worst_first = sorted(slipped, key=lambda each: each.slipped, reverse=True)
+        what = f"ran for {max(_milliseconds(worst_first[0].slipped), 1)} ms at most before they were held"
+        holds, reason, message = False, HELD_AFTER, _with_example(worst_first, what)
     return {
         "type": HELD_TOGETHER,
         "status": "True" if holds else "False",
@@ -278,7 +291,7 @@ def _cancelled(state: Round, *, at: float) -> list[Json]:
     return [{"type": CANCELLED, **told, "message": state.detail}]
 
 
-def _such_as(found: Iterable[MemberState], what: str) -> str:
+def _with_example(found: Iterable[MemberState], what: str) -> str:
     names = [each.member.pod.name for each in found]
     return f"{len(names)} members {what}, such as {names[0]}"
 

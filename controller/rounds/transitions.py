@@ -1,10 +1,10 @@
-"""What may follow what in a round. Every move is checked against these tables. Pure."""
+"""The allowed transitions of a round. Every change is checked against these tables. Pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from controller.rounds.states import Phase, Stand
+from kubemend.controller.rounds.states import MemberPhase, Phase
 
 PHASES: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
     {
@@ -16,20 +16,22 @@ PHASES: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
     }
 )
 
-_ENDS = frozenset({Stand.COMPLETED, Stand.GONE, Stand.FAILED})
+_ENDS = frozenset({MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED})
 
-STANDS: Final[Mapping[Stand, frozenset[Stand]]] = MappingProxyType(
+STANDS: Final[Mapping[MemberPhase, frozenset[MemberPhase]]] = MappingProxyType(
     {
-        Stand.WAITING: _ENDS | {Stand.STOPPING, Stand.STOPPED, Stand.LEAVING, Stand.RUNNING},
-        # From STOPPING straight to RUNNING: a former leader had released it, which we did not know.
-        Stand.STOPPING: _ENDS | {Stand.STOPPED, Stand.LEAVING, Stand.RUNNING},
-        Stand.LEAVING: _ENDS,
-        Stand.JOINING: _ENDS | {Stand.STOPPED, Stand.LEAVING, Stand.RELEASING, Stand.RUNNING},
-        Stand.STOPPED: _ENDS | {Stand.LEAVING, Stand.RELEASING, Stand.RUNNING},
-        Stand.RELEASING: _ENDS | {Stand.RUNNING},
-        Stand.RUNNING: _ENDS,
-        Stand.COMPLETED: frozenset(),
-        Stand.GONE: frozenset(),
-        Stand.FAILED: frozenset(),
+        MemberPhase.WAITING: _ENDS
+        | {MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RUNNING},
+        # From STOPPING directly to RUNNING: a previous leader had released it, which was not known here.
+        MemberPhase.STOPPING: _ENDS | {MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RUNNING},
+        MemberPhase.LEAVING: _ENDS,
+        MemberPhase.JOINING: _ENDS
+        | {MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.RUNNING},
+        MemberPhase.STOPPED: _ENDS | {MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.RUNNING},
+        MemberPhase.RELEASING: _ENDS | {MemberPhase.RUNNING},
+        MemberPhase.RUNNING: _ENDS,
+        MemberPhase.COMPLETED: frozenset(),
+        MemberPhase.GONE: frozenset(),
+        MemberPhase.FAILED: frozenset(),
     }
 )

@@ -1,1 +1,1 @@
-"""What the API server tells: members, nodes, and who stands behind a gang."""
+"""The controller's Informers: members and nodes."""

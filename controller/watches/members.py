@@ -1,23 +1,24 @@
-"""Every member of every gang, as the API server tells: which pods there are, where, and what became of them.
+"""Every member of every gang, from the API server: which pods exist, on which nodes, and in which phase.
 
-A label selector knows no "or", so there are three watches, of which each pod that is in a gang matches exactly one.
+A label selector has no "or", so there are three watches. Each pod that is in a gang matches exactly one.
 """
 
 import asyncio
+import contextlib
 import enum
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from common import aio, contained, gangs, joint_part
-from common.gangs import GangKey
-from common.kube import client, errors, mirror, paths, shares
-from common.parts import PartStatus
-from controller.gangs import members
-from controller.model.members import Member, NodeName, PodUid
+from kubemend.common import aio, contained, gangs, joint_component
+from kubemend.common.components import ComponentStatus
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, errors, informer, paths, shares
+from kubemend.controller.gangs import members
+from kubemend.controller.model.members import Member, NodeName, PodUid
 
 log = structlog.get_logger(__name__)
 
@@ -26,13 +27,13 @@ SELECTORS: Final = (
     f"!{gangs.GANG},{gangs.JOBSET_NAME}",
     f"!{gangs.GANG},!{gangs.JOBSET_NAME},{gangs.JOB_INDEX}",
 )
-"""Pods by their label, those of JobSets, those of Indexed Jobs: the order in which ``common.gangs.key`` asks."""
+"""Pods by their label, those of JobSets, those of Indexed Jobs: the order in which ``common.gangs.key`` checks."""
 
 
 class MemberChangeKind(enum.Enum):
-    """What happened to a member.
+    """The change of a member.
 
-    ``GONE``: the API server has no such pod any more. ``LEFT``: it is there, but in no gang: nothing has ended.
+    ``GONE``: the API server no longer has the pod. ``LEFT``: it exists, but in no gang: nothing has ended.
     """
 
     APPEARED = "appeared"
@@ -43,7 +44,7 @@ class MemberChangeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """One change; ``member`` is how it is now, or how it was last."""
+    """One change; ``member`` is its current or last state."""
 
     kind: MemberChangeKind
     member: Member
@@ -53,24 +54,34 @@ _Key = TypeVar("_Key", bound=Hashable)
 _NONE: Final[Mapping[PodUid, Member]] = MappingProxyType({})
 
 
+class _Followed:
+    """A single pod that is polled: whether its state is known, and the gang that it is in instead."""
+
+    def __init__(self) -> None:
+        self.looked = asyncio.Event()
+        self.gang: GangKey | None = None
+
+
 class Members:
-    """Keeps the view. ``run`` does the work; everything else can be asked at any time."""
+    """Keep the view of members. ``run`` does the work; all other calls are valid at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
         parallel: int = 8,
         bare: Callable[[int], None] = lambda _: None,
+        following: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.5, limit=15.0),
     ) -> None:
-        """Create it; ``parallel`` is how many pods are asked about at once when it is not clear what became of them.
+        """Create it; ``parallel`` is how many pods are read at once if it is not clear whether they were deleted.
 
-        ``bare`` hears of how many members no more is kept than who they are (``members.bare``).
+        ``bare`` is called with the number of members of which only the identity is kept (``members.bare``).
+        ``following`` returns the backoff between two reads of a single pod.
         """
         self._api = api
-        part = joint_part.JointPart(report)
+        part = joint_component.JointComponent(report)
         not_kept = dict.fromkeys(SELECTORS, 0)
 
         def bounds(selector: str) -> shares.Bounds[Member]:
@@ -84,8 +95,9 @@ class Members:
 
         self._slots = asyncio.Semaphore(parallel)
         self._backoff = backoff
+        self._following = following
         self._watches = [
-            mirror.Mirror(
+            informer.Informer(
                 api=api,
                 path=paths.PODS,
                 params={"labelSelector": selector},
@@ -100,18 +112,68 @@ class Members:
         self._by_gang: dict[GangKey, dict[PodUid, Member]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Member]] = {}
         self._listeners: list[Callable[[MemberChange], None]] = []
-        self._doubtful: asyncio.Queue[PodUid] = asyncio.Queue()
-        self._doubted: dict[tuple[str, str], PodUid] = {}  # by namespace and name
+        self._vanished: asyncio.Queue[PodUid] = asyncio.Queue()
+        self._vanished_by_name: dict[tuple[str, str], PodUid] = {}  # by namespace and name
         for watch in self._watches:
             watch.subscribe(self._take)
 
+    @contextlib.asynccontextmanager
+    async def following(self, pod: GangKey) -> AsyncIterator[Callable[[], GangKey | None]]:
+        """Watch a pod that is in no gang for the length of the block, which begins when its state is known.
+
+        ``pod`` is of kind Pod. The yielded function returns the gang in which the pod was found instead; None: in none.
+        One block for a pod at a time. Waits as long as the API server is unavailable.
+
+        The pod is polled, at growing intervals, because a watch for each would take a connection for each. Its agent
+        reports a deleted pod, too.
+        """
+        followed = _Followed()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._follow(pod, followed), name=f"pod {pod}")
+                await followed.looked.wait()
+                yield lambda: followed.gang
+                looking.cancel()
+        finally:
+            for member in [*self.of_gang(pod).values()]:
+                self._drop(member, MemberChangeKind.LEFT)
+
+    async def _follow(self, pod: GangKey, followed: _Followed) -> None:
+        backoff = self._following()
+        while True:
+            if await self._look(pod, followed):
+                followed.looked.set()
+            await backoff.wait()
+
+    async def _look(self, pod: GangKey, followed: _Followed) -> bool:
+        """Read a pod once; return whether its state is known now."""
+        try:
+            async with self._slots:
+                found: Mapping[str, Any] | None = await self._api.get(paths.pod(pod.namespace, pod.name))
+        except errors.NotFoundError:
+            found = None
+        except errors.KubeError as error:
+            log.warning("members.node_unknown", pod=str(pod), error=str(error))
+            return False
+        member = members.single(found) if found is not None else None
+        followed.gang = members.gang_of(found) if found is not None else None
+        uid = PodUid(found["metadata"]["uid"]) if found is not None else None
+        for before in [*self.of_gang(pod).values()]:
+            if before.pod.uid != uid:
+                self._drop(before, MemberChangeKind.GONE)
+            elif member is None:
+                self._drop(before, MemberChangeKind.LEFT)
+        if member is not None and not self._is_watched(member.pod.uid):
+            self._put(member)
+        return True
+
     @property
     def synced(self) -> bool:
-        """Whether all have been listed since ``run`` began: before, a missing member means nothing."""
+        """Return whether all have been listed since ``run`` began: before, a missing member has no meaning."""
         return all(watch.synced for watch in self._watches)
 
     async def wait_synced(self) -> None:
-        """Wait until they have."""
+        """Wait until all have been listed."""
         for watch in self._watches:
             await watch.wait_synced()
 
@@ -120,16 +182,16 @@ class Members:
         return self._by_uid.get(uid)
 
     def node_of(self, uid: PodUid) -> NodeName | None:
-        """Return the node that a member is bound to; None while it is to none, or there is no such member."""
+        """Return the node that a member is bound to; None if it is not bound or does not exist."""
         member = self._by_uid.get(uid)
         return member.node if member is not None and member.node else None
 
     def of_gang(self, key: GangKey) -> Mapping[PodUid, Member]:
-        """Return the members of a gang: a live, read-only view, good until the next change."""
+        """Return the members of a gang: a live, read-only view, valid until the next change."""
         return MappingProxyType(self._by_gang.get(key, _NONE))
 
     def on_node(self, node: NodeName) -> Mapping[PodUid, Member]:
-        """Return the members on a node: a live, read-only view, good until the next change."""
+        """Return the members on a node: a live, read-only view, valid until the next change."""
         return MappingProxyType(self._by_node.get(node, _NONE))
 
     def gangs(self) -> Collection[GangKey]:
@@ -137,52 +199,53 @@ class Members:
         return self._by_gang.keys()
 
     def subscribe(self, listener: Callable[[MemberChange], None]) -> Callable[[], None]:
-        """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
+        """Call ``listener`` at each change, in order; it must not block. Returns the function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def run(self) -> None:
-        """Keep the view current for ever."""
+        """Keep the view current indefinitely."""
         async with asyncio.TaskGroup() as group:
             for selector, watch in zip(SELECTORS, self._watches, strict=True):
                 aio.spawn_eternal(group, watch.run(), name=f"pods {selector}")
             while True:
-                uid = await self._doubtful.get()
-                group.create_task(self._clear_up(uid), name=f"whereabouts of {uid}")
+                uid = await self._vanished.get()
+                group.create_task(self._resolve_vanished(uid), name=f"whereabouts of {uid}")
 
-    def _take(self, change: mirror.Change[Member]) -> None:
+    def _take(self, change: informer.Change[Member]) -> None:
         member = change.value
-        if change.kind is not mirror.ChangeKind.GONE:
+        if change.kind is not informer.ChangeKind.GONE:
             self._resolve_by(member)
             self._put(member)
         elif self._is_watched(member.pod.uid):
-            pass  # other labels, so another watch has it now
+            pass  # with other labels another watch has it now
         elif member.is_over or not member.node:
-            self._drop(member, MemberChangeKind.GONE)  # nothing of it runs, wherever it is
+            self._drop(member, MemberChangeKind.GONE)  # none of its containers runs, whatever happened to it
         else:
-            self._doubted[(member.pod.namespace, member.pod.name)] = member.pod.uid
-            self._doubtful.put_nowait(member.pod.uid)
+            self._vanished_by_name[(member.pod.namespace, member.pod.name)] = member.pod.uid
+            self._vanished.put_nowait(member.pod.uid)
 
     def _resolve_by(self, newer: Member) -> None:
-        """Where a name is taken anew, the API server has the former pod of that name no more."""
-        former = self._by_uid.get(self._doubted.get((newer.pod.namespace, newer.pod.name), PodUid("")))
+        """Drop the previous pod of a name that has been reused: the API server no longer has it."""
+        former = self._by_uid.get(self._vanished_by_name.get((newer.pod.namespace, newer.pod.name), PodUid("")))
         if former is not None and former.pod.uid != newer.pod.uid:
             self._drop(former, MemberChangeKind.GONE)
 
-    async def _clear_up(self, uid: PodUid) -> None:
-        """Find out about a pod that vanished from its watch without a word: is it gone, or were its labels changed?
+    async def _resolve_vanished(self, uid: PodUid) -> None:
+        """Find out whether a pod that disappeared from its watch was deleted, or had its labels changed.
 
-        A watch tells both alike. To take a changed label for an end would let successors run beside what still runs.
+        A watch reports both alike. If a changed label counted as an end, successors would run next to containers that
+        still run.
         """
         backoff = self._backoff()
         while (member := self._by_uid.get(uid)) is not None and not self._is_watched(uid):
             with contained.within(contained.Part.MEMBER, member.pod):
-                if await self._is_cleared_up(member):
+                if await self._try_resolve(member):
                     return
             await backoff.wait()
 
-    async def _is_cleared_up(self, member: Member) -> bool:
-        """Ask once; whether it is known now."""
+    async def _try_resolve(self, member: Member) -> bool:
+        """Check once; return whether it is known now."""
         uid = member.pod.uid
         try:
             async with self._slots:
@@ -190,7 +253,7 @@ class Members:
         except errors.NotFoundError:
             found = {}
         except errors.KubeError as error:
-            log.warning("members.whereabouts_unknown", pod=str(member.pod), error=str(error))
+            log.warning("members.node_unknown", pod=str(member.pod), error=str(error))
             return False
         if not self._is_watched(uid):
             there = (found.get("metadata") or {}).get("uid") == uid
@@ -214,30 +277,30 @@ class Members:
         if member.node:
             self._by_node.setdefault(member.node, {})[member.pod.uid] = member
         kind = MemberChangeKind.APPEARED if before is None else MemberChangeKind.CHANGED
-        self._tell(MemberChange(kind, member))
+        self._notify(MemberChange(kind, member))
 
     def _drop(self, member: Member, kind: MemberChangeKind) -> None:
         if (before := self._by_uid.get(member.pod.uid)) is not None:
             self._remove(before)
-            self._tell(MemberChange(kind, member))
+            self._notify(MemberChange(kind, member))
 
     def _remove(self, member: Member) -> None:
         uid = member.pod.uid
         del self._by_uid[uid]
-        if self._doubted.get((member.pod.namespace, member.pod.name)) == uid:
-            del self._doubted[(member.pod.namespace, member.pod.name)]
+        if self._vanished_by_name.get((member.pod.namespace, member.pod.name)) == uid:
+            del self._vanished_by_name[(member.pod.namespace, member.pod.name)]
         _remove_from(self._by_gang, member.gang, uid)
         if member.node:
             _remove_from(self._by_node, member.node, uid)
 
-    def _tell(self, change: MemberChange) -> None:
+    def _notify(self, change: MemberChange) -> None:
         for listener in tuple(self._listeners):
             with contained.within(contained.Part.LISTENER, change.member.pod):
                 listener(change)
 
 
 def _remove_from(index: dict[_Key, dict[PodUid, Member]], key: _Key, uid: PodUid) -> None:
-    """Take a member out of an index that keeps no empty entries."""
+    """Remove a member from an index that keeps no empty entries."""
     del index[key][uid]
     if not index[key]:
         del index[key]

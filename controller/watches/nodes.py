@@ -1,17 +1,17 @@
-"""The nodes, as the API server tells: ready or not, and whether they are known to be dead."""
+"""The nodes, from the API server: ready or not, and whether they are known to be dead."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common import aio, contained
-from common.kube import client, mirror, paths
-from common.parts import PartStatus
-from controller.jobset import keeping_off
-from controller.model.members import NodeName, NodeView
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentStatus
+from kubemend.common.kube import client, informer, paths
+from kubemend.controller.jobset.placement import device_taints
+from kubemend.controller.model.members import NodeName, NodeView
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
-"""The taint by which people say that a node is shut down, so that nothing of its pods runs (KEP-2268)."""
+"""The taint by which operators mark a node as shut down, so that none of its pods runs (KEP-2268)."""
 
 _PAGE: Final = 100
 """Nodes list their images: up to 50 KB each."""
@@ -20,23 +20,23 @@ _READY: Final[Mapping[str, bool | None]] = {"True": True, "False": False}
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node looks different. ``view`` None: there is no such node any more."""
+    """A node has changed. ``view`` None: the node no longer exists."""
 
     name: NodeName
     view: NodeView | None
 
 
 class Nodes:
-    """Keeps the view. ``run`` does the work; everything else can be asked at any time."""
+    """Keep the view of nodes. ``run`` does the work; all other calls are valid at any time."""
 
     def __init__(
         self,
         *,
         api: client.KubeClient,
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         backoff: aio.Backoff | None = None,
     ) -> None:
-        self._mirror: mirror.Mirror[NodeView] = mirror.Mirror(
+        self._mirror: informer.Informer[NodeView] = informer.Informer(
             api=api, path=paths.NODES, reduce=view, report=report, page=_PAGE, backoff=backoff
         )
         self._by_name: dict[NodeName, tuple[str, NodeView]] = {}  # with the object's UID
@@ -45,53 +45,53 @@ class Nodes:
 
     @property
     def synced(self) -> bool:
-        """Whether the nodes have been listed since ``run`` began: before, a missing node means nothing."""
+        """Return whether the nodes have been listed since ``run`` began: before, a missing node has no meaning."""
         return self._mirror.synced
 
     async def wait_synced(self) -> None:
-        """Wait until they have."""
+        """Wait until the nodes have been listed."""
         await self._mirror.wait_synced()
 
     def view(self, name: NodeName) -> NodeView | None:
-        """Return a node; None when there is none of that name."""
+        """Return a node; None if it does not exist."""
         found = self._by_name.get(name)
         return found[1] if found is not None else None
 
     def kept_off(self) -> list[NodeName]:
-        """Return the nodes that carry our taint."""
+        """Return the nodes with kubemend's taint."""
         return [name for name, (_, node) in self._by_name.items() if node.kept_off]
 
     def subscribe(self, listener: Callable[[NodeChange], None]) -> Callable[[], None]:
-        """Call ``listener`` at each change, in order; it must not block. Returns the function that ends it."""
+        """Call ``listener`` at each change, in order; it must not block. Returns the function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def run(self) -> None:
-        """Keep the view current for ever."""
+        """Keep the view current indefinitely."""
         await self._mirror.run()
 
-    def _take(self, change: mirror.Change[NodeView]) -> None:
+    def _take(self, change: informer.Change[NodeView]) -> None:
         name = change.value.name
-        if change.kind is not mirror.ChangeKind.GONE:
+        if change.kind is not informer.ChangeKind.GONE:
             self._by_name[name] = (change.uid, change.value)
-            self._tell(NodeChange(name, change.value))
-        elif self._by_name[name][0] == change.uid:  # else there is a new one of that name already
+            self._notify(NodeChange(name, change.value))
+        elif self._by_name[name][0] == change.uid:  # else it has a successor of the same name already
             del self._by_name[name]
-            self._tell(NodeChange(name, None))
+            self._notify(NodeChange(name, None))
 
-    def _tell(self, change: NodeChange) -> None:
+    def _notify(self, change: NodeChange) -> None:
         for listener in tuple(self._listeners):
             with contained.within(contained.Part.LISTENER, change.name):
                 listener(change)
 
 
 def view(node: Mapping[str, Any]) -> NodeView:
-    """Return what matters of a v1 Node. Its Ready condition is Unknown once kubelet has not reported for long."""
+    """Return the relevant fields of a v1 Node. Its Ready condition is Unknown if kubelet has not reported for long."""
     conditions = {each["type"]: each["status"] for each in (node.get("status") or {}).get("conditions") or ()}
     taints = (node.get("spec") or {}).get("taints") or ()
     return NodeView(
         name=NodeName(node["metadata"]["name"]),
         ready=_READY.get(conditions.get("Ready", "")),
         out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in taints),
-        kept_off=any(taint["key"] == keeping_off.TAINT for taint in taints),
+        kept_off=any(taint["key"] == device_taints.TAINT for taint in taints),
     )

@@ -1,1 +1,1 @@
-"""A development node: a private containerd and the stand-ins around it, everything under one root directory."""
+"""A development node: a private containerd, API server and kubelet, everything under one root directory."""

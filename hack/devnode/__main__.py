@@ -1,7 +1,7 @@
 """``python -m hack.devnode``: a dev node from the command line.
 
-``start`` leaves one supervisor process behind that holds the whole node; ``stop`` ends it and removes what a crashed
-one left. Everything that is to know about a running node is in its root directory.
+``start`` leaves one supervisor process behind that holds the whole node; ``stop`` ends it and removes the remains of a
+crashed one. All information about a running node is in its root directory.
 """
 
 import asyncio
@@ -14,12 +14,11 @@ from pathlib import Path
 
 import click
 
-from common import logs
 from hack.devnode import claims, cluster, controllers, kubernetes, layout, leftovers, node, packages, processes, ready
 from hack.devnode.containerd import ContainerdError
 from hack.devnode.images import ImagesError
-from hack.devnode.kubelet import process
 from hack.devnode.network import NetworkError
+from kubemend.common import logs
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
@@ -38,19 +37,18 @@ name_option = click.option("--name", default="dev", show_default=True, help="The
 
 
 def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say what kind of node to start."""
+    """Give a command the options that select the kind of node."""
     for option in (
         click.option("--gpus", type=click.IntRange(0, 16), default=8, show_default=True, help="Of each node."),
         click.option("--nodes", type=click.IntRange(1, 16), default=1, show_default=True, help="NAME, NAME-2, …"),
         click.option("--gang", is_flag=True, help="Also run a controller, and on every node an agent of its hub."),
-        click.option("--stand-ins", is_flag=True, help="No real parts, even where `make kubernetes` has built them."),
     ):
         command = option(command)
     return command
 
 
 class _Group(click.Group):
-    """Says what went wrong in one line instead of a traceback."""
+    """Report errors in one line instead of a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -61,14 +59,15 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def main() -> None:
-    """A Kubernetes node for development: real containerd, real or stand-in API and kubelet, made-up GPUs."""
+    """A Kubernetes node for development: real API server, kubelet and containerd; only the GPUs are simulated."""
 
 
 @main.command()
 def setup() -> None:
-    """Fetch what is missing on this machine (Debian, root)."""
+    """Fetch the programs that this machine lacks (Debian, root)."""
     logs.configure(log_format="console")
     node.setup()
+    packages.ensure_promtool()
 
 
 @main.command("kubernetes")
@@ -90,19 +89,18 @@ def versions() -> None:
 @main.command()
 @name_option
 @_kind_options
-def start(*, name: str, gpus: int, nodes: int, gang: bool, stand_ins: bool) -> None:
+def start(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
     """Start a node in the background; returns when it is Ready."""
     where = layout.NodeLayout.named(name)
     log = _supervisor_log(where)
     log.unlink(missing_ok=True)
-    flags = [flag for flag, given in (("--stand-ins", stand_ins), ("--gang", gang)) if given]
     command = [sys.executable, "-m", "hack.devnode", "run", f"--name={name}", f"--gpus={gpus}", f"--nodes={nodes}"]
     child = processes.Child.start(
-        [*command, *flags],
+        [*command, *(["--gang"] if gang else [])],
         name=f"dev node {name}",
         log=log,
         pid_file=_supervisor_pid(where),
-        environment=process.source_environment(),
+        environment=processes.source_environment(),
         dies_with_us=False,
     )
     asyncio.run(_until_ready(child, where))
@@ -112,18 +110,16 @@ def start(*, name: str, gpus: int, nodes: int, gang: bool, stand_ins: bool) -> N
 @main.command()
 @name_option
 @_kind_options
-def run(*, name: str, gpus: int, nodes: int, gang: bool, stand_ins: bool) -> None:
+def run(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM."""
     logs.configure(log_format="console")
-    real = False if stand_ins else None
-    options = node.Options(gpus=gpus, real_api=real, real_kubelet=real)
-    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=options))
+    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=node.Options(gpus=gpus)))
 
 
 @main.command()
 @name_option
 def stop(name: str) -> None:
-    """Stop a node and remove everything of it, be it running or crashed."""
+    """Stop a node and remove everything of it, running or crashed."""
     where = layout.NodeLayout.named(name)
     every = _with_neighbours(where)
     asyncio.run(_stop(every))
@@ -153,8 +149,8 @@ def env(name: str) -> None:
     where = layout.NodeLayout.named(name)
     noted = ready.read(where)
     if noted is None:
-        mend = f"python -m hack.devnode start --name {name}"
-        raise click.ClickException(f"dev node {name} is not running; start it: {mend}")
+        hint = f"python -m hack.devnode start --name {name}"
+        raise click.ClickException(f"dev node {name} is not running; start it: {hint}")
     for key, value in noted["environment"].items():
         click.echo(f"export {key}={shlex.quote(value)}")
 
@@ -192,7 +188,7 @@ async def _until_ready(child: processes.Child, where: layout.NodeLayout) -> None
 def _with_neighbours(where: layout.NodeLayout) -> list[layout.NodeLayout]:
     """Return the layouts of all nodes that were started together, the first one first."""
     names = (ready.read(where) or {}).get("nodes", [where.name])
-    return [where, *(where.neighbour(number, shares_runtime=False) for number in range(2, len(names) + 1))]
+    return [where, *(where.neighbour(number) for number in range(2, len(names) + 1))]
 
 
 async def _stop(every: list[layout.NodeLayout]) -> None:
@@ -212,7 +208,7 @@ async def _stop(every: list[layout.NodeLayout]) -> None:
 
 
 def _supervisor_pid(where: layout.NodeLayout) -> Path:
-    """Beside the root, which is removed while the supervisor still runs."""
+    """Next to the root, which is removed while the supervisor still runs."""
     return where.root.with_name(f"{where.root.name}.pid")
 
 

@@ -1,4 +1,4 @@
-"""Fetches Debian packages of any suite with apt, without touching the machine's own package state."""
+"""Fetch Debian packages of any suite with apt, without touching the machine's own package state."""
 
 import os
 import pathlib
@@ -17,12 +17,12 @@ _KEYRINGS = (
 
 
 class AptError(RuntimeError):
-    """A package cannot be had. The message is one line: what, where, and the mend."""
+    """A package cannot be fetched. The message is one line: what, where, and the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where this machine gets its packages from: the mirror's address and the suite it runs."""
+    """Describe this machine's package source: the mirror's address and the suite it runs."""
 
     mirror: str
     codename: str
@@ -45,7 +45,7 @@ def this_machine() -> Machine:
 def unpack(machine: Machine, *, suite: str, packages: Sequence[str], into: pathlib.Path) -> None:
     """Download packages of a suite and unpack them into a folder; nothing is installed, no script runs.
 
-    Raises AptError when the mirror cannot be reached, its signature does not hold, or a package is not there.
+    Raises AptError when the mirror cannot be reached, its signature is invalid, or a package does not exist.
     """
     with tempfile.TemporaryDirectory(prefix="kubemend-apt-") as name:
         work = pathlib.Path(name)
@@ -58,6 +58,25 @@ def unpack(machine: Machine, *, suite: str, packages: Sequence[str], into: pathl
             _run("dpkg-deb", "--extract", str(package), str(into))
 
 
+def unpack_with_dependencies(
+    machine: Machine, *, suite: str, packages: Sequence[str], into: pathlib.Path, beside: pathlib.Path | None = None
+) -> None:
+    """Unpack packages of a suite together with all their dependencies; nothing is installed, no script runs.
+
+    ``beside`` is the dpkg status file of a system: its installed packages are not unpacked. None means everything, as
+    for an empty system. Raises AptError as ``unpack`` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="kubemend-apt-") as name:
+        work = pathlib.Path(name)
+        options = _private_set_up(machine, suite=suite, work=work)
+        if beside is not None:
+            shutil.copyfile(beside, work / "status")
+        _run("apt-get", *options, "update")
+        _run("apt-get", *options, "install", "--download-only", "--yes", "--no-install-recommends", *packages)
+        for package in sorted((work / "cache" / "archives").glob("*.deb")):
+            _run("dpkg-deb", "--extract", str(package), str(into))
+
+
 def install(packages: Sequence[str]) -> None:
     """Install packages on this machine (as root). Raises AptError."""
     _run("apt-get", "update")
@@ -65,7 +84,7 @@ def install(packages: Sequence[str]) -> None:
 
 
 def _private_set_up(machine: Machine, *, suite: str, work: pathlib.Path) -> list[str]:
-    """Return options that have apt use one suite of the machine's mirror, and keep everything in ``work``."""
+    """Return options that make apt use one suite of the machine's mirror, and keep everything in ``work``."""
     keyring = next((path for path in _KEYRINGS if path.exists()), None)
     signed_by = f"[signed-by={keyring}] " if keyring is not None else ""
     sources = work / "sources.list"
@@ -79,12 +98,12 @@ def _private_set_up(machine: Machine, *, suite: str, work: pathlib.Path) -> list
         "Dir::Etc::preferences": "-",  # pins are meant for the machine itself
         "Dir::Etc::preferencesparts": "-",
         "Dir::State::lists": work / "lists",
-        "Dir::State::status": work / "status",  # nothing is installed, so nothing is a candidate but the suite's own
+        "Dir::State::status": work / "status",  # nothing is installed, so only the suite's own packages are candidates
         "Dir::Cache": work / "cache",
         "Acquire::Languages": "none",
         "Acquire::Retries": "2",
         "APT::Sandbox::User": "root",  # the _apt user cannot read our private folders
-        "APT::Update::Error-Mode": "any",  # a mirror out of reach is an error, not a warning
+        "APT::Update::Error-Mode": "any",  # an unreachable mirror is an error, not a warning
     }
     return [option for key, value in settings.items() for option in ("-o", f"{key}={value}")]
 

@@ -1,17 +1,19 @@
-"""One owner per dev node: a lock that the kernel drops when its owner ends, however it ends.
+"""Ensure one owner per dev node: a lock that the kernel drops when its owner ends, in any way.
 
 Without it, a second run with the same name would take a living node for the remains of a crash and remove it.
 """
 
+import contextlib
 import fcntl
 import pathlib
+from collections.abc import Iterator
 from typing import IO
 
 from hack.devnode import layout
 
 
 class NodeInUseError(RuntimeError):
-    """Another program runs this dev node. The message is one line: which, where, and the mend."""
+    """Another program runs this dev node. The message is one line: which, where, and the hint."""
 
 
 class Claim:
@@ -22,7 +24,7 @@ class Claim:
         self._file: IO[str] | None = None
 
     def take(self) -> None:
-        """Take it, or raise NodeInUseError at once when somebody holds it. To hold it already is fine."""
+        """Take the claim, or raise NodeInUseError at once when another program holds it. Repeating it is allowed."""
         if self._file is not None:
             return
         path = self._path()
@@ -37,12 +39,21 @@ class Claim:
             ) from None
         self._file = file
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold it for the length of the block. Raises NodeInUseError."""
+        self.take()
+        try:
+            yield
+        finally:
+            self.give_back()
+
     def give_back(self) -> None:
-        """Let others take it. The lock file stays: to remove it would let two programs lock two different files."""
+        """Release the claim. The lock file stays: without it, two programs could lock two different files."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _path(self) -> pathlib.Path:
-        # Beside the root, which is removed and made anew while the claim is held.
+        # Next to the root, which is removed and recreated while the claim is held.
         return self._node.root.with_name(f".{self._node.root.name}.lock")

@@ -1,12 +1,7 @@
-"""Several dev nodes on one machine behind one API server.
-
-With the kubelet stand-in they share the first node's containerd: the stand-ins leave each other's pods alone. A real
-kubelet would end pods that it does not know, so with real ones each node has a containerd of its own.
-"""
+"""Run several dev nodes on one machine with one API server, each with a kubelet and a containerd of its own."""
 
 import asyncio
 import contextlib
-import dataclasses
 from types import TracebackType
 from typing import Self
 
@@ -16,15 +11,13 @@ from hack.devnode.node import DevNode, Options
 
 
 class Cluster:
-    """So many dev nodes, for as long as the ``async with`` block runs. The first one has the API server."""
+    """Run ``nodes`` dev nodes for the length of the ``async with`` block. The first one has the API server."""
 
     def __init__(self, where: NodeLayout, *, nodes: int, options: Options | None = None) -> None:
-        """``where`` is the first node's layout; the others' are beside it."""
-        options = options or Options()
-        options = dataclasses.replace(options, real_kubelet=options.wants_real_kubelet)
+        """``where`` is the first node's layout; the others are its neighbours."""
         self.first = DevNode(where, options=options)
-        layouts = [where.neighbour(number, shares_runtime=not options.real_kubelet) for number in range(2, nodes + 1)]
-        self.nodes = (self.first, *(DevNode(each, options=options, beside=self.first) for each in layouts))
+        layouts = [where.neighbour(number) for number in range(2, nodes + 1)]
+        self.nodes = (self.first, *(DevNode(each, options=options, api=self.first.api) for each in layouts))
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -51,11 +44,11 @@ class Cluster:
         await self._stack.aclose()
 
     def leftovers(self) -> list[str]:
-        """Describe what the nodes have left on the machine, one line each."""
+        """Describe the remains of the nodes on the machine, one line each."""
         return [line for node in self.nodes for line in leftovers.find(node.layout)]
 
     def forget(self) -> None:
-        """Remove the lock files of nodes whose names nobody uses again."""
+        """Remove the lock files of nodes whose names will not be used again."""
         for node in self.nodes:
             node.layout.root.with_name(f".{node.layout.root.name}.lock").unlink(missing_ok=True)
 
@@ -64,9 +57,9 @@ class Cluster:
 
 
 async def power_off(node: DevNode) -> None:
-    """Have a node die at once: its kubelet and all processes of its pods. The agent is its starter's to kill.
+    """Make a node fail abruptly: its kubelet and all processes of its pods. The caller kills the agent.
 
-    Nobody tells the API server, as nobody would.
+    The API server is not notified, as in a real failure.
     """
     await node.kubelet.kill()
     inside = f"{node.layout.cgroup_parent}/"

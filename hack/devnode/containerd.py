@@ -1,4 +1,4 @@
-"""A private containerd: started, broken on purpose, and removed without a trace."""
+"""Run a private containerd: started, broken on purpose, and removed without a trace."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ from typing import Self
 import grpc.aio
 import structlog
 
-from common import grpcio
-from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from hack.devnode import claims, images, layout, leftovers, network, packages, processes, runtime_config
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
@@ -28,15 +28,15 @@ _POLL_SECONDS = 0.01
 
 
 class ContainerdError(RuntimeError):
-    """containerd did not come up. The message ends with the last lines of its log."""
+    """containerd did not start. The message ends with the last lines of its log."""
 
 
 class Containerd:
-    """containerd and its CRI, under the root of one dev node.
+    """Run containerd and its CRI, under the root of one dev node.
 
-    ``async with Containerd(node, binaries):`` has it run for the length of the block. Leaving it removes all pods,
-    processes, mounts, links and files of the node's runtime: the whole root directory. One program at a time may
-    run a node (``claims.NodeInUseError``); what a crashed one left is removed first.
+    ``async with Containerd(node, binaries):`` runs it for the length of the block. Leaving it removes all pods,
+    processes, mounts, links and files of the node's runtime: the whole root directory. One program at a time may run a
+    node (``claims.NodeInUseError``); the remains of a crashed one are removed first.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Containerd:
 
     @property
     def pid(self) -> int:
-        """The daemon's process id. Raises ContainerdError while it does not run."""
+        """Return the daemon's process id. Raises ContainerdError while it does not run."""
         if self._child is None:
             raise ContainerdError(f"containerd of dev node {self.node.name} is not running; start it first")
         return self._child.pid
@@ -83,7 +83,7 @@ class Containerd:
             raise
 
     async def stop(self) -> None:
-        """Remove the pods, end containerd and remove everything it had. Stopping twice is fine."""
+        """Remove the pods, end containerd and remove everything it had. Stopping twice is allowed."""
         try:
             if self._child is not None and self._child.returncode is None:
                 self.resume()
@@ -107,7 +107,7 @@ class Containerd:
             await self._child.wait(timeout=_STOP_SECONDS)
 
     def pause(self) -> None:
-        """SIGSTOP containerd: its socket still accepts connections, but nobody answers."""
+        """SIGSTOP containerd: its socket still accepts connections, but they are not answered."""
         if self._child is not None:
             self._child.pause()
 
@@ -124,6 +124,7 @@ class Containerd:
 
     def _prepare(self) -> None:
         node = self.node
+        _share_mounts(node.root)
         for folder in (node.cni_conf_dir, node.cdi_dir, node.pod_logs, node.container_log_links, node.kubelet_root):
             folder.mkdir(parents=True, exist_ok=True)
         config = runtime_config.containerd_config(node, binaries=self.binaries, snapshotter=_snapshotter(node.root))
@@ -132,7 +133,7 @@ class Containerd:
         network.ensure_bridge(node)
 
     async def _launch(self) -> None:
-        """Start the daemon and wait for its word that it is ready (sd_notify(3)), then for CRI's answer."""
+        """Start the daemon and wait for its ready notification (sd_notify(3)), then for CRI's answer."""
         with _notify_socket(self.node.notify_socket) as notified:
             self._child = processes.Child.start(
                 (str(self.binaries.containerd), "--config", str(self.node.containerd_config)),
@@ -172,7 +173,9 @@ class Containerd:
         images.load(self.binaries, archive=self.node.images_archive, socket=self.node.containerd_socket)
 
     async def _images_known(self) -> None:
-        """Wait until CRI lists our images: it learns of an import by an event inside containerd, and tells nobody."""
+        """Wait until CRI lists our images: an internal event of containerd announces an import, which clients cannot
+        see.
+        """
         async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel, asyncio.timeout(self._deadline):
             service: api_pb2_grpc.ImageServiceAsyncStub = api_pb2_grpc.ImageServiceStub(channel)
             for name in (images.BUSYBOX, images.PAUSE):
@@ -183,7 +186,7 @@ class Containerd:
     async def remove_pods(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Remove the sandboxes of pods with a ``wanted`` UID in the runtime's own way.
 
-        What it cannot remove is left to ``leftovers``.
+        The rest is left to ``leftovers``.
         """
         async with self.runtime() as cri:
             try:
@@ -203,7 +206,7 @@ async def _remove_pod(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", sandbox_id: s
 
 @contextlib.contextmanager
 def _notify_socket(path: pathlib.Path) -> Iterator[socket.socket]:
-    """Listen where systemd would, for as long as the daemon starts."""
+    """Listen where systemd would, while the daemon starts."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.settimeout(0)
@@ -213,10 +216,21 @@ def _notify_socket(path: pathlib.Path) -> Iterator[socket.socket]:
 
 
 async def _ready(notified: socket.socket) -> None:
-    """Return once the daemon has said READY=1; other messages (status, reloading) are not that."""
+    """Return once the daemon has sent READY=1; other messages (status, reloading) are ignored."""
     loop = asyncio.get_running_loop()
     while b"READY=1" not in (await loop.sock_recv(notified, 4096)).splitlines():
         pass
+
+
+def _share_mounts(root: pathlib.Path) -> None:
+    """Make the node's root a mount that is shared with other mount namespaces, as / is where systemd runs.
+
+    By that, kubelet's mounts in its own namespace (Secrets, tokens, emptyDir in memory) reach containerd, and
+    containerd's mounts reach containers that ask for ``HostToContainer`` (mount_namespaces(7)).
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for arguments in (("--bind", str(root), str(root)), ("--make-shared", str(root))):
+        subprocess.run(("mount", *arguments), timeout=_CALL_SECONDS, check=True)
 
 
 def _snapshotter(root: pathlib.Path) -> str:

@@ -1,7 +1,7 @@
-"""The controller beside the dev nodes: its replicas as processes, and all that agents need to find and trust its hub.
+"""Run the controller's replicas as processes, with all that agents need to find and trust its hub.
 
-The agents' tokens are what a cluster would project into their pods: of the agent's service account, for the hub's
-audience, and bound to a pod on the agent's node. Those pods are there, but the agents run outside of them.
+The agents' tokens are those that a cluster would project into their pods: of the agent's service account, for the hub's
+audience, and bound to a pod on the agent's node. Those pods exist, but the agents run outside of them.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from common.kube import client as kube
-from common.kube import errors, paths
 from hack.devnode import images, loopback, processes
 from hack.devnode.node import Agent, DevNode
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
 
 NAMESPACE = "kubemend"
 ACCOUNT = "kubemend-agent"
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A controller process. ``name`` is its identity in the Lease."""
+    """Describe a controller process. ``name`` is its identity in the Lease."""
 
     name: str
     child: processes.Child
@@ -50,7 +50,10 @@ class Controller:
 
 
 class Controllers:
-    """The controller of a cluster. ``async with Controllers.on(nodes) as made: async with made.run() as first: …``."""
+    """Manage the controller of a cluster.
+
+    ``async with Controllers.on(nodes) as made: async with made.run() as first: …``.
+    """
 
     def __init__(self, nodes: Sequence[DevNode], *, replicas: int, api: kube.KubeClient) -> None:
         self.hub_addresses = tuple(f"{_HOST}:{loopback.free_port()}" for _ in range(replicas))
@@ -62,9 +65,10 @@ class Controllers:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, nodes: Sequence[DevNode], *, replicas: int = 2) -> "AsyncIterator[Controllers]":
-        """Make all that the controller finds in a cluster: CRDs, its namespace, the agents' account and tokens.
+        """Create everything that the controller finds in a cluster: CRDs, its namespace, the agents' account and
+        tokens.
 
-        A Lease that a killed controller has left goes: the next one would wait until it expires.
+        The Lease of a killed controller is deleted: the next one would wait until it expires.
         """
         async with kube.connect(kubeconfig=nodes[0].kubeconfig) as api:
             made = cls(nodes, replicas=replicas, api=api)
@@ -85,7 +89,14 @@ class Controllers:
         }
         log = where.log_file(name)
         child = processes.Child.start(
-            [sys.executable, "-m", "cli", "controller", *(f"--{key}={value}" for key, value in flags.items()), *extra],
+            [
+                sys.executable,
+                "-m",
+                "kubemend.cli",
+                "controller",
+                *(f"--{key}={value}" for key, value in flags.items()),
+                *extra,
+            ],
             name=f"kubemend controller {number}",
             log=log,
             pid_file=where.pid_file(name),
@@ -111,9 +122,10 @@ class Controllers:
             yield agent
 
     async def agent_flags(self, node: DevNode) -> list[str]:
-        """Return how an agent finds and trusts the hub. Waits for the controller's certificate authority.
+        """Return the flags by which an agent finds and trusts the hub. Waits for the controller's certificate
+        authority.
 
-        Raises processes.ProcessError when no controller runs that would make one.
+        Raises processes.ProcessError when no controller runs that would create one.
         """
         authority = self._directory / "ca.crt"
         authority.write_text(await self._authority())
@@ -125,7 +137,7 @@ class Controllers:
         ]
 
     async def leader(self) -> str:
-        """Return who holds the Lease; empty when nobody does."""
+        """Return the holder of the Lease; empty without one."""
         try:
             return str((await self._api.get(_LEASE_PATH))["spec"].get("holderIdentity") or "")
         except errors.NotFoundError:
@@ -167,7 +179,7 @@ class Controllers:
         file.write_text(await self._token(pod))
 
     async def _token(self, pod: Json) -> str:
-        """Ask for a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node)."""
+        """Request a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node)."""
         accounts = paths.collection("serviceaccounts", namespace=NAMESPACE)
         metadata = pod["metadata"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
@@ -182,7 +194,7 @@ class Controllers:
         return self._directory / f"{node.name}.token"
 
     async def _create(self, path: str, body: Json) -> Json:
-        """Create an object, or return the one that is there: the same cluster may be set up twice."""
+        """Create an object, or return the existing one: the same cluster may be set up twice."""
         try:
             return await self._api.create(path, body)
         except errors.ConflictError:

@@ -1,11 +1,12 @@
-"""A proxy before the runtime's CRI socket: holds, refuses, slows down or loses single calls of whoever connects to it.
+"""Proxy the runtime's CRI socket: hold, refuse, slow down or lose single calls of its client.
 
-The agent under test is told the proxy's socket instead of the runtime's; kubelet keeps the runtime's own. What nobody
-asks for goes through untouched, byte by byte, with the caller's deadline.
+The agent under test, or kubelet (``looks``), gets the proxy's socket instead of the runtime's. All other calls pass
+unchanged, byte by byte, with the caller's deadline.
 """
 
 import asyncio
 import enum
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,9 @@ import grpc.aio
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from common import grpcio
-from common.pb.runtime.v1 import api_pb2
-from hack.devnode.kubelet import sockets
+from hack.devnode import sockets
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 _SERVICE = api_pb2.DESCRIPTOR.services_by_name["RuntimeService"]
 _STREAMS = frozenset(name for name, method in _SERVICE.methods_by_name.items() if method.server_streaming)
@@ -31,7 +32,7 @@ _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class When(enum.Enum):
-    """``BEFORE`` the runtime hears of a call; ``AFTER`` it was carried out, while the caller still waits."""
+    """``BEFORE``: the runtime has not received the call; ``AFTER``: it was carried out, and the caller waits."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -39,7 +40,7 @@ class When(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. ``answer`` is there once the runtime has given one."""
+    """Describe one call. ``answer`` is available once the runtime has given one."""
 
     method: str
     body: bytes
@@ -47,18 +48,18 @@ class Call:
 
     @property
     def request(self) -> Any:
-        """The request as a message."""
+        """Return the request as a message."""
         return _message(_SERVICE.methods_by_name[self.method].input_type, self.body)
 
     @property
     def answer(self) -> Any:
-        """The answer as a message."""
+        """Return the answer as a message."""
         assert self.answer_body is not None, "the runtime has not answered yet"
         return _message(_SERVICE.methods_by_name[self.method].output_type, self.answer_body)
 
 
 class RefusedError(Exception):
-    """Raised by a hook: the caller gets this status, be the call carried out (AFTER) or not (BEFORE)."""
+    """Raised by a hook: the caller gets this status, whether the call was carried out (AFTER) or not (BEFORE)."""
 
     def __init__(self, code: grpc.StatusCode, details: str = "scripted") -> None:
         super().__init__(f"{code.name}: {details}")
@@ -67,7 +68,7 @@ class RefusedError(Exception):
 
 
 Hook = Callable[[Call, When], Awaitable[None]]
-"""Is awaited for every call, before and after. It may wait, and it may raise RefusedError."""
+"""Called for every call, before and after. It may wait, and it may raise RefusedError."""
 
 
 @dataclass(slots=True)
@@ -85,13 +86,15 @@ class Gate:
             await self._opened.wait()
 
     def open(self) -> None:
-        """Let it go on."""
+        """Let the call continue."""
         self._opened.set()
 
 
 @dataclass(slots=True)
 class Fault:
-    """A hook that refuses the next ``times`` calls of a method; ``AFTER`` loses the answer of what was carried out."""
+    """A hook that refuses the next ``times`` calls of a method; ``AFTER`` loses the answer of a call that was carried
+    out.
+    """
 
     method: str
     code: grpc.StatusCode
@@ -106,7 +109,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A hook that makes every call of the methods take longer, by so many seconds."""
+    """A hook that delays every call of the methods by a number of seconds."""
 
     methods: frozenset[str]
     seconds: float
@@ -117,11 +120,15 @@ class Slow:
 
 
 class CriProxy:
-    """Serves ``socket`` for as long as the ``async with`` block lasts. ``hooks`` may be changed at any time."""
+    """Serve ``socket`` for the length of the ``async with`` block. ``hooks`` may be changed at any time.
+
+    ``in_flight`` counts, by method, the calls that have not been answered yet.
+    """
 
     def __init__(self, *, upstream: Path, socket: Path) -> None:
         self.socket = socket
         self.hooks: list[Hook] = []
+        self.in_flight: Counter[str] = Counter()
         self._upstream = upstream
         self._channel: grpc.aio.Channel | None = None
         self._server: grpc.aio.Server | None = None
@@ -146,6 +153,7 @@ class CriProxy:
         """Pass one call on and its answer back."""
         assert self._channel is not None
         call = Call(method=_method(path), body=body)
+        self.in_flight[call.method] += 1
         try:
             await self._hook(call, When.BEFORE)
             pass_on: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path)
@@ -153,6 +161,8 @@ class CriProxy:
             await self._hook(Call(method=call.method, body=body, answer_body=answer), When.AFTER)
         except (RefusedError, grpc.aio.AioRpcError) as error:
             await _refuse(error, context)
+        finally:
+            self.in_flight[call.method] -= 1
         return answer
 
     async def forward_stream(self, path: str, body: bytes, context: _Context) -> AsyncIterator[bytes]:
@@ -172,7 +182,7 @@ class CriProxy:
 
 
 class _Forward(grpc.GenericRpcHandler):
-    """Takes every call there is; without (de)serializers, gRPC hands the bytes through."""
+    """Accept every call; without (de)serializers, gRPC hands the bytes through."""
 
     def __init__(self, proxy: CriProxy) -> None:
         self._proxy = proxy

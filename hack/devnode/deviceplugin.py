@@ -1,7 +1,7 @@
-"""A device plugin (v1beta1) that offers made-up GPUs to a real kubelet: ``python -m hack.devnode.deviceplugin``.
+"""Offer fake GPUs to a real kubelet by a device plugin (v1beta1): ``python -m hack.devnode.deviceplugin``.
 
 It answers Allocate as NVIDIA's does in its default mode: with NVIDIA_VISIBLE_DEVICES. A kubelet that starts again
-empties the directory of plugin sockets, so the plugin serves and registers anew whenever its own socket is gone.
+empties the directory of plugin sockets, so the plugin serves and registers again whenever its own socket is missing.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import grpc.aio
 import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from common import grpcio
-from hack.devnode.kubelet import sockets
+from hack.devnode import sockets
+from kubemend.common import grpcio
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ _MESSAGE = _messages()
 
 
 class DevicePlugin:
-    """Offers ``ids`` as ``resource`` to the kubelet whose plugin directory is ``directory``."""
+    """Offer ``ids`` as ``resource`` to the kubelet whose plugin directory is ``directory``."""
 
     def __init__(self, directory: Path, *, resource: str, ids: Sequence[str]) -> None:
         self._directory = directory
@@ -81,7 +81,7 @@ class DevicePlugin:
                 except grpc.aio.AioRpcError as error:
                     log.warning("deviceplugin.not_registered", error=error.details())
                     continue
-                while await asyncio.to_thread(socket.exists):  # noqa: ASYNC110 - nobody tells of a kubelet's start
+                while await asyncio.to_thread(socket.exists):  # noqa: ASYNC110 - no event announces kubelet's start
                     await asyncio.sleep(_LOOK_SECONDS)
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""File systems that are soon full."""
+"""Provide small file systems that are quickly full."""
 
 import contextlib
 import subprocess
@@ -18,7 +18,7 @@ def small(where: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no room on it; removing the file that is returned makes room again."""
+    """Fill the disk; removing the returned file frees space again."""
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(b"x" * 4096):

@@ -1,12 +1,12 @@
-"""The objects of a gang: an Indexed Job, and the pods that its controller would make of it. Pure."""
+"""Build the objects of a gang: an Indexed Job, and the pods that its controller would create. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import gangs
 from hack.devnode import images, pulse
+from kubemend.common import gangs
 
 NAMESPACE = "default"
 CONTAINER = "trainer"
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What kind of gang. ``annotations`` are its pods' and come on top of the opt-in; ``gpus`` is per member."""
+    """Describe the kind of gang. ``annotations`` are added to its pods' opt-in; ``gpus`` is per member."""
 
     members: int = 4
     restart_policy: str = "OnFailure"
@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all pods of a gang have in common. ``lives`` is a directory of the machine."""
+    """Hold the common fields of a gang's pods. ``lives`` is a directory of the machine."""
 
     name: str
     shape: Shape
@@ -35,12 +35,12 @@ class Template:
 
     @property
     def key(self) -> gangs.GangKey:
-        """The gang."""
+        """Return the gang."""
         return gangs.GangKey(NAMESPACE, "JobSet", self.name)
 
     @property
     def job(self) -> str:
-        """The name of the gang's one Job."""
+        """Return the name of the gang's one Job."""
         return f"{self.name}-workers-0"
 
     def member(self, index: int) -> str:
@@ -50,6 +50,9 @@ class Template:
     def job_object(self) -> Json:
         """Return the Job."""
         labels = {gangs.JOBSET_NAME: self.name}
+        spec = self._spec()
+        if self.shape.restart_policy == "Always":  # a Job may not say so; its pods, which we make, may
+            spec["restartPolicy"] = "OnFailure"
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -59,7 +62,7 @@ class Template:
                 "completions": self.shape.members,
                 "parallelism": self.shape.members,
                 "backoffLimit": 2**31 - 1,  # its controller never counts restarts; else each round asks whether it may
-                "template": {"metadata": {"labels": labels}, "spec": self._spec()},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
             },
         }
 

@@ -1,6 +1,6 @@
-"""A gang as JobSet makes it: the pods of one Indexed Job, spread over nodes; each a worker that proves when it lives.
+"""Run a gang as JobSet creates it: the pods of one Indexed Job, spread over nodes; each a worker that records its life.
 
-Nothing runs that would replace lost members, as the Job controller does; who wants that calls ``Gang.replace``.
+Nothing replaces lost members, as the Job controller does; call ``Gang.replace`` for that.
 """
 
 import asyncio
@@ -13,29 +13,32 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from agent.actuator.cgroups import Cgroup
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerState, ContainerView, PodUid
-from agent.podresources.client import PodResourcesClient
-from common import cgroupfs
-from common.kube import client as kube
-from common.kube import errors, paths
 from hack.devnode import pulse
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE, Json, Shape, Template
 from hack.devnode.node import DevNode
 from hack.devnode.pulse import Barrier, Life
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.podresources.client import PodResourcesClient
+from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid
+from kubemend.common import cgroupfs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
 
 _JOBS = paths.collection("jobs", namespace=NAMESPACE, group="batch")
 _LOOK_SECONDS = 0.01
 _OVER = ("Succeeded", "Failed")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 4 ms, and a busy machine lets it wait
+_ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 4 ms, and a busy machine delays it
 
 _T = TypeVar("_T")
 
 
 class Gang:
-    """One gang; make it with ``Gang.on``. A member is called by its index; a pod's host name is its member's name."""
+    """Manage one gang; create it with ``Gang.on``.
+
+    Members are identified by index; a pod's host name is its member's name.
+    """
 
     def __init__(self, name: str, *, nodes: Sequence[DevNode], shape: Shape, api: kube.KubeClient) -> None:
         root = nodes[0].layout.root
@@ -66,23 +69,23 @@ class Gang:
             finally:
                 await gang._delete()
 
-    # --- what is to be seen of it
+    # --- its observable state
 
     @property
     def size(self) -> int:
-        """How many members it has."""
+        """Return the number of its members."""
         return self.template.shape.members
 
     def lives(self) -> tuple[Life, ...]:
-        """Return all lives that its members have led, oldest first."""
+        """Return all lives of its members, oldest first."""
         return pulse.lives(self.template.lives)
 
     def step(self, index: int) -> int:
-        """Return how far a member's training is."""
+        """Return the step of a member's training."""
         return pulse.step(self.template.lives, self.template.member(index))
 
     async def pod(self, index: int) -> Json:
-        """Return a member's pod. Raises errors.NotFoundError when it is gone."""
+        """Return a member's pod. Raises errors.NotFoundError when it does not exist."""
         return await self._api.get(paths.pod(NAMESPACE, self._names[index]))
 
     async def pods(self) -> list[Json]:
@@ -90,13 +93,13 @@ class Gang:
         return [await self.pod(index) for index in range(self.size)]
 
     async def identities(self) -> list[tuple[str, str, str]]:
-        """Return each member's pod UID, IP and node: what a restart in place keeps."""
+        """Return each member's pod UID, IP and node: a restart in place keeps them."""
         return [
             (pod["metadata"]["uid"], pod["status"].get("podIP", ""), pod["spec"]["nodeName"])
             for pod in await self.pods()
         ]
 
-    async def containers(self, index: int) -> tuple[ContainerView, ...]:
+    async def containers(self, index: int) -> tuple[ContainerSummary, ...]:
         """Return the worker's containers in a member's pod, oldest first."""
         uid = PodUid((await self.pod(index))["metadata"]["uid"])
         async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
@@ -117,8 +120,9 @@ class Gang:
         return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
 
     async def stands_still(self, index: int) -> bool:
-        """Whether the kernel keeps a member's worker, which runs for the runtime, from running. False while kubelet's
-        own is beside ours.
+        """Return whether the kernel holds a member's worker, which runs for the runtime.
+
+        False while kubelet's own runs, too.
         """
         pids = await self._pids(index)
         if len(pids) != 1 or pids[0] is None:
@@ -127,13 +131,13 @@ class Gang:
         return cgroup is not None and cgroupfs.frozen([cgroup.path]) is True
 
     def running_since(self, moment: int) -> tuple[Life, ...]:
-        """Return each member's life that began at or after a moment (``time.monotonic_ns``) and is going on."""
+        """Return each member's life that began at or after a moment (``time.monotonic_ns``) and continues."""
         now = time.monotonic_ns()
         going_on = [life for life in self.lives() if life.began >= moment and now - life.last < _ALIVE_WITHIN]
         return tuple({life.member: life for life in going_on}.values())
 
     async def all_running(self, *, since: int, count: int | None = None, timeout: float = 60.0) -> tuple[Life, ...]:
-        """Wait until so many members (all) live that began at or after a moment. Raises TimeoutError."""
+        """Wait until ``count`` members (all) live that began at or after a moment. Raises TimeoutError."""
         wanted = self.size if count is None else count
         return await self.until(
             lambda: found if len(found := self.running_since(since)) >= wanted else None,
@@ -142,42 +146,42 @@ class Gang:
         )
 
     async def shown_running(self, *, timeout: float = 60.0) -> None:
-        """Wait until the API shows every member that is not over as it is in the runtime. Raises TimeoutError."""
+        """Wait until the API shows every unfinished member as it is in the runtime. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             for index in range(self.size):
                 while not await self._is_shown_running(index):  # noqa: ASYNC110 - two sides are compared, not one event
                     await asyncio.sleep(_LOOK_SECONDS)
 
     async def over(self, index: int, *, timeout: float = 60.0) -> None:
-        """Wait until the API shows that a member has come to its end. Raises TimeoutError."""
+        """Wait until the API shows that a member has finished. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while (await self.pod(index)).get("status", {}).get("phase") not in _OVER:  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def started_by_kubelet(self) -> int:
-        """Return how many of the workers that run now kubelet has started, and not we, after their predecessors."""
+        """Return how many of the running workers were started by kubelet, not by kubemend, after their predecessors."""
         now = [await self.containers(index) for index in range(self.size)]
         return sum(views[-1].attempt > 0 and views[-1].restart_id is None for views in now)
 
     async def until(self, look: Callable[[], _T | None], *, what: str, timeout: float = 60.0) -> _T:
-        """Look until there is something, and return it. Raises TimeoutError."""
+        """Poll until there is a result, and return it. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout):
-                while (found := look()) is None:  # noqa: ASYNC110 - a mapped file tells nobody that it is written to
+                while (found := look()) is None:  # noqa: ASYNC110 - a mapped file has no event for writes
                     await asyncio.sleep(_LOOK_SECONDS)
                 return found
         except TimeoutError as error:
             raise TimeoutError(f"{what} did not come within {timeout:g} s; lives: {self.lives()}") from error
 
     def barrier(self, *, since: int) -> Barrier:
-        """Return how old and new lives lie around the round after a fault at ``since``."""
+        """Return the relation of old and new lives around the round after a fault at ``since``."""
         return pulse.barrier(self.lives(), since=since)
 
-    # --- what befalls it
+    # --- actions on it
 
     async def end(self, index: int, *, exit_code: int) -> int:
         """Have a member's worker exit by itself, with 0 or 1; return the moment before it."""
-        assert exit_code in (0, 1), "the worker knows these two"
+        assert exit_code in (0, 1), "the worker supports these two"
         pid = await self.pid(index)
         moment = time.monotonic_ns()
         os.kill(pid, signal.SIGUSR2 if exit_code else signal.SIGUSR1)
@@ -196,13 +200,13 @@ class Gang:
         await self._api.delete(paths.pod(NAMESPACE, self._names[index]))
 
     async def gone(self, index: int, uid: str, *, timeout: float = 60.0) -> None:
-        """Wait until a member's pod of that UID is not in the API any more. Raises TimeoutError."""
+        """Wait until a member's pod of that UID is removed from the API. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while await self._exists(index, uid):  # noqa: ASYNC110 - a watch for one pod's end is not worth it
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def replace(self, index: int, *, node: DevNode | None = None) -> None:
-        """Make a member's pod anew under another name, as its Job would; on another ``node`` where one is given."""
+        """Recreate a member's pod under another name, as its Job would; on another ``node`` if given."""
         if node is not None:
             self.nodes[index] = node
         await self._create_pod(index)
@@ -211,7 +215,7 @@ class Gang:
         """Return the host's pids of all of a member's workers that run for the runtime."""
         running = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
         async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
-            return [(await cri.container_info(each.id)).pid for each in running]
+            return [(await cri.container_status(each.id)).pid for each in running]
 
     async def _is_shown_running(self, index: int) -> bool:
         status = (await self.pod(index)).get("status", {})
@@ -224,7 +228,7 @@ class Gang:
     # --- its objects
 
     async def find_pods(self, *, timeout: float = 60.0) -> None:
-        """Look up which pods its members have now: those that we have made. Raises TimeoutError when one has none."""
+        """Find the current pods of its members: those that we have created. Raises TimeoutError when one has none."""
 
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)
@@ -240,7 +244,7 @@ class Gang:
         await self._api.create(paths.collection("pods", namespace=NAMESPACE), pod)
 
     async def _delete(self) -> None:
-        """Delete all pods of the gang, and wait until they are gone: the next one wants their GPUs."""
+        """Delete all pods of the gang, and wait until they are removed: the next one needs their GPUs."""
         uids = {}
         for index, name in self._names.items():
             with contextlib.suppress(errors.NotFoundError):

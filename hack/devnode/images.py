@@ -1,8 +1,8 @@
-"""The two images of the dev node, built from busybox and the gangs' worker and imported: nothing is ever pulled.
+"""Build the two images of the dev node from busybox and the gangs' worker, and import them: nothing is ever pulled.
 
 The archive is an OCI image layout (image-spec, image-layout.md) in a tar. The same busybox and the same compiler always
 give the same bytes, and so the same image ids. The worker is in the image, not on a volume: a successor is held at its
-first instruction only where what it executes is in its own root.
+first instruction only if its program is in its own root.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ BUSYBOX = "localhost/kubemend/busybox:dev"
 """All of busybox, ``/bin/sh`` included, and the gangs' worker (``hack.devnode.pulse``)."""
 
 PAUSE = "localhost/kubemend/pause:dev"
-"""What holds a pod's namespaces."""
+"""The image that holds a pod's namespaces."""
 
-# Process 1 of a namespace gets only the signals that it handles: the trap has SIGTERM end it at once. While it
-# waits, the shell also reaps the orphans of a pod that shares its process namespace.
+# Process 1 of a namespace gets only the signals that it handles: the trap makes SIGTERM end it at once. While it waits,
+# the shell also reaps the orphans of a pod that shares its process namespace.
 _PAUSE_SCRIPT = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
 _FOLDERS = ("bin", "etc", "root", "tmp", "var", "var/run")
 _FILES = {
@@ -33,7 +33,7 @@ _FILES = {
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_IMPORT_SECONDS = 60.0
+_IMPORT_SECONDS = 180.0
 
 
 class ImagesError(RuntimeError):
@@ -53,7 +53,7 @@ _IMAGES = (
 
 
 def build(binaries: packages.Binaries, archive: pathlib.Path) -> None:
-    """Write both images into one OCI archive. Raises ImagesError when busybox does not run, or no compiler does."""
+    """Write both images into one OCI archive. Raises ImagesError when busybox or the compiler does not run."""
     with tempfile.TemporaryDirectory() as directory:
         layer = _layer(binaries.busybox, worker=_worker(pathlib.Path(directory)))
     blobs = _Blobs()
@@ -65,9 +65,9 @@ def build(binaries: packages.Binaries, archive: pathlib.Path) -> None:
 
 
 def load(binaries: packages.Binaries, *, archive: pathlib.Path, socket: pathlib.Path) -> None:
-    """Import the archive into a running containerd, for CRI, and keep both images from image collection.
+    """Import the archive into a running containerd, for CRI, and exclude both images from image collection.
 
-    Raises ImagesError. CRI learns of imported images by an event: ask it for them before using them.
+    Raises ImagesError. CRI learns of imported images by an event: query it for them before using them.
     """
     client = (str(binaries.ctr), "--address", str(socket), "--namespace", "k8s.io", "images")
     _run((*client, "import", str(archive)))
@@ -75,14 +75,27 @@ def load(binaries: packages.Binaries, *, archive: pathlib.Path, socket: pathlib.
         _run((*client, "label", image.name, "io.cri-containerd.pinned=pinned"))
 
 
+def load_archive(
+    binaries: packages.Binaries, *, archive: pathlib.Path, socket: pathlib.Path, tags: Mapping[str, str]
+) -> None:
+    """Import another archive into a running containerd, for CRI; ``tags`` are more names, each with the image's own.
+
+    Raises ImagesError. CRI learns of the images by an event, as in ``load``.
+    """
+    client = (str(binaries.ctr), "--address", str(socket), "--namespace", "k8s.io", "images")
+    _run((*client, "import", str(archive)))
+    for tag, image in tags.items():
+        _run((*client, "tag", image, tag))
+
+
 class _Blobs:
-    """Content by digest."""
+    """Hold content by digest."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
     def add(self, content: bytes, *, media_type: str) -> dict[str, object]:
-        """Keep a blob and return its descriptor."""
+        """Store a blob and return its descriptor."""
         digest = hashlib.sha256(content).hexdigest()
         self.files[f"blobs/sha256/{digest}"] = content
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}

@@ -1,4 +1,4 @@
-"""JobSets on the dev nodes: what they need there, and one as a gang of workers that prove when they live."""
+"""Run JobSets on the dev nodes: their prerequisites, and one as a gang of workers that record their lives."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from common import aio, gangs
-from common.kube import client as kube
-from common.kube import errors, paths
+from hack.devnode import controlplane
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gangs import Gang
-from hack.devnode.jobcontroller import running
 from hack.devnode.node import DevNode
+from kubemend.common import aio, gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 MANAGED_BY = "kubemend.io/jobset-controller"
@@ -30,16 +30,14 @@ Json = dict[str, Any]
 
 
 @contextlib.asynccontextmanager
-async def run_on(node: DevNode, *, backoff: float) -> AsyncIterator[None]:
-    """Have JobSets defined and Jobs run in a node's cluster, for the length of the block.
+async def run_on(node: DevNode) -> AsyncIterator[None]:
+    """Define JobSets in a node's cluster, and run Kubernetes' controllers and scheduler for the length of the block.
 
-    ``backoff``: seconds until the stand-in makes a failed pod anew; a real controller manager has ten of its own.
+    They begin after the definition: the garbage collector would see a later one only after half a minute.
     """
     async with kube.connect(kubeconfig=node.kubeconfig) as api:
         await install(api)
-    real = node.kinds["api"] != "stand-in" and not running.missing()
-    directory = node.layout.root / "jobs"
-    async with running.on(node.kubeconfig, directory, real=real, backoff=None if real else backoff):
+    async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane"):
         yield
 
 
@@ -55,7 +53,7 @@ async def install(api: kube.KubeClient) -> None:
 
 
 def job(*, members: int, pod: Json, backoff_limit: int = MOST) -> Json:
-    """Return a Job template as restarts in place want it (``controller.jobset.validation``)."""
+    """Return a Job template as restarts in place require it (``controller.jobset.spec.validation``)."""
     return {
         "spec": {
             "completionMode": "Indexed",
@@ -84,11 +82,11 @@ def jobset(name: str, *replicated_jobs: Json, max_restarts: int, **spec: Any) ->
 
 
 async def delete(api: kube.KubeClient, name: str, *, timeout: float = 60.0) -> None:
-    """Delete a JobSet with all that it owns, and wait until its pods are gone. Raises TimeoutError."""
+    """Delete a JobSet with all that it owns, and wait until its pods are removed. Raises TimeoutError."""
     with contextlib.suppress(errors.NotFoundError):
         await api.delete(f"{JOBSETS}/{name}", options={"propagationPolicy": "Foreground"})
     async with asyncio.timeout(timeout):
-        while (await api.list(PODS, params=of(name))).items:  # noqa: ASYNC110 - seldom, and not worth a watch
+        while (await api.list(PODS, params=of(name))).items:  # noqa: ASYNC110 - rare, and not worth a watch
             await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -98,16 +96,17 @@ def of(name: str) -> dict[str, str]:
 
 
 class JobSetGang(Gang):
-    """A gang that a JobSet of ours is: one replicated Job ``workers``, of one Job. Make it with ``JobSetGang.on``.
+    """Manage a gang of a JobSet of ours: one replicated Job ``workers``, of one Job. Create it with ``JobSetGang.on``.
 
-    What would be done by hand is done by controllers: nobody calls ``replace``.
+    The real Job controller creates its pods and replaces them, and the real scheduler places them, spread over the
+    nodes. Do not call ``replace``.
     """
 
     _most_restarts = 1000
 
     @property
     def api(self) -> kube.KubeClient:
-        """The API server, as administrator."""
+        """Return the API server, as administrator."""
         return self._api
 
     async def told(self) -> Json:
@@ -115,16 +114,22 @@ class JobSetGang(Gang):
         return await self._api.get(f"{JOBSETS}/{self.template.name}")
 
     async def find_pods(self, *, timeout: float = 60.0) -> None:
-        """Look up which pods its members have now. Raises TimeoutError when one has none."""
+        """Find the current pods of its members, and their nodes. Raises TimeoutError when one has none."""
+        by_name = {each.name: each for each in self.nodes}
         async with asyncio.timeout(timeout):
             while set(self._names) != set(range(self.size)):
                 for pod in (await self._api.list(PODS, params=of(self.template.name))).items:
-                    self._names[int(pod["metadata"]["labels"][gangs.JOB_INDEX])] = pod["metadata"]["name"]
+                    if on := by_name.get(pod["spec"].get("nodeName", "")):
+                        index = int(pod["metadata"]["labels"][gangs.JOB_INDEX])
+                        self._names[index], self.nodes[index] = pod["metadata"]["name"], on
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)
         spec = self.template.job_object()["spec"]["template"]["spec"]
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+        selector = {"matchLabels": {gangs.JOBSET_NAME: self.template.name}}
+        spec["topologySpreadConstraints"] = [{**spread, "labelSelector": selector}]
         template = job(members=self.size, pod={"spec": spec})
         workers = {"name": "workers", "replicas": 1, "template": template}
         await self._api.create(JOBSETS, jobset(self.template.name, workers, max_restarts=self._most_restarts))

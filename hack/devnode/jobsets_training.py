@@ -1,8 +1,8 @@
-"""A JobSet that trains: one driver and some workers, two replicated Jobs of different templates.
+"""Run a JobSet that trains: one driver and some workers, two replicated Jobs of different templates.
 
-Workers count steps into checkpoints on a volume that all nodes see, and go on from there after every restart. When
-there is a goal (``Training.set_goal``) they end at it, and the driver after them. The driver is also who notices that
-a peer is lost: its collective times out, as the test says when, and it exits with 1.
+Workers count steps into checkpoints on a volume that all nodes see, and resume from there after every restart. When
+there is a goal (``Training.set_goal``) they end at it, and the driver after them. The driver also detects a lost peer:
+its collective times out, when the test triggers it, and it exits with 1.
 """
 
 import asyncio
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerState, PodUid
-from agent.podresources.client import PodResourcesClient
-from common import gangs
-from common.kube import client as kube
 from hack.devnode import images, jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.node import DevNode
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.podresources.client import PodResourcesClient
+from kubemend.agent.model.workloads import ContainerState, PodUid
+from kubemend.common import gangs
+from kubemend.common.kube import client as kube
+from kubemend.controller.jobset.children import naming
 
 CONTAINER = "train"
 DRIVER = "driver-0-0"
@@ -63,14 +64,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of a member's program: the step that it went on from, and the node that it was on."""
+    """Describe one run of a member's program: the step that it resumed from, and its node."""
 
     step: int
     node: str
 
 
 class Training:
-    """One such JobSet; make it with ``Training.on``. A member is called as its host, without the JobSet's name."""
+    """Manage one such JobSet; create it with ``Training.on``.
+
+    Members are named as their hosts, without the JobSet's name.
+    """
 
     def __init__(self, cluster: Cluster, api: kube.KubeClient, name: str, *, workers: int) -> None:
         self.name = name
@@ -106,19 +110,19 @@ class Training:
             coordinator={"replicatedJob": "driver"},
         )
 
-    # --- what is to be seen of it
+    # --- its observable state
 
     async def jobset(self) -> Json:
         """Return the JobSet."""
         return await self._api.get(f"{jobsets.JOBSETS}/{self.name}")
 
     async def condition(self, kind: str) -> Json:
-        """Return a condition of the JobSet; empty where it has none of that type."""
+        """Return a condition of the JobSet; empty if it has none of that type."""
         conditions = ((await self.jobset()).get("status") or {}).get("conditions") or ()
         return next((each for each in conditions if each["type"] == kind), {})
 
     async def pods(self) -> Mapping[str, Json]:
-        """Return the pod that each member has now."""
+        """Return the current pod of each member."""
         found = (await self._api.list(jobsets.PODS, params=jobsets.of(self.name))).items
         alive = [each for each in found if "deletionTimestamp" not in each["metadata"]]
         alive = [each for each in alive if (each.get("status") or {}).get("phase") != "Failed"]
@@ -129,7 +133,7 @@ class Training:
         return {member: pod["metadata"]["uid"] for member, pod in (await self.pods()).items()}
 
     async def node_of(self, member: str) -> DevNode:
-        """Return the node that a member is on."""
+        """Return a member's node."""
         name = (await self.pods())[member]["spec"]["nodeName"]
         return next(each for each in self._cluster.nodes if each.name == name)
 
@@ -154,7 +158,7 @@ class Training:
         async with CriClient(str(node.layout.containerd_socket)) as cri:
             views = await cri.list_containers(pod_uid=PodUid(pod["metadata"]["uid"]), name=CONTAINER)
             (running,) = [each for each in views if each.state is ContainerState.RUNNING]
-            pid = (await cri.container_info(running.id)).pid
+            pid = (await cri.container_status(running.id)).pid
         assert pid is not None, f"{member} does not run"
         return pid
 
@@ -180,16 +184,16 @@ class Training:
         await self.until(all_do, what="all members training", timeout=timeout)
 
     async def until(self, holds: Callable[[], Awaitable[bool]], *, what: str, timeout: float = 120.0) -> None:
-        """Wait until it holds. Raises TimeoutError, with what is known of the JobSet."""
+        """Wait until it holds. Raises TimeoutError, with the state of the JobSet."""
         try:
             async with asyncio.timeout(timeout):
-                while not await holds():  # noqa: ASYNC110 - files and objects together tell nobody
+                while not await holds():  # noqa: ASYNC110 - files and objects together have no event
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError as error:
             told = (await self.jobset()).get("status")
             raise TimeoutError(f"{what} did not come within {timeout:g} s; {self.steps()}; {told}") from error
 
-    # --- what befalls it
+    # --- actions on it
 
     async def kill(self, member: str) -> int:
         """SIGKILL a member's program; return the moment before it."""
@@ -203,7 +207,7 @@ class Training:
         (self._shared / "peer-lost").touch()
 
     def set_goal(self, *, further: int) -> int:
-        """Have all workers end so many steps after the one that is farthest; return that step."""
+        """Have all workers end ``further`` steps after the farthest one; return that step."""
         goal = max(self.step(member) for member in self.workers) + further
         draft: Path = self._shared / "goal.new"
         draft.write_text(str(goal))
@@ -220,10 +224,15 @@ class Training:
             "env": [node, *({"name": key, "value": text} for key, text in environment.items())],
             "volumeMounts": [{"name": "shared", "mountPath": _SHARED}],
         }
+        spread: Json = {}
         if gpus:
             container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+            labels = {gangs.JOBSET_NAME: self.name, naming.REPLICATED_JOB_NAME: "workers"}
+            apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+            spread = {"topologySpreadConstraints": [{**apart, "labelSelector": {"matchLabels": labels}}]}
         return {
             "spec": {
+                **spread,
                 "restartPolicy": "OnFailure",
                 "terminationGracePeriodSeconds": 1,
                 "automountServiceAccountToken": False,
@@ -235,6 +244,6 @@ class Training:
 
 
 def _runs(pod: Json) -> bool:
-    """Whether the API shows a pod's program running."""
+    """Return whether the API shows a pod's program running."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     return bool(states) and all("running" in each for each in states)

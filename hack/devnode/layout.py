@@ -1,8 +1,8 @@
-"""Where every file, socket and network name of one dev node is.
+"""Define the paths of every file and socket, and the network names, of one dev node.
 
-All of it lies under one root, so that several nodes run side by side and a crashed one can be found and removed.
-The root is short and under /run because a unix socket's path must fit into 108 bytes (unix(7), ``sun_path``) and
-containerd hangs names of its own below its state directory.
+All of it lies under one root, so that several nodes run side by side and a crashed one can be found and removed. The
+root is short and under /run because a unix socket's path must fit into 108 bytes (unix(7), ``sun_path``) and containerd
+appends names of its own below its state directory.
 """
 
 import pathlib
@@ -16,27 +16,25 @@ BASE = pathlib.Path("/run/kubemend-dev")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _MAX_SOCKET_PATH = 107  # sun_path holds 108 bytes, the last one is NUL
 _MAX_LINK_NAME = 15  # IFNAMSIZ is 16 with its NUL
-_SUBNETS = 256
+_SUBNETS = 40 * 256  # 10.200.0.0 to 10.239.255.0: many, so that two nodes' names rarely choose the same one
 
 
 class LayoutError(ValueError):
-    """The name or the root cannot be used. The message is one line: what, and the mend."""
+    """The name or the root cannot be used. The message is one line: the value, and the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """The paths of one dev node.
+    """Hold the paths of one dev node.
 
-    ``index`` (0..255) selects its pod network; nodes that run at the same time need different ones for their pods
-    to be reachable. ``host`` is the node whose containerd and pod network this one uses instead of its own.
-    Raises LayoutError when the name is not a DNS label of at most 32 characters, the index is out of range, or the
-    root is so long that a socket would not fit.
+    ``index`` (0..10239) selects its pod network; nodes that run at the same time need different ones for their pods to
+    be reachable. Raises LayoutError when the name is not a DNS label of at most 32 characters, the index is out of
+    range, or the root is so long that a socket would not fit.
     """
 
     root: pathlib.Path
     name: str
     index: int = 0
-    host: "NodeLayout | None" = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -58,38 +56,34 @@ class NodeLayout:
         chosen = zlib.crc32(name.encode()) % _SUBNETS if index is None else index
         return cls(root=BASE / name, name=name, index=chosen)
 
-    def neighbour(self, number: int, *, shares_runtime: bool) -> "NodeLayout":
-        """Return the layout of the ``number``-th node beside this one, in its usual place.
-
-        One that shares this node's runtime is in its network, too.
-        """
+    def neighbour(self, number: int) -> "NodeLayout":
+        """Return the layout of the ``number``-th node of this node's cluster, in its usual place."""
         return NodeLayout(
             root=self.root.with_name(f"{self.root.name}-{number}"),
             name=f"{self.name}-{number}",
-            index=self.index if shares_runtime else (self.index + number) % _SUBNETS,
-            host=self if shares_runtime else None,
+            index=(self.index + number) % _SUBNETS,
         )
 
     # --- containerd
 
     @property
     def containerd_root(self) -> pathlib.Path:
-        """What containerd keeps: content, snapshots, metadata."""
+        """containerd's persistent data: content, snapshots, metadata."""
         return self.root / "containerd"
 
     @property
     def containerd_state(self) -> pathlib.Path:
-        """What containerd needs while it runs: bundles, shims, network namespaces."""
+        """containerd's runtime data: bundles, shims, network namespaces."""
         return self.root / "state"
 
     @property
     def containerd_socket(self) -> pathlib.Path:
-        """CRI and containerd's own API."""
-        return self.host.containerd_socket if self.host is not None else self.root / "containerd.sock"
+        """The socket of CRI and containerd's own API."""
+        return self.root / "containerd.sock"
 
     @property
     def notify_socket(self) -> pathlib.Path:
-        """Where containerd reports that it is ready (sd_notify(3))."""
+        """The socket on which containerd reports that it is ready (sd_notify(3))."""
         return self.root / "notify.sock"
 
     @property
@@ -99,7 +93,7 @@ class NodeLayout:
 
     @property
     def containerd_log(self) -> pathlib.Path:
-        """What containerd and its shims print."""
+        """The output of containerd and its shims."""
         return self.root / "containerd.log"
 
     @property
@@ -121,7 +115,7 @@ class NodeLayout:
 
     @property
     def cni_data_dir(self) -> pathlib.Path:
-        """Addresses that are in use."""
+        """Addresses in use."""
         return self.root / "cni" / "addresses"
 
     @property
@@ -137,18 +131,37 @@ class NodeLayout:
         return name
 
     @property
+    def _network(self) -> str:
+        return f"10.{200 + self.index // 256}.{self.index % 256}"
+
+    @property
     def subnet(self) -> str:
         """The pods' addresses. Private, and without a route or masquerading: nothing leaves this machine."""
-        return f"10.213.{self.index}.0/24"
+        return f"{self._network}.0/24"
 
     @property
     def gateway(self) -> str:
         """This machine's address on the bridge; probes and hooks come from it."""
-        return f"10.213.{self.index}.1"
+        return f"{self._network}.1"
+
+    @property
+    def services(self) -> str:
+        """The addresses of Services where this node has its cluster's API server (``addons``)."""
+        return f"10.214.{self.index}.0/24"
+
+    @property
+    def api_service(self) -> str:
+        """The address of the Service ``kubernetes``: the first one of the range, as kube-apiserver chooses it."""
+        return f"10.214.{self.index}.1"
+
+    @property
+    def dns_service(self) -> str:
+        """The address of the cluster's DNS."""
+        return f"10.214.{self.index}.10"
 
     @property
     def cgroup_parent(self) -> str:
-        """The cgroup of all pods, as CRI's ``cgroup_parent`` wants it (cgroupfs driver)."""
+        """The cgroup of all pods, as CRI's ``cgroup_parent`` requires it (cgroupfs driver)."""
         return f"/kubemend-dev-{self.name}"
 
     # --- kubelet's side
@@ -160,7 +173,7 @@ class NodeLayout:
 
     @property
     def container_log_links(self) -> pathlib.Path:
-        """Stands for /var/log/containers, where log shippers look."""
+        """Stands for /var/log/containers, which log shippers read."""
         return self.root / "log" / "containers"
 
     @property
@@ -171,7 +184,7 @@ class NodeLayout:
     @property
     def pod_resources_socket(self) -> pathlib.Path:
         """kubelet's pod-resources API."""
-        return self.root / "pod-resources.sock"
+        return self.kubelet_root / "pod-resources" / "kubelet.sock"
 
     def pod_dir(self, uid: str) -> pathlib.Path:
         """Return kubelet's directory of a pod."""
@@ -181,7 +194,7 @@ class NodeLayout:
         """Return a pod's log directory (kubelet pkg/kubelet/kuberuntime/helpers.go ``BuildPodLogsDirectory``)."""
         return self.pod_logs / f"{namespace}_{name}_{uid}"
 
-    # --- the agent's surroundings
+    # --- the agent's environment
 
     @property
     def kernel_log(self) -> pathlib.Path:
@@ -190,7 +203,7 @@ class NodeLayout:
 
     @property
     def nvml_dir(self) -> pathlib.Path:
-        """The directory of the fake libnvidia-ml.so.1 and of what drives it."""
+        """The directory of the fake libnvidia-ml.so.1 and of its control files."""
         return self.root / "nvml"
 
     @property
@@ -200,17 +213,17 @@ class NodeLayout:
 
     @property
     def kubeconfig(self) -> pathlib.Path:
-        """How to reach the node's Kubernetes API."""
+        """The kubeconfig of the node's Kubernetes API."""
         return self.root / "kubeconfig"
 
     # --- processes
 
     def pid_file(self, part: str) -> pathlib.Path:
-        """Return where the process of a part (``containerd``, ``kubelet``, ``api``, ``agent``) is recorded."""
+        """Return the pid file of a part (``containerd``, ``kubelet``, ``api``, ``agent``)."""
         return self.root / "pids" / part
 
     def log_file(self, part: str) -> pathlib.Path:
-        """Return where the process of a part prints."""
+        """Return the log file of a part."""
         return self.root / f"{part}.log"
 
     @property

@@ -1,7 +1,7 @@
-"""Finds and removes what a dev node leaves on the machine, be it at its end or after a crash.
+"""Find and remove the remains of a dev node on the machine, at its end or after a crash.
 
-Everything of a node carries its mark: programs have its root among their arguments, containers run in its cgroup or
-in one named after a container of its bundles, mounts lie under its root, the bridge's name is made from it.
+Everything of a node has its mark: programs have its root among their arguments, containers run in its cgroup or in one
+named after a container of its bundles, mounts lie under its root, the bridge's name is derived from it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from hack.devnode import layout, network, processes
+from hack.devnode import claims, layout, network, processes
 
 log = structlog.get_logger(__name__)
 
@@ -30,23 +30,38 @@ _POLL_SECONDS = 0.01
 
 
 async def reap(node: layout.NodeLayout) -> None:
-    """Remove everything of a node: processes, mounts, network, cgroups, files. A node that is not there is fine.
+    """Remove everything of a node: processes, mounts, network, cgroups, files. A missing node is no error.
 
-    The agent's and kubelet's processes are their starters' to end; those of containerd and of the containers go
-    here. Raises processes.ProcessError or network.NetworkError when something resists.
+    The agent's and kubelet's processes are ended by their starters; those of containerd and of the containers are ended
+    here. Raises processes.ProcessError or network.NetworkError when something cannot be removed.
     """
     containers = _container_ids(node)
     shim_sockets = list(_shim_sockets(node))
     # containerd and the shims first: they would only try to clean up after the containers.
     await processes.terminate(list(_programs(node)), grace=0)
     _thaw(node)
-    while members := list(_container_processes(node, containers)):  # again for what was forked meanwhile
+    while members := list(_container_processes(node, containers)):  # again for processes forked in the meantime
         await processes.terminate(members, grace=0)
     await asyncio.to_thread(_remove, node, containers, shim_sockets)
 
 
+async def reap_abandoned() -> None:
+    """Remove everything of the machine's nodes whose owner has ended without doing so, such as by SIGKILL.
+
+    A node that another program runs is left alone (``claims``). One that resists is logged and left.
+    """
+    for root in sorted(layout.BASE.glob("*/")):
+        with contextlib.suppress(layout.LayoutError, claims.NodeInUseError):
+            node = layout.NodeLayout.named(root.name)
+            with claims.Claim(node).held():
+                try:
+                    await reap(node)
+                except (processes.ProcessError, network.NetworkError, OSError) as error:
+                    log.warning("devnode.not_reaped", root=str(root), error=str(error))
+
+
 def find(node: layout.NodeLayout) -> list[str]:
-    """Describe all that is there of a node, one line each; empty when it left nothing behind."""
+    """Describe the remains of a node, one line each; empty when there are none."""
     containers = _container_ids(node)
     found = [f"process {it.pid} {' '.join(processes.command_line(it.pid))}" for it in _programs(node)]
     found += [f"container process {it.pid}" for it in _container_processes(node, containers)]
@@ -60,7 +75,7 @@ def find(node: layout.NodeLayout) -> list[str]:
 
 def _remove(node: layout.NodeLayout, containers: frozenset[str], shim_sockets: list[pathlib.Path]) -> None:
     for point in reversed(list(_mounts(node))):
-        # Lazily: what is busy for a moment longer (an exiting process) goes once it is not.
+        # Lazily: a mount that is briefly busy (an exiting process) is removed once it is not.
         subprocess.run(("umount", "--lazy", point), capture_output=True, timeout=_SECONDS, check=False)
     network.delete_bridge(node)
     for cgroup in _cgroups(node):
@@ -125,10 +140,10 @@ def _shim_sockets(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
 
 
 def _mounts(node: layout.NodeLayout) -> Iterator[str]:
-    """Yield the mount points under the root, outer ones first (proc(5), mountinfo: field 5)."""
+    """Yield the root's mount and those under it, outer ones first (proc(5), mountinfo: field 5)."""
     for line in pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         point = line.split()[4]
-        if point.startswith(f"{node.root}/"):
+        if point == str(node.root) or point.startswith(f"{node.root}/"):
             yield point
 
 
@@ -139,11 +154,11 @@ def _cgroups(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
 
 
 def _thaw(node: layout.NodeLayout) -> None:
-    """Unfreeze cgroup v1 freezers: unlike v2's, they keep even SIGKILL waiting."""
+    """Unfreeze cgroup v1 freezers: unlike v2's, they block even SIGKILL."""
     for path in _cgroups(node):
         for directory, _, files in os.walk(path):
             if "freezer.state" in files:
-                with contextlib.suppress(OSError):  # it is gone meanwhile
+                with contextlib.suppress(OSError):  # it has been removed in the meantime
                     (pathlib.Path(directory) / "freezer.state").write_text("THAWED", encoding="ascii")
 
 

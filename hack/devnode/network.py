@@ -1,4 +1,4 @@
-"""The dev node's bridge."""
+"""Manage the dev node's bridge."""
 
 import json
 import subprocess
@@ -9,11 +9,11 @@ _SECONDS = 10.0
 
 
 class NetworkError(RuntimeError):
-    """iproute2 refused. The message is one line for people."""
+    """iproute2 failed. The message is one line for people."""
 
 
 def ensure_bridge(node: layout.NodeLayout) -> None:
-    """Create the node's bridge with this machine's address on it. Raises NetworkError (as non-root, say)."""
+    """Create the node's bridge with this machine's address on it. Raises NetworkError, for example as non-root."""
     if not bridge_exists(node):
         _ip("link", "add", node.bridge, "type", "bridge")
     prefix = node.subnet.rpartition("/")[2]
@@ -21,8 +21,13 @@ def ensure_bridge(node: layout.NodeLayout) -> None:
     _ip("link", "set", node.bridge, "up")
 
 
+def add_address(node: layout.NodeLayout, address: str) -> None:
+    """Give this machine one more address, on the node's bridge; it is removed with the bridge. Raises NetworkError."""
+    _ip("address", "replace", f"{address}/32", "dev", node.bridge)
+
+
 def delete_bridge(node: layout.NodeLayout) -> None:
-    """Delete the bridge and the host's ends of what is plugged into it; nothing happens when there is none."""
+    """Delete the bridge and the host's ends of the links in it; a missing bridge is no error."""
     if not bridge_exists(node):
         return
     for port in json.loads(_ip("-json", "link", "show", "master", node.bridge) or "[]"):
@@ -31,7 +36,7 @@ def delete_bridge(node: layout.NodeLayout) -> None:
 
 
 def bridge_exists(node: layout.NodeLayout) -> bool:
-    """Tell whether the node's bridge is there."""
+    """Return whether the node's bridge exists."""
     return any(link.get("ifname") == node.bridge for link in json.loads(_ip("-json", "link", "show", "type", "bridge")))
 
 

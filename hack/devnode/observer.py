@@ -1,4 +1,4 @@
-"""What is to be seen of a pod from outside the agent: in the API, in the runtime, on the volume, in the logs."""
+"""Observe a pod from outside the agent: in the API, in the runtime, on the volume, in the logs."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerState, PodUid
-from agent.podresources.client import PodResourcesClient
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import layout
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.podresources.client import PodResourcesClient
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 _NAMESPACE = "default"
 _LOOK_SECONDS = 0.02
@@ -20,7 +20,10 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A pod at one moment. ``running`` lists, by container name, every container that the runtime says runs."""
+    """Hold a pod's state at one moment.
+
+    ``running`` lists, by container name, every container that runs for the runtime.
+    """
 
     uid: str
     node: str
@@ -35,12 +38,12 @@ class Seen:
     init_runs: int
 
     def condition(self, kind: str) -> Mapping[str, str]:
-        """Return one of our conditions, empty when the pod has none of that type."""
+        """Return one of kubemend's conditions, empty when the pod has none of that type."""
         return self.conditions.get(f"kubemend.io/{kind}", {})
 
 
 class Observer:
-    """Looks at pods of one dev node. ``async with Observer.of(node)``."""
+    """Observe pods of one dev node. ``async with Observer.of(node)``."""
 
     def __init__(self, where: layout.NodeLayout, *, api: kube.KubeClient, cri: CriClient, kubelet_root: Path) -> None:
         self._where = where
@@ -64,7 +67,7 @@ class Observer:
         await self._api.delete(paths.pod(_NAMESPACE, name), options={"gracePeriodSeconds": 0})
 
     async def see(self, name: str) -> Seen:
-        """Look once. Raises KubeError or CriError."""
+        """Read the state once. Raises KubeError or CriError."""
         pod = await self._api.get(paths.pod(_NAMESPACE, name))
         uid, status = pod["metadata"]["uid"], pod.get("status", {})
         running: dict[str, tuple[ContainerId, ...]] = {}
@@ -87,7 +90,7 @@ class Observer:
         )
 
     async def until(self, name: str, holds: Callable[[Seen], bool], *, timeout: float, what: str) -> Seen:
-        """Look until it holds. Raises TimeoutError, which says what did not come and what was there instead."""
+        """Poll until it holds. Raises TimeoutError, which names the missing state and the last one."""
         seen: Seen | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -101,17 +104,17 @@ class Observer:
 
     async def pid(self, container: ContainerId) -> int:
         """Return the host's pid of a container's main process."""
-        pid = (await self._cri.container_info(container)).pid
+        pid = (await self._cri.container_status(container)).pid
         assert pid is not None, f"container {container} does not run"
         return pid
 
     async def times(self, container: ContainerId) -> tuple[float, float]:
         """Return when a container started and finished (Unix seconds, 0: not yet), by the runtime's own clock."""
-        info = await self._cri.container_info(container)
+        info = await self._cri.container_status(container)
         return info.started_at / 1e9, info.finished_at / 1e9
 
     async def devices(self, name: str, *, socket: str) -> frozenset[str]:
-        """Return the UUIDs that kubelet says the pod's containers hold."""
+        """Return the UUIDs that the pod's containers hold, from kubelet."""
         async with PodResourcesClient(socket, report=lambda _: None) as pod_resources:
             held = await pod_resources.list()
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"

@@ -1,12 +1,12 @@
-"""The container runtime's programs, taken from Debian's own packages and unpacked beside the checkout.
+"""Take the container runtime's programs from Debian's own packages, unpacked next to the checkout.
 
 Nothing is installed: containerd, runc, the CNI plugins and busybox are unpacked below a cache directory and run from
-there. apt fetches them from the mirror that this machine is set up for, with private lists and caches, and checks
-their signatures against Debian's keyring as always. Once unpacked they are used as they are; delete the cache to get
-newer ones.
+there. apt fetches them from this machine's configured mirror, with private lists and caches, and checks their
+signatures against Debian's keyring as always. Once unpacked they are used as they are; delete the cache to get newer
+ones.
 
-containerd comes from the newest suite whose build runs here: 2.x has what the agent builds on (an event stream),
-while bookworm's 1.6 does not and is fetched only to test that lack (``legacy=True``).
+containerd comes from the newest suite whose build runs here: 2.x has what the agent requires (an event stream), while
+bookworm's 1.6 does not and is fetched only to test that lack (``legacy=True``).
 """
 
 import contextlib
@@ -36,12 +36,12 @@ _LEGACY_SUITE = "bookworm"
 
 
 class PackagesError(RuntimeError):
-    """The programs cannot be had. The message is one line: what is missing, and the mend."""
+    """The programs cannot be fetched. The message is one line: what is missing, and the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """The unpacked programs. ``version`` is containerd's, such as ``(2, 1, 9)``."""
+    """Locate the unpacked programs. ``version`` is containerd's, such as ``(2, 1, 9)``."""
 
     containerd_dir: pathlib.Path
     tools_dir: pathlib.Path
@@ -74,20 +74,20 @@ class Binaries:
 
     @property
     def search_path(self) -> str:
-        """``PATH`` for containerd: it looks up its shim there, and the shim runc."""
+        """``PATH`` for containerd: it finds its shim there, and the shim runc."""
         own = (self.containerd.parent, self.runc.parent)
         return ":".join((*(str(path) for path in own), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
 
 def ensure_packages(cache: pathlib.Path = DEFAULT_CACHE, *, legacy: bool = False) -> Binaries:
-    """Return the programs, fetching what is not unpacked yet; any number of callers may do so at once.
+    """Return the programs, fetching those that are not unpacked yet; concurrent callers are allowed.
 
-    ``legacy`` asks for containerd 1.6 in place of the newest. Raises PackagesError.
+    ``legacy`` asks for containerd 1.6 instead of the newest. Raises PackagesError.
     """
     home = cache / platform.machine()
     containerd, tools = home / ("containerd-1.6" if legacy else "containerd"), home / "tools"
     if not (containerd.is_dir() and tools.is_dir()):
-        with _lock(home):
+        with lock(home):
             _fetch_missing(containerd=containerd, tools=tools, legacy=legacy)
     version = _containerd_version(containerd)
     if version is None:
@@ -96,7 +96,7 @@ def ensure_packages(cache: pathlib.Path = DEFAULT_CACHE, *, legacy: bool = False
 
 
 def ensure_host_packages(names: Sequence[str]) -> None:
-    """Install the Debian packages that are missing (``gcc``, ``libc6-dev``, ``iproute2``, …) on this machine.
+    """Install the missing Debian packages (``gcc``, ``libc6-dev``, ``iproute2``, …) on this machine.
 
     Raises PackagesError when something is missing and cannot be installed.
     """
@@ -112,11 +112,30 @@ def ensure_host_packages(names: Sequence[str]) -> None:
         raise PackagesError(str(error)) from error
 
 
+def ensure_promtool(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
+    """Return Prometheus' ``promtool``, with which tests check the alerts, fetching it if it is not unpacked yet.
+
+    Raises PackagesError.
+    """
+    home = cache / platform.machine()
+    target = home / "prometheus"
+    if not target.is_dir():
+        with lock(home):
+            try:
+                if not target.is_dir():
+                    machine = apt.this_machine()
+                    with staging(target) as folder:
+                        apt.unpack(machine, suite=machine.codename, packages=("prometheus",), into=folder)
+            except apt.AptError as error:
+                raise PackagesError(str(error)) from error
+    return target / "usr/bin/promtool"
+
+
 def _fetch_missing(*, containerd: pathlib.Path, tools: pathlib.Path, legacy: bool) -> None:
     try:
         machine = apt.this_machine()
         if not tools.is_dir():
-            with _staging(tools) as folder:
+            with staging(tools) as folder:
                 apt.unpack(machine, suite=machine.codename, packages=_TOOLS, into=folder)
         if not containerd.is_dir():
             suites = (_LEGACY_SUITE,) if legacy else (*_NEWEST_SUITES, machine.codename)
@@ -126,11 +145,11 @@ def _fetch_missing(*, containerd: pathlib.Path, tools: pathlib.Path, legacy: boo
 
 
 def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pathlib.Path) -> None:
-    """Unpack containerd from the first suite that has one which runs here."""
+    """Unpack containerd from the first suite with a build that runs here."""
     reasons = []
     for suite in suites:
         try:
-            with _staging(target) as folder:
+            with staging(target) as folder:
                 apt.unpack(machine, suite=suite, packages=("containerd",), into=folder)
                 _check_runs(folder, what=f"containerd of {suite}")
         except apt.AptError as error:
@@ -148,7 +167,7 @@ def _check_runs(folder: pathlib.Path, *, what: str) -> None:
 
 
 def _containerd_version(folder: pathlib.Path) -> tuple[int, ...] | None:
-    """Return the version of an unpacked containerd, or None when it does not run (a newer libc than ours, say)."""
+    """Return the version of an unpacked containerd, or None when it does not run (it needs a newer libc)."""
     try:
         command = (str(folder / "usr/bin/containerd"), "--version")
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -167,8 +186,8 @@ def _installed(package: str) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(folder: pathlib.Path) -> Iterator[None]:
-    """Let one process at a time fetch. The lock goes with its holder, and all that a holder does has a deadline."""
+def lock(folder: pathlib.Path) -> Iterator[None]:
+    """Let one process at a time fetch. The lock ends with its holder, and all that a holder does has a deadline."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -176,8 +195,8 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _staging(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a folder that becomes ``target`` in one step when all went well, and is removed otherwise."""
+def staging(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a folder that becomes ``target`` in one step on success, and is removed otherwise."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         yield folder

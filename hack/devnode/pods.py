@@ -1,6 +1,6 @@
-"""Pods without a kubelet: sandboxes and containers made straight through CRI, with configs as kubelet makes them.
+"""Run pods without a kubelet: sandboxes and containers created through CRI, with kubelet's configs.
 
-For tests of what works on the runtime alone. Nothing watches these pods: what exits stays exited.
+For tests that need only the runtime. Nothing watches these pods: exited containers stay exited.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from typing import Any, Self
 import grpc.aio
 import tenacity
 
-from common import grpcio
-from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
-from hack.devnode import images, layout
-from hack.devnode.kubelet import cleanup, config, spec, volumes
+from hack.devnode import cgroups, images, layout
+from hack.devnode.podconfig import config, spec, volumes
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _CALL_SECONDS = 20.0
 
@@ -28,7 +28,7 @@ def container(name: str, script: str, **fields: Any) -> spec.Json:
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """What was made for one pod. ``containers`` maps each container's name to its id."""
+    """Hold the ids of one pod. ``containers`` maps each container's name to its id."""
 
     pod: spec.Pod
     sandbox_id: str
@@ -38,19 +38,19 @@ class RunningPod:
 
 
 class Pods:
-    """Makes pods in one node's runtime and removes them. Open it with ``Pods.on``."""
+    """Create pods in one node's runtime and remove them. Open it with ``Pods.on``."""
 
     def __init__(self, node: layout.NodeLayout, channel: grpc.aio.Channel) -> None:
         self._node = node
         self._runtime: api_pb2_grpc.RuntimeServiceAsyncStub = api_pb2_grpc.RuntimeServiceStub(channel)
         self._images: api_pb2_grpc.ImageServiceAsyncStub = api_pb2_grpc.ImageServiceStub(channel)
-        self._directories = volumes.PodDirectories(root=node.kubelet_root, fetch_config_map=_no_config_maps)
+        self._directories = volumes.PodDirectories(node.kubelet_root)
         self._made: list[RunningPod] = []
 
     @classmethod
     @asynccontextmanager
     async def on(cls, node: layout.NodeLayout) -> AsyncIterator[Self]:
-        """Connect to the node's runtime; remove all pods that were made when the block ends."""
+        """Connect to the node's runtime; remove all created pods when the block ends."""
         async with grpcio.unix_channel(str(node.containerd_socket)) as channel:
             pods = cls(node, channel)
             try:
@@ -70,7 +70,7 @@ class Pods:
         cpus: Mapping[str, str] | None = None,
         **pod_spec: Any,
     ) -> RunningPod:
-        """Start a pod: its sandbox, then its containers in order; none of them is waited for.
+        """Start a pod: its sandbox, then its containers in order, without waiting for any of them.
 
         ``containers`` and ``pod_spec`` (``restartPolicy``, ``volumes``, …) are as in the API. ``cpus`` gives
         containers, by name, the cpuset that kubelet's CPU manager would. Raises grpc.aio.AioRpcError.
@@ -97,18 +97,18 @@ class Pods:
         return running
 
     async def remove(self, running: RunningPod) -> None:
-        """Remove a pod with all its containers, whoever made them, and its directories. Raises grpc.aio.AioRpcError."""
+        """Remove a pod with all its containers, of any creator, and its directories. Raises grpc.aio.AioRpcError."""
         sandbox_id = running.sandbox_id
         await self._stop(sandbox_id)
         await self._runtime.RemovePodSandbox(
             api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
         )
         await self._directories.remove(running.pod)
-        await asyncio.to_thread(cleanup.remove_cgroup, running.sandbox.linux.cgroup_parent)
+        await asyncio.to_thread(cgroups.remove, running.sandbox.linux.cgroup_parent)
         self._made.remove(running)
 
     async def remove_all(self) -> None:
-        """Remove every pod that was made here and is still there."""
+        """Remove every pod that was created here and still exists."""
         for running in list(self._made):
             await self.remove(running)
 
@@ -119,7 +119,7 @@ class Pods:
         reraise=True,
     )
     async def _stop(self, sandbox_id: str) -> None:
-        """Stop all that is in a sandbox, again where the runtime trips over what ended meanwhile, as kubelet does."""
+        """Stop everything in a sandbox, with retries when a container has ended by itself, as kubelet does."""
         await self._runtime.StopPodSandbox(
             api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS
         )
@@ -144,9 +144,6 @@ class Pods:
             attempt=0,
             image_ref=image.image.id,
             mounts=self._directories.mounts(item, pod=running.pod, volumes=mounted),
-            pod_ip=running.ip,
-            host_ip=self._node.gateway,
-            device_environment={},
         )
         return config.container_config(item, pod=running.pod, launch=launch)
 
@@ -164,7 +161,3 @@ class Pods:
         link = f"{pod.name}_{pod.namespace}_{wanted.metadata.name}-{created.container_id}.log"
         (self._node.container_log_links / link).symlink_to(log)
         return created.container_id
-
-
-async def _no_config_maps(namespace: str, name: str) -> spec.Json:
-    raise LookupError(f"ConfigMap {namespace}/{name}: pods without an API have no ConfigMaps")

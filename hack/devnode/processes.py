@@ -1,7 +1,7 @@
-"""Processes of the dev node: recorded in pid files, told apart from later ones, awaited through pidfds.
+"""Manage processes of the dev node: recorded in pid files, distinguished from later ones, awaited through pidfds.
 
-Not asyncio's subprocesses: those are bound to one event loop and die with it, while a node's processes outlive the
-loop that started them (a pytest session runs one loop per test) and sometimes the program that did (a crashed run).
+Not asyncio's subprocesses: those are bound to one event loop and die with it, while a node's processes outlive the loop
+that started them (a pytest session runs one loop per test) and sometimes the program that did (a crashed run).
 """
 
 import asyncio
@@ -11,12 +11,14 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _PROC = pathlib.Path("/proc")
-_KILL_SECONDS = 5.0  # what the kernel may take to end a process after SIGKILL
+_SOURCES = pathlib.Path(__file__).resolve().parents[2]
+_KILL_SECONDS = 5.0  # the time that the kernel may need to end a process after SIGKILL
 
 
 class ProcessError(RuntimeError):
@@ -25,7 +27,7 @@ class ProcessError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process that cannot be mistaken for a later one with the same pid.
+    """Identify a process, distinct from a later one with the same pid.
 
     ``start_ticks`` is field 22 of /proc/<pid>/stat: clock ticks from boot to its start.
     """
@@ -40,11 +42,11 @@ class ProcessId:
         return cls(pid=pid, start_ticks=int(fields[19])) if fields is not None and fields[0] not in "ZX" else None
 
     def alive(self) -> bool:
-        """Tell whether this very process still runs."""
+        """Return whether this very process still runs."""
         return ProcessId.of(self.pid) == self
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; a process that has ended already needs none."""
+        """Send a signal; a process that has already ended is ignored."""
         with contextlib.suppress(ProcessLookupError), _pidfd(self) as descriptor:
             signal.pidfd_send_signal(descriptor, number)
 
@@ -61,7 +63,7 @@ class ProcessId:
 
 
 class Child:
-    """A process that this program started. Create it with ``start``."""
+    """Manage a process that this program started. Create it with ``start``."""
 
     def __init__(self, *, name: str, process: subprocess.Popen[bytes], pid_file: pathlib.Path) -> None:
         self.name = name
@@ -82,9 +84,9 @@ class Child:
     ) -> "Child":
         """Start a program with its output appended to ``log`` and its identity written to ``pid_file``.
 
-        ``dies_with_us`` has the kernel kill it when this program ends, even by SIGKILL. That is tied to the
-        calling *thread* (PR_SET_PDEATHSIG in prctl(2)): call it from one that lives as long as the program.
-        Raises ProcessError when the program cannot be started.
+        ``dies_with_us`` has the kernel kill it when this program ends, even by SIGKILL. That is tied to the calling
+        *thread* (PR_SET_PDEATHSIG in prctl(2)): call it from one that lives as long as the program. Raises ProcessError
+        when the program cannot be started.
         """
         search_path = (os.environ if environment is None else environment).get("PATH")
         if shutil.which(command[0], path=search_path) is None:
@@ -111,12 +113,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status (negative: the signal), or None while it runs."""
+        """Return its exit status (negative: the signal), or None while it runs."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
@@ -124,7 +126,7 @@ class Child:
         self._process.send_signal(number)
 
     def pause(self) -> None:
-        """Send SIGSTOP and return once all its threads stand still: the signal alone leaves them a moment to run."""
+        """Send SIGSTOP and return once all its threads are stopped: the signal alone leaves them a moment to run."""
         self.signal(signal.SIGSTOP)
         if self.returncode is None:
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -136,8 +138,8 @@ class Child:
         return self._process.wait(timeout=_KILL_SECONDS)
 
     async def stop(self, *, grace: float) -> int:
-        """End it: SIGTERM, then SIGKILL after ``grace`` seconds; then forget its pid file. Return the exit status."""
-        self.signal(signal.SIGCONT)  # a stopped process would not even see SIGTERM
+        """End it: SIGTERM, then SIGKILL after ``grace`` seconds; then remove its pid file. Return the exit status."""
+        self.signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
         self.signal(signal.SIGTERM)
         if self._id is not None and not await self._id.ended(timeout=grace):
             self.signal(signal.SIGKILL)
@@ -146,14 +148,33 @@ class Child:
         return status
 
 
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this program as Ctrl-C does: with everything that it has started. Harmless when called again.
+
+    A handler of the program's own stays. A shell that starts a program in the background has it ignore SIGINT, which
+    would make SIGTERM have no effect: so SIGINT gets Python's own handler there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may change handlers (signal.signal)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def source_environment() -> dict[str, str]:
+    """Return an environment in which ``python -m hack…`` works from any directory: hack is not installed."""
+    return {**os.environ, "PYTHONPATH": str(_SOURCES)}
+
+
 def write_pid_file(path: pathlib.Path, pid: int) -> None:
-    """Record a running process. One that has ended already leaves no file."""
+    """Record a running process. One that has already ended leaves no file."""
     if (identity := ProcessId.of(pid)) is not None:
         path.write_text(f"{identity.pid} {identity.start_ticks}\n", encoding="ascii")
 
 
 def read_pid_file(path: pathlib.Path) -> ProcessId | None:
-    """Return the process that a pid file names, or None when there is no file or the process is gone."""
+    """Return the process that a pid file names, or None when the file or the process does not exist."""
     try:
         pid, start_ticks = path.read_text(encoding="ascii").split()
     except (FileNotFoundError, ValueError):
@@ -178,7 +199,7 @@ def children_of(parent: int) -> Iterator[ProcessId]:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """Return the arguments of a process; empty when it is gone or a kernel thread."""
+    """Return the arguments of a process; empty when it has ended or is a kernel thread."""
     return tuple(part for part in _read(pid, "cmdline").split("\0") if part)
 
 
@@ -188,7 +209,7 @@ def cgroups(pid: int) -> tuple[str, ...]:
 
 
 async def terminate(processes: Sequence[ProcessId], *, grace: float) -> None:
-    """End all of them: SIGTERM, then SIGKILL for what still runs after ``grace`` seconds (0: SIGKILL at once).
+    """End all of them: SIGTERM, then SIGKILL after ``grace`` seconds for those that still run (0: SIGKILL at once).
 
     Raises ProcessError when the kernel does not end one.
     """
@@ -207,10 +228,10 @@ async def terminate(processes: Sequence[ProcessId], *, grace: float) -> None:
 
 @contextlib.contextmanager
 def _pidfd(process: ProcessId) -> Iterator[int]:
-    """Open a pidfd; raise ProcessLookupError when the process is gone or another one has its pid."""
+    """Open a pidfd; raise ProcessLookupError when the process has ended or another one has its pid."""
     descriptor = os.pidfd_open(process.pid)
     try:
-        if not process.alive():  # looked at after the opening, so that the pidfd is surely of this process
+        if not process.alive():  # checked after the opening, so that the pidfd is surely of this process
             raise ProcessLookupError
         yield descriptor
     finally:
@@ -231,7 +252,7 @@ async def _readable(descriptor: int) -> None:
 def _stat_fields(pid: int) -> list[str] | None:
     """Return /proc/<pid>/stat from field 3 (state) on; None when there is no such process."""
     text = _read(pid, "stat")
-    # The command (field 2) may hold spaces and brackets: everything after the last bracket is plain.
+    # The command (field 2) may contain spaces and brackets: everything after the last bracket is plain.
     return text.rpartition(")")[2].split() if text else None
 
 
@@ -239,4 +260,4 @@ def _read(pid: int, name: str) -> str:
     try:
         return (_PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-        return ""  # it ended meanwhile
+        return ""  # it has ended in the meantime

@@ -1,4 +1,4 @@
-"""What a running dev node tells about itself: a file with its surroundings, and the state of its parts."""
+"""Publish a running dev node's data: a file with its environment, and the state of its parts."""
 
 import asyncio
 import json
@@ -6,23 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.kube import client, errors, paths
 from hack.devnode import layout, processes
 from hack.devnode.node import DevNode
 from hack.fakenvml import control as nvml_control
+from kubemend.common.kube import client, errors, paths
 
 _METRICS_PORT = 9464
 
 
 def write(nodes: Sequence[DevNode]) -> None:
-    """Note that these nodes are Ready, in each one's root. The first is named like the whole."""
+    """Record that these nodes are Ready, in each one's root. The first is named like the whole."""
     names = [node.name for node in nodes]
     for number, node in enumerate(nodes):
         flags = node.agent_flags(metrics_address=f"127.0.0.1:{_METRICS_PORT + 10 * number}")
         ready = {
             "nodes": names,
             "gpus": node.options.gpus,
-            "kinds": node.kinds,
             "environment": {
                 "KUBECONFIG": str(node.kubeconfig),
                 "CONTAINER_RUNTIME_ENDPOINT": f"unix://{node.layout.containerd_socket}",
@@ -36,7 +35,7 @@ def write(nodes: Sequence[DevNode]) -> None:
 
 
 def read(where: layout.NodeLayout) -> dict[str, Any] | None:
-    """Return what was noted of a node; None when it is not Ready (yet, or any more)."""
+    """Return the record of a node; None when it is not Ready (yet, or any more)."""
     try:
         ready: dict[str, Any] = json.loads(_file(where).read_text())
     except FileNotFoundError:
@@ -45,20 +44,16 @@ def read(where: layout.NodeLayout) -> dict[str, Any] | None:
 
 
 def parts(where: layout.NodeLayout) -> Iterator[tuple[str, bool, str]]:
-    """Yield each part's name, whether it is fine, and a line about it."""
+    """Yield each part's name, whether it works, and a line about it."""
     ready = read(where)
     yield "node", ready is not None, f"{where.root}" if ready is not None else "not running"
     if ready is None:
         return
     for part in ("containerd", "kubelet"):
         running = processes.read_pid_file(where.pid_file(part))
-        if running is None and part == "containerd" and not where.containerd_config.exists():
-            yield part, True, "that of the first node"
-            continue
-        kind = f" ({ready['kinds'][part]})" if part in ready["kinds"] else ""
-        yield part, running is not None, f"pid {running.pid}{kind}" if running is not None else "not running"
+        yield part, running is not None, f"pid {running.pid}" if running is not None else "not running"
     good, line = asyncio.run(_node_condition(where))
-    yield "API", good, f"{line} ({ready['kinds']['api']})"
+    yield "API", good, line
     nvml_dir = Path(ready["environment"]["LD_LIBRARY_PATH"].split(":")[0])
     with nvml_control.FakeNvml(where.nvml_dir / "state", nvml_dir) as nvml:
         yield "NVML", True, f"driver {nvml.status()['driver']}, {ready['gpus']} GPUs, {where.nvml_dir}"

@@ -1,4 +1,4 @@
-"""The Restart objects of a gang, as a person sees them: awaited, made, and moved back in time."""
+"""Await, create and age the Restart objects of a gang, as a person would."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from common.gangs import GangKey
-from common.kube import client as kube
-from common.kube import errors, paths, watching
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths, watch_protocol
 
 API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
 _TIMES = ("startTime", "completionTime")
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Rounds:
-    """One gang's rounds."""
+    """Manage one gang's rounds."""
 
     def __init__(self, api: kube.KubeClient, gang: GangKey) -> None:
         self._api = api
@@ -43,7 +43,7 @@ class Rounds:
         return found
 
     async def finished(self, count: int, *, timeout: float = 60.0) -> Json:
-        """Wait until the gang has had so many rounds and the last one has come to its end; return that one."""
+        """Wait until the gang has had ``count`` rounds and the last one has ended; return that one."""
         found = await self.until(
             lambda rounds: len(rounds) >= count and is_finished(rounds[-1]),
             what=f"the end of round {count} of {self._gang}",
@@ -52,7 +52,7 @@ class Rounds:
         return found[-1]
 
     async def ask(self, name: str, **spec: Any) -> None:
-        """Create a Restart object for the gang, as a person would; ``spec`` is what comes beside ``gang``."""
+        """Create a Restart object for the gang, as a person would; ``spec`` is added to ``gang``."""
         body = {
             "apiVersion": API_VERSION,
             "kind": "Restart",
@@ -62,7 +62,7 @@ class Rounds:
         await self._api.create(self._path, body)
 
     async def age(self, by: dt.timedelta) -> None:
-        """Move all finished rounds back in time. A controller that leads now has its own memory of them."""
+        """Move all finished rounds back in time. The current leading controller has its own memory of them."""
         for each in await self.all():
             status = each.get("status", {})
             moved: Json = {key: _earlier(status[key], by) for key in _TIMES if key in status}
@@ -72,7 +72,7 @@ class Rounds:
             await self._api.patch_status(path, {"status": moved}, content_type=kube.Patch.MERGE)
 
     async def _seen(self) -> AsyncGenerator[list[Json], None]:
-        """Yield the rounds now, and again after each change, for ever; to watch costs less than to ask again."""
+        """Yield the rounds now, and again after each change, indefinitely; a watch costs less than polling."""
         while True:
             listing = await self._api.list(self._path)
             known = {name_of(each): each for each in listing.items}
@@ -81,10 +81,10 @@ class Rounds:
             with contextlib.suppress(errors.GoneError, errors.ApiUnavailableError):  # it is listed again then
                 async with contextlib.aclosing(watch) as changes:
                     async for change in changes:
-                        if change.type is watching.EventType.BOOKMARK:
+                        if change.type is watch_protocol.EventType.BOOKMARK:
                             continue
                         known[name_of(change.object)] = change.object
-                        if change.type is watching.EventType.DELETED:
+                        if change.type is watch_protocol.EventType.DELETED:
                             del known[name_of(change.object)]
                         yield self._ours(known.values())
 
@@ -106,7 +106,7 @@ def attempt(restart: Json) -> int:
 
 
 def is_finished(restart: Json) -> bool:
-    """Whether a round has come to its end."""
+    """Return whether a round has ended."""
     return "completionTime" in restart.get("status", {})
 
 

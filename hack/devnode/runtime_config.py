@@ -1,7 +1,7 @@
-"""containerd's configuration file and the pod network's, for a dev node.
+"""Generate containerd's configuration file and the pod network's, for a dev node.
 
-What differs from containerd's defaults: every path lies under the node's root, our own image holds the sandboxes,
-and plugins that the node does not use are off, which makes containerd start faster and touch less of the machine.
+Differences from containerd's defaults: every path lies under the node's root, our own image holds the sandboxes, and
+plugins that the node does not use are off, which makes containerd start faster and touch less of the machine.
 """
 
 import json
@@ -33,13 +33,14 @@ def containerd_config(node: layout.NodeLayout, *, binaries: packages.Binaries, s
 def network_config(node: layout.NodeLayout) -> str:
     """Return the CNI configuration: a bridge that this machine shares with its pods.
 
-    The bridge has its address already (``network.ensure_bridge``): as a CNI "gateway", the plugin would turn on IP
+    The bridge already has its address (``network.ensure_bridge``): as a CNI "gateway", the plugin would turn on IP
     forwarding for the whole machine.
     """
     ipam = {
         "type": "host-local",
         "dataDir": str(node.cni_data_dir),
         "ranges": [[{"subnet": node.subnet, "gateway": node.gateway}]],
+        "routes": [{"dst": "10.214.0.0/16", "gw": node.gateway}],  # the addresses of Services (``addons``)
     }
     bridge = {"type": "bridge", "bridge": node.bridge, "isGateway": False, "ipMasq": False, "ipam": ipam}
     return json.dumps({"cniVersion": "1.0.0", "name": node.network_name, "plugins": [bridge]}, indent=2)
@@ -96,8 +97,8 @@ def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter
 
 
 def _cri_runtime(node: layout.NodeLayout, *, table: str, binaries: packages.Binaries) -> str:
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a sandbox) nobody may lower an oom_score_adj,
-    # and runc fails; with it the setting changes nothing that matters here.
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a sandbox) a process may not lower an
+    # oom_score_adj, and runc fails; with it the setting changes nothing that matters here.
     return f"""\
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true

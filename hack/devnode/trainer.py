@@ -1,7 +1,7 @@
-"""The pod that demo, benchmarks and scenarios train with: an init container, a sidecar, and a trainer on GPUs.
+"""Build the training pod of demo, benchmarks and scenarios: an init container, a sidecar, and a trainer on GPUs.
 
-The trainer counts steps into a checkpoint on a volume and says in its log from which step it resumed, so that what a
-restart kept and what it ran again can be told from outside.
+The trainer counts steps into a checkpoint on a volume and logs the step from which it resumed, so that an outside
+observer can see what a restart kept and what it ran again.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from hack.devnode import images
 
 CHECKPOINTS = "/checkpoints"
 OVERLAPS = "overlaps"
-"""The file on the volume in which a container says that another one of its name still ran when it began."""
+"""The file on the volume in which a container records that another one of its name still ran when it began."""
 
 RESTARTS_ALL_ON_KILL: Mapping[str, Any] = {
     "restartPolicy": "Never",
@@ -42,7 +42,7 @@ def manifest(
     sidecar: bool = True,
     script: str = TRAIN,
 ) -> dict[str, Any]:
-    """Return the pod, bound to a node and opted in to restarts in place unless ``annotations`` say otherwise."""
+    """Return the pod, bound to a node and opted in to restarts in place unless ``annotations`` override that."""
     volume = [{"name": "checkpoints", "mountPath": CHECKPOINTS}]
     init = [{"name": "prepare", **_shell(_INIT), "volumeMounts": volume}]
     if sidecar:
@@ -74,8 +74,9 @@ def manifest(
 def leased(script: str, *, name: str, port: int) -> str:
     """Return the script with a check, at its start, that no other container of its name runs in the pod.
 
-    The lease is a port in the pod's network namespace: the kernel frees it when the container's last process has
-    ended, not sooner and not later. ``port`` must be the name's own. Who finds it taken says so, and waits for it.
+    The lease is a port in the pod's network namespace: the kernel frees it when the container's last process has ended,
+    not sooner and not later. ``port`` must be the name's own. A container that finds it taken records that, and waits
+    for it.
     """
     hold = f"nc -ll -p {port} -e true"
     report = f"echo {name} >> {CHECKPOINTS}/{OVERLAPS}"

@@ -1,9 +1,9 @@
-"""A wall clock of its own for one process, set ahead and back while it runs, as an operator or NTP sets a node's.
+"""Give a process a wall clock of its own, set ahead and back while it runs, as an operator or NTP sets a node's.
 
-A library before libc (``wallclock.c``): a time namespace moves no wall clock, and the machine's own is not ours to set.
-Only what the process itself asks for is moved. What containerd and the kernel note (starts of containers, times of
-files) is not: to the process they look as if they had not been set with it. On a real node all clocks agree again after
-a jump, which is the easier case.
+A library in front of libc (``wallclock.c``): a time namespace moves no wall clock, and the machine's own must not be
+changed. Only the process's own queries are moved, not the times that containerd and the kernel record (starts of
+containers, times of files): to the process they appear unchanged by the jump. On a real node all clocks agree again
+after a jump, which is the easier case.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _SIZE = 8
 
 
 class WallClock:
-    """One clock. Processes that are started with ``environment`` go by it."""
+    """Control one clock. Processes that are started with ``environment`` use it."""
 
     def __init__(self, library: Path, file: Path, mapped: mmap.mmap) -> None:
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), _VARIABLE: str(file)}
@@ -30,7 +30,7 @@ class WallClock:
     def made(cls, directory: Path) -> Iterator[Self]:
         """Compile the library into the directory; the clock shows the machine's time.
 
-        Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
+        Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
         """
         directory.mkdir(parents=True, exist_ok=True)
         library, file = directory / "wallclock.so", directory / "wallclock"
@@ -46,5 +46,5 @@ class WallClock:
             yield cls(library, file, mapped)
 
     def set(self, *, ahead: float) -> None:
-        """Have it show the machine's time and so many seconds; negative: less."""
+        """Set it ``ahead`` seconds ahead of the machine's time; negative: behind."""
         self._mapped[:] = int(ahead * 1e9).to_bytes(_SIZE, "little", signed=True)

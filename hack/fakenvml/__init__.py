@@ -1,1 +1,1 @@
-"""A fake ``libnvidia-ml.so.1`` in C, driven from outside while a client of the real pynvml runs on it."""
+"""Provide a fake ``libnvidia-ml.so.1`` in C, controlled from outside while a client of the real pynvml uses it."""

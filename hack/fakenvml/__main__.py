@@ -1,4 +1,4 @@
-"""``python -m hack.fakenvml build DIR`` compiles the fake; ``ctl --state F …`` breaks and mends its GPUs."""
+"""``python -m hack.fakenvml build DIR`` compiles the fake; ``ctl --state F …`` breaks and fixes its GPUs."""
 
 import json
 from pathlib import Path
@@ -138,7 +138,7 @@ def ecc(fake: control.FakeNvml, gpu: int, sram: bool, corrected: int, uncorrecte
 @click.option("--failure", is_flag=True)
 @pass_fake
 def remap(fake: control.FakeNvml, gpu: int, pending: bool, failure: bool) -> None:  # noqa: FBT001
-    """Set what the row remapper says; without flags: nothing to do."""
+    """Set the row remapper's answer; without flags: nothing to do."""
     fake.remapped_rows(gpu=gpu, uncorrectable=int(pending or failure), pending=pending, failure=failure)
 
 
@@ -192,7 +192,7 @@ def event(fake: control.FakeNvml, gpu: int, what: str, times: int) -> None:
 @click.argument("milliseconds", type=click.IntRange(0))
 @pass_fake
 def slow(fake: control.FakeNvml, group: str, milliseconds: int) -> None:
-    """Make calls take so long; 0 ends it."""
+    """Delay calls by MILLISECONDS; 0 ends it."""
     fake.slow(_GROUPS[group], milliseconds=milliseconds)
 
 
@@ -200,7 +200,7 @@ def slow(fake: control.FakeNvml, group: str, milliseconds: int) -> None:
 @gpu_option
 @pass_fake
 def healthy(fake: control.FakeNvml, gpu: int) -> None:
-    """Mend a GPU; seen after the clients' next nvmlInit."""
+    """Repair a GPU; seen after the clients' next nvmlInit."""
     fake.healthy(gpu=gpu)
 
 
@@ -215,7 +215,7 @@ def recovery(fake: control.FakeNvml, gpu: int, action: str) -> None:
 
 @ctl.command()
 @gpu_option
-@click.option("--used", type=int, help="bytes in use on the GPU (default: what its processes use)")
+@click.option("--used", type=int, help="bytes in use on the GPU (default: the usage of its processes)")
 @click.argument("processes", nargs=-1, metavar="[PID:BYTES]...")
 @pass_fake
 def processes(fake: control.FakeNvml, gpu: int, used: int | None, processes: tuple[str, ...]) -> None:
@@ -239,7 +239,7 @@ def hang(fake: control.FakeNvml, gpu: int | None, group: str) -> None:
 @ctl.command()
 @pass_fake
 def resume(fake: control.FakeNvml) -> None:
-    """Let hanging calls go on."""
+    """Release blocked calls."""
     fake.resume()
 
 
@@ -254,7 +254,7 @@ def driver(fake: control.FakeNvml, what: str) -> None:
 @ctl.command()
 @pass_fake
 def reset(fake: control.FakeNvml) -> None:
-    """Make everything well again."""
+    """Repair everything."""
     fake.reset()
 
 

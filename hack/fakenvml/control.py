@@ -1,7 +1,7 @@
-"""Drive the fake NVML from outside: build it, describe its GPUs, break and mend them while a client runs.
+"""Control the fake NVML from outside: build it, describe its GPUs, break and fix them while a client runs.
 
-The state is one memory-mapped file that any number of client processes read. Every change is made under a file
-lock, then published by a futex wake, so a client that waits for events or hangs sees it at once.
+The state is one memory-mapped file that any number of client processes read. Every change is made under a file lock,
+then published by a futex wake, so a client that waits for events or hangs sees it at once.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class RecoveryAction(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigSpec:
-    """A MIG device to put on a GPU."""
+    """Describe a MIG device to put on a GPU."""
 
     gpu_instance: int
     compute_instance: int = 0
@@ -60,7 +60,7 @@ def build(directory: Path, *, old_driver: bool = False) -> Path:
 
     One of an ``old_driver`` (before R535) lacks the functions that came later.
 
-    Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
+    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / LIBRARY
@@ -79,7 +79,7 @@ def gpu_uuid(gpu: int) -> str:
 
 
 def kernel_address(gpu: int) -> str:
-    """Return where the fake GPU with that number is, as the driver writes it in the kernel log."""
+    """Return the address of the fake GPU with that number, as the driver writes it in the kernel log."""
     return f"0000:{_bus(gpu):02x}:00"
 
 
@@ -93,10 +93,10 @@ def mig_uuid(gpu: int, slot: int) -> str:
 
 
 class FakeNvml:
-    """The fake NVML behind one state file; creates the file (8 H100s, all well) when there is none.
+    """Control the fake NVML of one state file; creates the file (8 healthy H100s) when there is none.
 
-    ``lib_dir`` is where ``build`` put the library. GPUs are numbered as in the file, from 0 to 15; clients see
-    the present ones in that order. Use it as a context manager, or call ``close``.
+    ``lib_dir`` is the directory of ``build``. GPUs are numbered as in the file, from 0 to 15; clients see the present
+    ones in that order. Use it as a context manager, or call ``close``.
     """
 
     def __init__(self, state_path: Path, lib_dir: Path, *, gpus: int = 8) -> None:
@@ -120,7 +120,7 @@ class FakeNvml:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. Clients keep what they have mapped."""
+        """Close the file. Clients keep their mappings."""
         del self._state
         self._map.close()
         os.close(self._fd)
@@ -134,7 +134,7 @@ class FakeNvml:
         }
 
     def reset(self, *, gpus: int = 8) -> None:
-        """Make everything well again: ``gpus`` GPUs, no faults, nothing hangs. Queued events stay queued."""
+        """Repair everything: ``gpus`` GPUs, no faults, nothing hangs. Queued events stay queued."""
         with self._change() as state:
             state.magic, state.version, state.size = layout.MAGIC, layout.VERSION, ctypes.sizeof(layout.State)
             state.driver, state.hang_groups, state.slow_groups, state.slow_ms = Driver.LOADED, 0, 0, 0
@@ -156,14 +156,14 @@ class FakeNvml:
             target.hang_groups |= groups
 
     def resume(self) -> None:
-        """Let all hanging calls go on."""
+        """Release all blocked calls."""
         with self._change() as state:
             state.hang_groups = 0
             for gpu in state.gpus:
                 gpu.hang_groups = 0
 
     def slow(self, groups: Group, *, milliseconds: int) -> None:
-        """Make every call of these groups take so long; 0 ms ends it."""
+        """Delay every call of these groups; 0 ms ends it."""
         with self._change() as state:
             state.slow_groups, state.slow_ms = (groups if milliseconds else 0), milliseconds
 
@@ -171,12 +171,12 @@ class FakeNvml:
 
     @contextlib.contextmanager
     def gpu(self, number: int) -> Iterator[layout.Gpu]:
-        """Hand out all that the fake knows of a GPU, for changes that have no method; seen when the block is left."""
+        """Provide the fake's data of a GPU, for changes that have no method; published when the block ends."""
         with self._change() as state:
             yield state.gpus[number]
 
     def fault(self, fault: Fault, *, gpu: int) -> None:
-        """Set what the getters of this GPU answer."""
+        """Set the answer of this GPU's getters."""
         with self._change() as state:
             state.gpus[gpu].fault = fault
 
@@ -185,7 +185,7 @@ class FakeNvml:
         self.fault(Fault.LOST, gpu=gpu)
 
     def healthy(self, *, gpu: int) -> None:
-        """Mend the GPU; clients that saw it lost see it again after their next nvmlInit."""
+        """Repair the GPU; clients that saw it lost see it again after their next nvmlInit."""
         self.fault(Fault.NONE, gpu=gpu)
 
     def remove(self, *, gpu: int) -> None:
@@ -199,7 +199,7 @@ class FakeNvml:
             state.gpus[gpu].present = 1
 
     def recovery(self, action: int, *, gpu: int, event: bool = True) -> None:
-        """Set field 230 of the GPU, and announce it by an event unless told not to."""
+        """Set field 230 of the GPU, and announce it by an event unless ``event`` is False."""
         self.field(RECOVERY_ACTION_FIELD, gpu=gpu, value=action)
         if event:
             self.event(EVENT_RECOVERY_ACTION, gpu=gpu)
@@ -229,7 +229,7 @@ class FakeNvml:
                 setattr(state.gpus[gpu], name, value)
 
     def busy(self, *, gpu: int) -> None:
-        """Put the GPU to work as a healthy one does: full utilization at full clocks, no clocks event reason."""
+        """Make the GPU busy as a healthy one is: full utilization at full clocks, no clocks event reason."""
         with self._change() as state:
             target = state.gpus[gpu]
             target.utilization, target.clocks_event_reasons, target.sm_clock = 100, 0, target.sm_clock_max
@@ -243,7 +243,7 @@ class FakeNvml:
     def link(
         self, number: int, *, gpu: int, active: bool = True, replays: int | None = None, recoveries: int | None = None
     ) -> None:
-        """Set an NVLink's state, and its error counts since the driver was loaded where they are given."""
+        """Set an NVLink's state, and, if given, its error counts since the driver was loaded."""
         with self._change() as state:
             link = state.gpus[gpu].links[number]
             link.active = int(active)
@@ -252,7 +252,7 @@ class FakeNvml:
                     link.counters[slot] = count
 
     def links(self, count: int, *, gpu: int) -> None:
-        """Let the GPU have so many NVLinks; none answers NOT_SUPPORTED for the others."""
+        """Set the number of the GPU's NVLinks; the others answer NOT_SUPPORTED."""
         with self._change() as state:
             for number, link in enumerate(state.gpus[gpu].links):
                 link.present = int(number < count)
@@ -265,7 +265,7 @@ class FakeNvml:
             slot.function, slot.result = (function.encode() if result else b""), result
 
     def after_reset(self, *, gpu: int) -> None:
-        """Let all that a GPU reset ends be over, and every counter start anew."""
+        """Clear all that a GPU reset clears, and restart every counter."""
         with self._change() as state:
             old = state.gpus[gpu]
             state.gpus[gpu] = healthy.gpu(gpu, uuid=old.uuid.decode(), bus=old.bus, present=bool(old.present))
@@ -284,9 +284,9 @@ class FakeNvml:
         kind: layout.Kind = layout.Kind.COMPUTE,
         used: int | None = None,
     ) -> None:
-        """Set the GPU's processes (pid: bytes used, None where the driver would not say), all of one kind.
+        """Set the GPU's processes (pid: bytes used, None where the driver does not report it), all of one kind.
 
-        The GPU's used memory follows, unless ``used`` says what it is: memory may linger when its process is gone.
+        The GPU's used memory follows, unless ``used`` sets it: memory may linger when its process has ended.
         """
         with self._change() as state:
             target = state.gpus[gpu]
@@ -318,7 +318,7 @@ class FakeNvml:
                 )
 
     def supported_events(self, mask: int, *, gpu: int) -> None:
-        """Set what nvmlDeviceGetSupportedEventTypes answers."""
+        """Set the answer of nvmlDeviceGetSupportedEventTypes."""
         with self._change() as state:
             state.gpus[gpu].supported_events = mask
 
@@ -351,12 +351,12 @@ class FakeNvml:
                 state.event_head += 1
 
     def status(self) -> dict[str, object]:
-        """Return the state in words, for people and for the ``status`` command."""
+        """Return the state in text form, for people and for the ``status`` command."""
         return describing.state(self._state)
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[layout.State]:
-        """Lock out other writers, hand out the state, then wake every reader."""
+        """Lock out other writers, provide the state, then wake every reader."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield self._state

@@ -1,4 +1,4 @@
-"""The fake NVML's state in words: what ``ctl status`` prints."""
+"""Describe the fake NVML's state: the output of ``ctl status``."""
 
 from hack.fakenvml import healthy, layout
 from hack.fakenvml.layout import Driver, Fault, Group

@@ -1,4 +1,4 @@
-"""A GPU of the fake NVML as it is when nothing is wrong: an idle H100 with all of its NVLinks up."""
+"""Define a healthy GPU of the fake NVML: an idle H100 with all of its NVLinks up."""
 
 from hack.fakenvml import layout
 

@@ -1,4 +1,4 @@
-"""The fake NVML's shared state as ctypes structures: the mirror of ``fakenvml.h``."""
+"""Mirror the fake NVML's shared state (``fakenvml.h``) as ctypes structures."""
 
 import ctypes
 import enum
@@ -18,7 +18,7 @@ NOT_AVAILABLE = (1 << 64) - 1
 
 
 class Driver(enum.IntEnum):
-    """What nvmlInit meets."""
+    """The driver's state at nvmlInit."""
 
     LOADED = 0
     ABSENT = 1
@@ -26,7 +26,7 @@ class Driver(enum.IntEnum):
 
 
 class Fault(enum.IntEnum):
-    """What every getter of a GPU answers: nothing special, GPU_IS_LOST, RESET_REQUIRED or UNKNOWN."""
+    """The answer of every getter of a GPU: nothing special, GPU_IS_LOST, RESET_REQUIRED or UNKNOWN."""
 
     NONE = 0
     LOST = 1
@@ -45,7 +45,7 @@ class Group(enum.IntFlag):
 
 
 class Kind(enum.IntEnum):
-    """Which of NVML's three lists a process is in."""
+    """NVML's three lists of processes."""
 
     COMPUTE = 0
     GRAPHICS = 1
@@ -88,13 +88,13 @@ class Link(ctypes.Structure):
 
 
 class Error(ctypes.Structure):
-    """What one function answers on one GPU, whatever the GPU's state."""
+    """The answer of one function on one GPU, whatever the GPU's state."""
 
     _fields_ = (("function", ctypes.c_char * TEXT), ("result", ctypes.c_uint32), ("reserved", ctypes.c_uint32))
 
 
 class Process(ctypes.Structure):
-    """One process on a GPU; ``used`` in bytes, NOT_AVAILABLE where the driver does not say."""
+    """One process on a GPU; ``used`` in bytes, NOT_AVAILABLE where the driver does not report it."""
 
     _fields_ = (
         ("used", ctypes.c_uint64),

@@ -1,6 +1,5 @@
-"""Scenarios of JobSets: YAML in ``tests/jobset/scenarios`` that says what happens to one, and what becomes of it.
+"""Play scenarios of JobSets: YAML in ``tests/jobset/scenarios`` with the events of one, and the expected results.
 
-A scenario plays against the decisions alone (in memory, by a clock of its own), or against the whole controller beside
-the API stand-in or a real API server. Nobody else is there: the scenario is the Job controller, the garbage collector
-and the user, so that what the JobSet's controller does is seen alone. ``reading`` says what a file may hold.
+A scenario plays with our controller of JobSets on a real API server, with the real Job controller and the real garbage
+collector. The scenario is the user, the kubelets, and the rounds of the JobSet's gang; ``reading`` defines the format.
 """

@@ -1,4 +1,4 @@
-"""``python -m hack.jobset_scenarios [--backend memory|standin|real] [FILE...]``: one line for each scenario."""
+"""``python -m hack.jobset_scenarios [FILE...]``: one line for each scenario."""
 
 import argparse
 import asyncio
@@ -9,17 +9,16 @@ from typing import Final
 
 import structlog
 
-from hack.jobset_scenarios import backends, reading
+from hack.devnode import apiserver, controlplane
+from hack.jobset_scenarios import playing, reading
 from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import BackendName
 
 _ALL: Final = Path(__file__).parents[2] / "tests" / "jobset" / "scenarios"
 
 
 def main() -> int:
-    """Run the command line; 1 when a scenario did not go as it says."""
+    """Run the command line; 1 when a scenario did not go as expected."""
     parser = argparse.ArgumentParser(prog="hack.jobset_scenarios", description=__doc__)
-    parser.add_argument("--backend", type=BackendName, choices=[*BackendName], default=BackendName.MEMORY)
     parser.add_argument("files", nargs="*", type=Path, help="scenarios (default: all)")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -27,7 +26,9 @@ def main() -> int:
         scenarios = [reading.read(path) for path in args.files or sorted(_ALL.glob("*.yaml"))]
     except (ScenarioError, OSError) as error:
         sys.exit(str(error))
-    outcomes = asyncio.run(backends.play_all(scenarios, args.backend))
+    if why := apiserver.missing() or controlplane.missing():
+        sys.exit(why)
+    outcomes = asyncio.run(playing.play_all(scenarios))
     for outcome in outcomes:
         print(outcome)
     return 0 if all(outcome.is_well for outcome in outcomes) else 1

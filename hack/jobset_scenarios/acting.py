@@ -1,26 +1,22 @@
-"""What a step does, in calls to the API: as the user, the Job controller, the collector or the gang's rounds."""
+"""Carry out a step by calls to the API: as the user, as kubelets, or as the gang's rounds."""
 
+import asyncio
+import contextlib
 import fnmatch
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from common.gangs import GangKey
-from common.kube import client, errors, timestamps
-from controller.jobset import model as jobsets
-from controller.restarts import names
-from controller.restarts.objects import NewRound
-from hack.jobset_scenarios import jobstatus, places
+from hack.jobset_scenarios import holding, places
 from hack.jobset_scenarios.checked import ScenarioError
+from hack.jobset_scenarios.kubelets import Kubelets, is_over
 from hack.jobset_scenarios.model import (
     EVERY_JOB,
     Action,
     Create,
     Delete,
-    FailRequests,
     FinishDeletions,
     Look,
-    Pass,
     Put,
     Relabel,
     RestartController,
@@ -30,45 +26,54 @@ from hack.jobset_scenarios.model import (
     Scenario,
     Set,
     SetJobs,
-    Together,
+    SetPods,
     WriteStatus,
 )
-from hack.jobset_scenarios.stage import Stage
+from hack.jobset_scenarios.stage import PATIENCE, Stage
+from kubemend.common import aio
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, errors, timestamps
+from kubemend.controller.jobset.spec import model as jobsets
+from kubemend.controller.restarts import names
+from kubemend.controller.restarts.objects import NewRound
 
 Json = dict[str, Any]
 
-_FAIL: Final = "/stand-in/fail"
-_FOREGROUND: Final = "foregroundDeletion"
 _EPOCH: Final = 1
+_LOOK_AGAIN: Final = 0.1  # seconds
 
 
 class NotRefusedError(AssertionError):
-    """The API server has taken what it should have refused."""
+    """The API server has accepted a request that it should have refused."""
 
 
 class Actor:
-    """Plays everybody but the controller, in one namespace. ``jobset`` is the JobSet as it was created."""
+    """Play the user, the kubelets and the rounds, in one namespace. ``jobset`` is the JobSet as it was created."""
 
     def __init__(self, scenario: Scenario, stage: Stage, *, namespace: str) -> None:
         self._scenario = scenario
         self._stage = stage
         self._api = stage.api
+        self._kubelets = Kubelets(stage.api, namespace)
         self._namespace = namespace
         self._began = stage.now()
         self.jobset: Json | None = None
 
     @property
     def name(self) -> str:
-        """The JobSet's name, as the API server has it."""
+        """Return the JobSet's name, as the API server has it."""
         return self._scenario.jobset_name if self.jobset is None else str(self.jobset["metadata"]["name"])
 
     async def do(self, action: Action) -> None:
-        """Do it. Raises KubeError, ScenarioError where it makes no sense, NotRefusedError."""
+        """Carry it out. Raises KubeError, ScenarioError where it makes no sense, NotRefusedError."""
         match action:
             case Create():
                 await self._create(action)
             case SetJobs():
                 await self._set_jobs(action)
+            case SetPods():
+                for job in await self._jobs(action.jobs):
+                    await self._kubelets.set_pods(job, action)
             case Set():
                 await self._set(action)
             case WriteStatus():
@@ -93,13 +98,6 @@ class Actor:
                 await self._stage.refuse(await self._current(), refusal)
             case RestartController():
                 await self._stage.restart_controller()
-            case Pass():
-                await self._stage.pass_time(action.seconds)
-            case FailRequests():
-                await self._fail_requests(action)
-            case Together():
-                for each in action.actions:
-                    await self.do(each)
             case Look():
                 pass
 
@@ -112,12 +110,10 @@ class Actor:
 
     async def _set_jobs(self, action: SetJobs) -> None:
         for job in await self._jobs(action.jobs):
-            if jobstatus.is_over(job):
-                if action.jobs == (EVERY_JOB,):
-                    continue
-                raise ScenarioError(job["metadata"]["name"], what="has ended", mend="say what happens before its end")
-            status = jobstatus.after(action, job, began=self._began, now=self._stage.now())
-            await self._merge(f"{self._job_path(job)}/status", {"status": status})
+            if not is_over(job):
+                await self._kubelets.set_job(job, action)
+            elif action.jobs != (EVERY_JOB,):
+                raise ScenarioError(job["metadata"]["name"], what="has ended", hint="add a step before its end")
 
     async def _set(self, action: Set) -> None:
         path = places.one("jobsets", self._namespace, self.name)
@@ -136,18 +132,34 @@ class Actor:
         if action.resource == "jobs":
             for job in await self._jobs(action.names):
                 await self._api.delete(self._job_path(job), options={"propagationPolicy": "Background"})
+                await self._release(job)
             return
         for name in action.names:
             await self._api.delete(places.one(action.resource, self._namespace, name))
 
     async def _finish_deletions(self, action: FinishDeletions) -> None:
+        """Return once the Jobs that were being deleted are removed."""
         for job in await self._jobs(action.jobs):
-            finalizers = job["metadata"].get("finalizers") or []
-            if _FOREGROUND in finalizers:
-                left = [each for each in finalizers if each != _FOREGROUND]
-                await self._merge(self._job_path(job), {"metadata": {"finalizers": left}})
+            if "deletionTimestamp" in job["metadata"]:
+                await self._release(job)
             elif action.jobs != (EVERY_JOB,):
-                raise ScenarioError(job["metadata"]["name"], what="is not being deleted", mend="leave it out")
+                raise ScenarioError(job["metadata"]["name"], what="is not being deleted", hint="leave it out")
+
+    async def _release(self, job: Json) -> None:
+        path, uid = self._job_path(job), job["metadata"]["uid"]
+        async with asyncio.timeout(PATIENCE):
+            async for _ in aio.ticks(period=_LOOK_AGAIN):
+                with contextlib.suppress(errors.ConflictError, errors.NotFoundError):  # there are other writers
+                    current = await self._found(path)
+                    if current is None or current["metadata"]["uid"] != uid:
+                        return
+                    await holding.release(self._api, path, current)
+
+    async def _found(self, path: str) -> Json | None:
+        try:
+            return await self._api.get(path)
+        except errors.NotFoundError:
+            return None
 
     async def _begin_round(self, action: RoundBegins) -> None:
         began = self._stage.now() if action.at is None else self._began + action.at
@@ -184,22 +196,15 @@ class Actor:
             status["failures"] = [failure]
         await self._merge(f"{path}/status", {"status": status})
 
-    async def _fail_requests(self, action: FailRequests) -> None:
-        resource, _, rest = action.path.partition("/")
-        path = f"{places.collection(resource, self._namespace)}/{rest}".removesuffix("/")
-        await self._api.create(
-            _FAIL, {"count": action.count, "status": action.status, "method": action.method, "path": path}
-        )
-
     async def _jobs(self, wanted: Iterable[str]) -> list[Json]:
-        """Return the Jobs whose names, less the JobSet's, match. Raises ScenarioError where there is none."""
+        """Return the Jobs whose names, less the JobSet's, match. Raises ScenarioError if there is none."""
         listing = await self._api.list(places.collection("jobs", self._namespace))
         by_name = {job["metadata"]["name"].removeprefix(f"{self.name}-"): job for job in listing.items}
         found: list[Json] = []
         for pattern in wanted:
             matching = [*by_name] if pattern == EVERY_JOB else fnmatch.filter(by_name, pattern)
             if not matching:
-                raise ScenarioError(pattern, what="is no Job that there is", mend=f"there are {sorted(by_name)}")
+                raise ScenarioError(pattern, what="is not an existing Job", hint=f"there are {sorted(by_name)}")
             found += [by_name[name] for name in matching]
         return found
 
@@ -216,7 +221,7 @@ class Actor:
             if pattern not in str(error):
                 raise NotRefusedError(f"refused, but not because of {pattern!r}: {error}") from error
         else:
-            raise NotRefusedError(f"taken, though it should be refused because of {pattern!r}")
+            raise NotRefusedError(f"accepted, though it should be refused because of {pattern!r}")
 
     def _named(self, manifest: Mapping[str, Any]) -> Json:
         uid = "" if self.jobset is None else self.jobset["metadata"]["uid"]
@@ -231,13 +236,13 @@ class Actor:
 
 
 def _change(obj: Json, path: list[str], value: Any) -> Json:
-    """Return the JSON patch that sets a field; what is above it must be there."""
+    """Return the JSON patch that sets a field; its parent must exist."""
     above: Any = obj
     for step in path[:-1]:
         try:
             above = above[int(step)] if isinstance(above, list) else above[step]
         except (KeyError, IndexError, ValueError):
-            raise ScenarioError(".".join(path), what=f"{step!r} is not there", mend="set what is above it") from None
+            raise ScenarioError(".".join(path), what=f"{step!r} does not exist", hint="set its parent") from None
     pointer = "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in path)
     if value is None:
         return {"op": "remove", "path": pointer}

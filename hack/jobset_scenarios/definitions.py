@@ -1,4 +1,4 @@
-"""The definitions of the resources that scenarios have, as they are shipped."""
+"""Load the shipped definitions of the scenarios' resources."""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a step expects, out of YAML. Pure."""
+"""Parse the expectations of a step from YAML. Pure."""
 
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ _OF_A_JOB: Final = ("attempt", "jobAttempt", "suspended", "deleting", "like")
 
 
 def parse(value: Any, where: str) -> Expect:
-    """Return what is expected. Raises ScenarioError."""
+    """Return the expectations. Raises ScenarioError."""
     given = checked.mapping(value, where, known=_KEYS)
     if not given:
-        raise checked.ScenarioError(where, what="expects nothing", mend="leave it out, or say what is expected")
+        raise checked.ScenarioError(where, what="expects nothing", hint="leave it out, or give an expectation")
     of = _Parts(given, where)
     return Expect(
         jobset=checked.one_of(given.get("jobset", "there"), f"{where}.jobset", ("there", "deleting", "gone")),
@@ -39,7 +39,7 @@ def parse(value: Any, where: str) -> Expect:
 
 
 class _Parts:
-    """Reads the parts; None where one is not given."""
+    """Read the parts; None for a missing one."""
 
     def __init__(self, given: Json, where: str) -> None:
         self._given = given

@@ -1,4 +1,4 @@
-"""A scenario as values: what happens, step by step, and what is expected after each. Pure."""
+"""Define a scenario as values: its steps, and the expectations after each. Pure."""
 
 import enum
 from collections.abc import Mapping
@@ -15,46 +15,46 @@ def _nothing() -> Json:
     return MappingProxyType({})
 
 
-class BackendName(enum.StrEnum):
-    """Against what a scenario can play."""
-
-    MEMORY = "memory"
-    STAND_IN = "standin"
-    REAL = "real"
-
-
 class JobState(enum.StrEnum):
-    """What the Job controller may say of a Job. STOPPED: it was suspended, and none of its pods is left."""
+    """Name the final states of a Job by the Job controller.
+
+    ACTIVE: it has pods, of which none is ready. STOPPED: it was suspended, and none of its pods is left.
+    """
 
     ACTIVE = "active"
     READY = "ready"
     COMPLETE = "complete"
     FAIL = "fail"
     STOPPED = "stopped"
-    COUNTS = "counts"
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The user creates the JobSet. ``refused``: the API server says no, in words that this pattern is found in."""
+    """The user creates the JobSet. ``refused``: the API server refuses it, with a message that this pattern matches."""
 
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SetJobs:
-    """The Job controller tells of Jobs. ``at`` is in seconds from the scenario's beginning; None is now.
+    """Kubelets bring the pods of Jobs into the state from which the Job controller reports ``state``.
 
-    COUNTS sets the fields of ``counts``, and makes ``conditions`` True.
+    ``reason`` is that of the condition Failed; "" stands for the usual one.
     """
 
     jobs: tuple[str, ...]
     state: JobState
     reason: str = ""
-    message: str = ""
-    at: float | None = None
-    counts: Json = field(default_factory=_nothing)
-    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetPods:
+    """Of the pods that a Job has, the first ones succeed, the next ones fail, and further ones are ready."""
+
+    jobs: tuple[str, ...]
+    succeed: int = 0
+    fail: int = 0
+    ready: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Somebody else writes the JobSet's status."""
+    """Another client writes the JobSet's status."""
 
     status: Json
 
 
 @dataclass(frozen=True, slots=True)
 class Relabel:
-    """Somebody writes labels of Jobs."""
+    """Another client writes labels of Jobs."""
 
     jobs: tuple[str, ...]
     labels: Mapping[str, str | None]
@@ -82,7 +82,7 @@ class Relabel:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Somebody creates an object. ``$UID`` in it is the JobSet's."""
+    """Another client creates an object. ``$UID`` in it is the JobSet's."""
 
     manifest: Json
 
@@ -97,16 +97,16 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class FinishDeletions:
-    """The garbage collector has deleted the pods of Jobs that go in the foreground, so that they are gone."""
+    """Jobs that are being deleted are removed at last. Before this they stay (``holding``)."""
 
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundBegins:
-    """A round of the JobSet's gang begins; ``counted``: because of a fault, not because somebody asked for it.
+    """A round of the JobSet's gang begins; ``counted``: because of a fault, not on a user's request.
 
-    ``at`` is as for SetJobs.
+    ``at`` is in seconds from the scenario's beginning; None is now.
     """
 
     attempt: int
@@ -117,7 +117,7 @@ class RoundBegins:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnds:
-    """A round is over. ``phase`` is its Restart's."""
+    """A round has ended. ``phase`` is its Restart's."""
 
     attempt: int
     phase: str = "Done"
@@ -128,7 +128,7 @@ class RoundEnds:
 
 @dataclass(frozen=True, slots=True)
 class RoundRefused:
-    """A member has failed, and no round is begun for it, for good."""
+    """A member has failed, and no round is begun for it, permanently."""
 
     reason: str
     message: str
@@ -136,31 +136,7 @@ class RoundRefused:
 
 @dataclass(frozen=True, slots=True)
 class RestartController:
-    """The controller's process goes, and another one takes its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Time passes. Only in memory: elsewhere it passes by itself."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailRequests:
-    """The API server answers the next ``count`` requests of a method and a part of a path with ``status``."""
-
-    count: int
-    status: int
-    method: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Several things happen before the controller looks. Only in memory: elsewhere it looks when it wants to."""
-
-    actions: "tuple[Action, ...]"
+    """The controller's process ends, and another one takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +147,7 @@ class Look:
 Action = (
     Create
     | SetJobs
+    | SetPods
     | Set
     | WriteStatus
     | Relabel
@@ -181,16 +158,13 @@ Action = (
     | RoundEnds
     | RoundRefused
     | RestartController
-    | Pass
-    | FailRequests
-    | Together
     | Look
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedJob:
-    """A Job that is there. None is not looked at; ``like`` is a part of the object."""
+    """Describe a Job that must exist. None is not checked; ``like`` is a part of the object."""
 
     attempt: int | None = None
     job_attempt: int | None = None
@@ -201,11 +175,11 @@ class ExpectedJob:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What is so once the controller rests. None is not looked at; all that is given is exact.
+    """Describe the expected state once the controller is idle. None is not checked; all given values are exact.
 
     ``jobset`` is there, deleting or gone, and ``like`` a part of it. ``conditions`` are by type, each ``STATUS REASON:
     MESSAGE``; without a message it may be any, and one that begins with ``~`` is a pattern. ``events`` are all that
-    were told so far, each ``TYPE REASON: MESSAGE``. ``replicated_jobs`` leaves out what is 0.
+    were recorded so far, each ``TYPE REASON: MESSAGE``. ``replicated_jobs`` leaves out zero values.
     """
 
     jobset: str = "there"
@@ -226,7 +200,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happens, and what is expected then. ``label`` says which step of the file it is."""
+    """Describe one event, and the expectations after it. ``label`` is the step's place in the file."""
 
     label: str
     action: Action
@@ -235,16 +209,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One file. ``about`` is the rule that it shows; ``name`` is the file's, and its namespace's."""
+    """Describe one file. ``about`` is the rule that it shows; ``name`` is the file's, and its namespace's."""
 
     name: str
     about: str
     jobset: Json
     steps: tuple[Step, ...]
-    backends: frozenset[BackendName] = field(default_factory=lambda: frozenset(BackendName))
-    why: str = ""
 
     @property
     def jobset_name(self) -> str:
-        """The JobSet's name; "" where the API server gives it one."""
+        """Return the JobSet's name; "" where the API server assigns it."""
         return str(self.jobset["metadata"].get("name", ""))

@@ -1,9 +1,9 @@
-"""Paths of what scenarios look at and write. Pure."""
+"""Build the paths that scenarios read and write. Pure."""
 
 from typing import Final
 
-from common.kube import paths
-from controller.restarts import names
+from kubemend.common.kube import paths
+from kubemend.controller.restarts import names
 
 NAMESPACES: Final = paths.collection("namespaces")
 DEFINITIONS: Final = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
@@ -11,6 +11,7 @@ DEFINITIONS: Final = paths.collection("customresourcedefinitions", group="apiext
 _GROUPS: Final = {
     "jobsets": ("jobset.x-k8s.io", "v1alpha2"),
     "jobs": ("batch", "v1"),
+    "pods": ("", "v1"),
     "services": ("", "v1"),
     "persistentvolumeclaims": ("", "v1"),
     "events": ("events.k8s.io", "v1"),
@@ -36,5 +37,5 @@ def one(resource: str, namespace: str, name: str) -> str:
 
 
 def of_kind(kind: str, namespace: str) -> str:
-    """Return the path of a namespace's objects of a kind. Raises KeyError for one that scenarios do not have."""
+    """Return the path of a namespace's objects of a kind. Raises KeyError for one that scenarios do not support."""
     return collection(_OF_KINDS[kind], namespace)

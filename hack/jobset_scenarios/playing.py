@@ -1,27 +1,31 @@
-"""Plays a scenario on a stage: each step, until what it expects is so or the patience is over."""
+"""Play scenarios: each step, until its expectations hold or the timeout."""
 
 import asyncio
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from common.kube import errors
-from hack.jobset_scenarios import places, seeing
+from hack.devnode import apiserver, controlplane
+from hack.jobset_scenarios import places, seeing, stage
 from hack.jobset_scenarios.acting import Actor, NotRefusedError
 from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import Expect, Pass, Scenario, Step
+from hack.jobset_scenarios.model import Expect, RestartController, Scenario, Step
 from hack.jobset_scenarios.seeing import Seen
-from hack.jobset_scenarios.stage import Stage
+from hack.jobset_scenarios.stage import PATIENCE, Controller, Stage
+from kubemend.common.kube import errors
+from kubemend.controller.jobset.spec import model as jobsets
 
-_LOOK_AGAIN: Final = 0.1  # seconds
-_STEP_SECONDS: Final = 1.0
-"""Between two steps, where time is told to pass: objects tell of whole seconds."""
+_LOOK_AGAIN: Final = 0.2  # seconds
+_SIDE_BY_SIDE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a scenario went. No ``faults``: as expected; they are those of the step ``step``, in lines.
+    """Hold the result of a scenario. No ``faults``: as expected; else they are those of the step ``step``, in lines.
 
-    ``seconds`` is how long it took, and what the machine did besides.
+    ``seconds`` is the elapsed time, including other load on the machine.
     """
 
     scenario: str
@@ -31,7 +35,7 @@ class Outcome:
 
     @property
     def is_well(self) -> bool:
-        """Whether all was as expected."""
+        """Return whether everything was as expected."""
         return not self.faults
 
     def __str__(self) -> str:
@@ -40,12 +44,48 @@ class Outcome:
         return "\n  ".join((f"{self.scenario}: {self.step}", *self.faults))
 
 
-async def play(scenario: Scenario, stage: Stage, *, namespace: str) -> Outcome:
+async def play_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
+    """Play them concurrently on a real API server of their own, with the real Job controller and garbage collector.
+
+    Those that replace our controller play last, one after another: its pending Events are lost with it. Raises the
+    errors of ``realkube`` and ``controlplane`` when the real parts are missing.
+    """
+    with tempfile.TemporaryDirectory(prefix="jobset-scenarios-") as name:
+        directory = Path(name)
+        async with apiserver.KubeApiServer(directory) as server:
+            await stage.define(kubeconfig=server.kubeconfig)
+            async with (
+                controlplane.on(server.kubeconfig, directory / "control-plane", scheduler=False),
+                Controller(kubeconfig=server.kubeconfig) as controller,
+            ):
+                return await _concurrently(controller, scenarios)
+
+
+async def _concurrently(controller: Controller, scenarios: Sequence[Scenario]) -> list[Outcome]:
+    side_by_side, alone = asyncio.Semaphore(_SIDE_BY_SIDE), asyncio.Semaphore(1)
+
+    async def one(scenario: Scenario, room: asyncio.Semaphore) -> Outcome:
+        async with room:
+            return await play(scenario, Stage(controller, namespace=scenario.name), namespace=scenario.name)
+
+    outcomes: dict[str, Outcome] = {}
+    for replaces, room in ((False, side_by_side), (True, alone)):
+        chosen = [each for each in scenarios if _replaces_controller(each) is replaces]
+        for outcome in await asyncio.gather(*(one(each, room) for each in chosen)):
+            outcomes[outcome.scenario] = outcome
+    return [outcomes[each.name] for each in scenarios]
+
+
+def _replaces_controller(scenario: Scenario) -> bool:
+    return any(isinstance(step.action, RestartController) for step in scenario.steps)
+
+
+async def play(scenario: Scenario, where: Stage, *, namespace: str) -> Outcome:
     """Play it in a namespace of its own, which is created."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await stage.api.create(places.NAMESPACES, {"metadata": {"name": namespace}})
-    player = _Player(scenario, stage, namespace=namespace)
+    await where.api.create(places.NAMESPACES, {"metadata": {"name": namespace}})
+    player = _Player(scenario, where, namespace=namespace)
     for step in scenario.steps:
         try:
             faults = await player.play(step)
@@ -57,15 +97,13 @@ async def play(scenario: Scenario, stage: Stage, *, namespace: str) -> Outcome:
 
 
 class _Player:
-    def __init__(self, scenario: Scenario, stage: Stage, *, namespace: str) -> None:
-        self._stage = stage
+    def __init__(self, scenario: Scenario, where: Stage, *, namespace: str) -> None:
+        self._stage = where
         self._namespace = namespace
-        self._actor = Actor(scenario, stage, namespace=namespace)
+        self._actor = Actor(scenario, where, namespace=namespace)
 
     async def play(self, step: Step) -> list[str]:
-        """Return in what the end of a step differs from what it expects."""
-        if not isinstance(step.action, Pass):
-            await self._stage.pass_time(_STEP_SECONDS)
+        """Return the differences between a step's result and its expectations."""
         await self._actor.do(step.action)
         if step.expect is None:
             await self._stage.settle(await self._jobset())
@@ -74,7 +112,7 @@ class _Player:
 
     async def _until(self, expect: Expect) -> list[str]:
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._stage.patience
+        end = loop.time() + PATIENCE
         while True:
             await self._stage.settle(await self._jobset())
             faults = seeing.differences(expect, await self._see(), prefix=f"{self._actor.name}-")
@@ -94,7 +132,11 @@ class _Player:
             jobs=_by_name(await self._list("jobs")),
             services=_by_name(await self._list("services")),
             claims=_by_name(await self._list("persistentvolumeclaims")),
-            events=tuple(f"{each['type']} {each['reason']}: {each['note']}" for each in events),
+            events=tuple(
+                f"{each['type']} {each['reason']}: {each['note']}"
+                for each in events
+                if each["regarding"]["kind"] == jobsets.KIND
+            ),
             restart_requests=tuple(each for each in restarts if not each["metadata"].get("labels")),
             gang={} if jobset is None else await self._stage.gang(jobset),
         )

@@ -1,28 +1,26 @@
-"""A scenario out of its file. Pure, but for ``read``.
+"""Parse a scenario from its file. Pure, but for ``read``.
 
-A file holds ``about`` (the rule that it shows), ``jobset`` (a JobSet's spec, as a user writes it; ``managedBy`` and the
-containers of templates are filled in), ``metadata`` of the JobSet, ``backends`` with ``why`` where not all can play it,
-and ``steps``. A step is a word, or an object of one word with what it needs, and ``expect``. See ``steps`` and
-``expectations`` for the words.
+A file contains ``about`` (the rule that it shows), ``jobset`` (a JobSet's spec, as a user writes it; ``managedBy`` and
+the containers of templates are filled in, and a ``podFailurePolicy`` where a Job must fail by it), ``metadata`` of the
+JobSet, and ``steps``. A step is a keyword, or an object of one keyword with its arguments, and ``expect``. See
+``steps`` and ``expectations`` for the keywords.
 """
 
 import copy
 from pathlib import Path
 from typing import Any, Final
 
-from controller.jobset import model as jobsets
-from hack.jobset_scenarios import checked, expectations, steps
+from hack.jobset_scenarios import checked, expectations, kubelets, steps
 from hack.jobset_scenarios.checked import Json, ScenarioError
-from hack.jobset_scenarios.model import BackendName, Create, FailRequests, Pass, Scenario, Set, Step, Together
+from hack.jobset_scenarios.model import Create, Scenario, Set, SetJobs, Step
+from kubemend.controller.jobset.spec import model as jobsets
 
 _NAME: Final = "js"
 _CONTAINERS: Final = ({"name": "worker", "image": "busybox:1"},)
-_ONLY: Final = {
-    Pass: BackendName.MEMORY,
-    Together: BackendName.MEMORY,
-    FailRequests: BackendName.STAND_IN,
+_FATAL: Final = {
+    "rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [kubelets.FATAL_EXIT_CODE]}}]
 }
-_KEYS: Final = ("about", "backends", "why", "metadata", "jobset", "steps")
+_KEYS: Final = ("about", "metadata", "jobset", "steps")
 
 
 def read(path: Path) -> Scenario:
@@ -31,35 +29,30 @@ def read(path: Path) -> Scenario:
 
 
 def parse(text: str, *, name: str, where: str) -> Scenario:
-    """Return the scenario that a text tells. Raises ScenarioError."""
+    """Parse a scenario. Raises ScenarioError."""
     return build(checked.load(text, where), name, where=where)
 
 
-def build(told: Any, name: str, *, where: str = "") -> Scenario:
-    """Return the scenario that YAML has told. Raises ScenarioError."""
+def build(parsed: Any, name: str, *, where: str = "") -> Scenario:
+    """Build a scenario from parsed YAML. Raises ScenarioError."""
     where = where or name
-    given = checked.mapping(told, where, known=_KEYS, required=("about", "jobset", "steps"))
+    given = checked.mapping(parsed, where, known=_KEYS, required=("about", "jobset", "steps"))
+    told_steps = tuple(_step(each, index, where) for index, each in enumerate(checked.items(given["steps"], where)))
     scenario = Scenario(
         name=name,
         about=checked.text(given["about"], f"{where}: about"),
-        jobset=_manifest(given, where),
-        steps=tuple(_step(each, index, where) for index, each in enumerate(checked.items(given["steps"], where))),
-        backends=_backends(given, where),
-        why=str(given.get("why", "")),
+        jobset=_manifest(given, where, policy=any(_is_by_policy(step) for step in told_steps)),
+        steps=told_steps,
     )
     _check(scenario, where)
     return scenario
 
 
-def _backends(given: Json, where: str) -> frozenset[BackendName]:
-    if "backends" not in given:
-        return frozenset(BackendName)
-    named = checked.texts(given["backends"], f"{where}: backends")
-    checked.text(given.get("why"), f"{where}: why")
-    return frozenset(BackendName(checked.one_of(each, f"{where}: backends", [*BackendName])) for each in named)
+def _is_by_policy(step: Step) -> bool:
+    return isinstance(step.action, SetJobs) and step.action.reason == "PodFailurePolicy"
 
 
-def _manifest(given: Json, where: str) -> Json:
+def _manifest(given: Json, where: str, *, policy: bool) -> Json:
     """Return the JobSet as it is created."""
     known = ("name", "generateName", "labels", "annotations")
     metadata = checked.mapping(given.get("metadata", {}), f"{where}: metadata", known=known)
@@ -67,7 +60,7 @@ def _manifest(given: Json, where: str) -> Json:
     spec.setdefault("managedBy", jobsets.MANAGED_BY)
     for index, each in enumerate(checked.items(spec.get("replicatedJobs"), f"{where}: jobset.replicatedJobs")):
         at = f"{where}: jobset.replicatedJobs[{index}]"
-        _fill(dict(checked.mapping(each, at)), spec["replicatedJobs"], index)
+        spec["replicatedJobs"][index] = _filled(dict(checked.mapping(each, at)), policy=policy)
     return {
         "apiVersion": jobsets.API_VERSION,
         "kind": jobsets.KIND,
@@ -76,12 +69,15 @@ def _manifest(given: Json, where: str) -> Json:
     }
 
 
-def _fill(replicated_job: dict[str, Any], all_of_them: list[Any], index: int) -> None:
-    """Give a replicated Job's pods a container where the scenario does not care which."""
-    template = replicated_job.setdefault("template", {})
-    pod = template.setdefault("spec", {}).setdefault("template", {}).setdefault("spec", {})
+def _filled(replicated_job: dict[str, Any], *, policy: bool) -> dict[str, Any]:
+    """Return a replicated Job, completed with the fields that its scenario leaves out."""
+    job = replicated_job.setdefault("template", {}).setdefault("spec", {})
+    pod = job.setdefault("template", {}).setdefault("spec", {})
     pod.setdefault("containers", copy.deepcopy([*_CONTAINERS]))
-    all_of_them[index] = replicated_job
+    if policy:
+        job.setdefault("podFailurePolicy", copy.deepcopy(_FATAL))
+        pod.setdefault("restartPolicy", "Never")  # such a policy needs it
+    return replicated_job
 
 
 def _step(value: Any, index: int, where: str) -> Step:
@@ -89,26 +85,22 @@ def _step(value: Any, index: int, where: str) -> Step:
     if isinstance(value, str):
         return Step(f"steps[{index}] {value}", steps.parse(value, None, at))
     given = checked.mapping(value, at, known=(*steps.WORDS, "expect"))
-    words = [key for key in given if key != "expect"]
-    if len(words) > 1:
+    actions = [key for key in given if key != "expect"]
+    if len(actions) > 1:
         raise ScenarioError(
-            at, what=f"has {len(words)} actions ({', '.join(words)})", mend="make them steps of their own"
+            at, what=f"has {len(actions)} actions ({', '.join(actions)})", hint="make them steps of their own"
         )
-    word = words[0] if words else "look"
+    word = actions[0] if actions else "look"
     expect = expectations.parse(given["expect"], f"{at}.expect") if "expect" in given else None
     return Step(f"steps[{index}] {word}", steps.parse(word, given.get(word), f"{at}.{word}"), expect)
 
 
 def _check(scenario: Scenario, where: str) -> None:
-    if not scenario.steps or not _says_something(scenario.steps[-1]):
-        raise ScenarioError(f"{where}: steps", what="the last one expects nothing", mend="say what becomes of it all")
+    if not scenario.steps or not _has_expectations(scenario.steps[-1]):
+        raise ScenarioError(f"{where}: steps", what="the last one expects nothing", hint="add an expectation")
     if not any(isinstance(step.action, Create) for step in scenario.steps):
-        raise ScenarioError(f"{where}: steps", what="no JobSet is created", mend="begin with the step 'create'")
-    for kind, backend in _ONLY.items():
-        if any(isinstance(step.action, kind) for step in scenario.steps) and scenario.backends != {backend}:
-            mend = f"write 'backends: [{backend}]' and why"
-            raise ScenarioError(f"{where}: backends", what=f"has a step for {backend} alone", mend=mend)
+        raise ScenarioError(f"{where}: steps", what="no JobSet is created", hint="begin with the step 'create'")
 
 
-def _says_something(step: Step) -> bool:
+def _has_expectations(step: Step) -> bool:
     return step.expect is not None or (isinstance(step.action, Create | Set) and bool(step.action.refused))

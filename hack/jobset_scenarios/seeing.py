@@ -1,4 +1,4 @@
-"""What there is of a JobSet, and in what it differs from what is expected. Pure."""
+"""Compare a JobSet's objects with the expectations. Pure."""
 
 import collections
 import re
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from controller.jobset import naming
 from hack.jobset_scenarios.model import Expect, ExpectedJob
+from kubemend.controller.jobset.children import naming
 
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that is looked at. ``jobset`` None: it is gone. ``jobs``, ``services`` and ``claims`` are the namespace's.
+    """Hold all checked objects. ``jobset`` None: deleted. ``jobs``, ``services`` and ``claims`` are the namespace's.
 
-    ``uid`` and ``name`` are the JobSet's, also once it is gone. ``gang`` is what it says about its gang's rounds.
+    ``uid`` and ``name`` are the JobSet's, also after its deletion. ``gang`` is its statement about its gang's rounds.
     """
 
     uid: str
@@ -31,14 +31,14 @@ class Seen:
 
 
 def differences(expect: Expect, seen: Seen, *, prefix: str) -> list[str]:
-    """Return what is not as expected, a line each. ``prefix`` is what the names of Jobs begin with in the API."""
+    """Return the differences, a line each. ``prefix`` begins the names of Jobs in the API."""
     return [*_lines(_filled(expect, {"$UID": seen.uid, "$NAME": seen.name}), seen, prefix)]
 
 
 def unlike(pattern: Any, found: Any, path: str) -> Iterator[str]:
-    """Yield where ``found`` lacks what the pattern has: a part of an object, lists whole, null for what is absent.
+    """Yield where ``found`` lacks the pattern's content: a part of an object, lists whole, null for absent values.
 
-    False is absent, too, where the API server leaves it out.
+    False also counts as absent where the API server leaves it out.
     """
     if isinstance(pattern, Mapping) and isinstance(found, Mapping):
         for key, each in pattern.items():
@@ -50,18 +50,18 @@ def unlike(pattern: Any, found: Any, path: str) -> Iterator[str]:
         yield f"{path} is {found!r}, not {pattern!r}"
 
 
-def _filled(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a value with words in it that only the API server knows."""
+def _filled(value: Any, values: Mapping[str, str]) -> Any:
+    """Return a value with placeholders replaced that only the API server knows."""
     if isinstance(value, str):
-        for word, meaning in words.items():
+        for word, meaning in values.items():
             value = value.replace(word, meaning)
         return value
     if isinstance(value, Mapping):
-        return {_filled(key, words): _filled(each, words) for key, each in value.items()}
+        return {_filled(key, values): _filled(each, values) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_filled(each, words) for each in value)
+        return type(value)(_filled(each, values) for each in value)
     if isinstance(value, Expect | ExpectedJob):
-        return replace(value, **{each.name: _filled(getattr(value, each.name), words) for each in fields(value)})
+        return replace(value, **{each.name: _filled(getattr(value, each.name), values) for each in fields(value)})
     return value
 
 
@@ -106,20 +106,23 @@ def _state(wanted: str, jobset: Json | None) -> Iterator[str]:
 def _conditions(wanted: Mapping[str, str], status: Json) -> Iterator[str]:
     found = {each["type"]: each for each in status.get("conditions") or ()}
     for kind in sorted(found.keys() - wanted.keys()):
-        yield f"condition {kind} is there: {_told(found[kind])}"
-    for kind, said in wanted.items():
+        yield f"condition {kind} exists: {_text(found[kind])}"
+    for kind, expected in wanted.items():
         if kind not in found:
             yield f"condition {kind} is missing"
-        elif not _says(said, _told(found[kind])):
-            yield f"condition {kind} is {_told(found[kind])!r}, not {said!r}"
+        elif not _matches(expected, _text(found[kind])):
+            yield f"condition {kind} is {_text(found[kind])!r}, not {expected!r}"
 
 
-def _told(condition: Json) -> str:
+def _text(condition: Json) -> str:
     return f"{condition['status']} {condition['reason']}: {condition['message']}"
 
 
-def _says(wanted: str, found: str) -> bool:
-    """Whether a text is as wanted; without a message it may be any, and one that begins with ``~`` is a pattern."""
+def _matches(wanted: str, found: str) -> bool:
+    """Return whether a text matches.
+
+    Without a message it may be any, and one that begins with ``~`` is a pattern.
+    """
     head, colon, message = wanted.partition(": ")
     if not colon:
         return found.partition(": ")[0] == head
@@ -174,13 +177,13 @@ def _named(what: str, wanted: Mapping[str, Json], found: Mapping[str, Json]) -> 
 
 
 def _events(wanted: tuple[str, ...], found: tuple[str, ...]) -> Iterator[str]:
-    """Compare them as they are, in any order: those of one look are told in the same moment."""
+    """Compare them in any order: those of one reconcile have the same time."""
     left = collections.Counter(found)
-    for said in wanted:
-        match = next((each for each in left if _says(said, each)), None)
+    for expected in wanted:
+        match = next((each for each in left if _matches(expected, each)), None)
         if match is None:
-            yield f"event is missing: {said}"
+            yield f"event is missing: {expected}"
         else:
             left -= collections.Counter([match])
     for each in left.elements():
-        yield f"event is there: {each}"
+        yield f"unexpected event: {each}"

@@ -1,4 +1,4 @@
-"""The words of steps, and what each of them needs. Pure."""
+"""Parse the keywords of steps and their arguments. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -8,11 +8,9 @@ from hack.jobset_scenarios.model import (
     Action,
     Create,
     Delete,
-    FailRequests,
     FinishDeletions,
     JobState,
     Look,
-    Pass,
     Put,
     Relabel,
     RestartController,
@@ -21,17 +19,17 @@ from hack.jobset_scenarios.model import (
     RoundRefused,
     Set,
     SetJobs,
-    Together,
+    SetPods,
     WriteStatus,
 )
 
-_COUNTS: Final = ("active", "ready", "succeeded", "failed", "failedIndexes", "completedIndexes", "terminating")
-_SERVERS_SAY_NO: Final = range(400, 600)
+_PODS: Final = ("succeed", "fail", "ready")
+_FAILURES: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "PodFailurePolicy")
 _RESOURCES: Final = ("jobsets", "jobs", "services", "persistentvolumeclaims", "restarts")
 
 
 def parse(word: str, value: Any, where: str) -> Action:
-    """Return what happens. Raises ScenarioError."""
+    """Return the action. Raises ScenarioError."""
     return WORDS[checked.one_of(word, where, WORDS)](value, where)
 
 
@@ -52,24 +50,15 @@ def _state(state: JobState) -> Callable[[Any, str], Action]:
 def _fail(value: Any, where: str) -> Action:
     if not isinstance(value, Mapping):
         return SetJobs(checked.texts(value, where), JobState.FAIL)
-    given = checked.mapping(value, where, known=("jobs", "reason", "message", "at"), required=("jobs",))
-    return SetJobs(
-        checked.texts(given["jobs"], f"{where}.jobs"),
-        JobState.FAIL,
-        reason=checked.text(given["reason"], f"{where}.reason") if "reason" in given else "",
-        message=checked.text(given["message"], f"{where}.message") if "message" in given else "",
-        at=checked.number(given["at"], f"{where}.at") if "at" in given else None,
-    )
+    given = checked.mapping(value, where, known=("jobs", "reason"), required=("jobs", "reason"))
+    reason = checked.one_of(given["reason"], f"{where}.reason", _FAILURES)
+    return SetJobs(checked.texts(given["jobs"], f"{where}.jobs"), JobState.FAIL, reason=reason)
 
 
-def _counts(value: Any, where: str) -> Action:
-    given = checked.mapping(value, where, known=("jobs", "conditions", *_COUNTS), required=("jobs",))
-    return SetJobs(
-        checked.texts(given["jobs"], f"{where}.jobs"),
-        JobState.COUNTS,
-        counts={key: given[key] for key in _COUNTS if key in given},
-        conditions=checked.texts(given.get("conditions", []), f"{where}.conditions"),
-    )
+def _pods(value: Any, where: str) -> Action:
+    given = checked.mapping(value, where, known=("jobs", *_PODS), required=("jobs",))
+    counts = {each: checked.whole(given.get(each, 0), f"{where}.{each}") for each in _PODS}
+    return SetPods(checked.texts(given["jobs"], f"{where}.jobs"), **counts)
 
 
 def _set(value: Any, where: str) -> Action:
@@ -77,7 +66,7 @@ def _set(value: Any, where: str) -> Action:
     refused = fields.pop("refused", "")
     for path in fields:
         if path.partition(".")[0] not in ("spec", "metadata"):
-            raise checked.ScenarioError(where, what=f"{path!r} is no field", mend="write such as spec.suspend: true")
+            raise checked.ScenarioError(where, what=f"{path!r} is not a field", hint="write such as spec.suspend: true")
     return Set(fields, refused=refused)
 
 
@@ -106,7 +95,9 @@ def _put(value: Any, where: str) -> Action:
 def _delete(value: Any, where: str) -> Action:
     given = checked.mapping(value, where, known=_RESOURCES)
     if len(given) != 1:
-        raise checked.ScenarioError(where, what="names not one resource", mend="write such as {services: [js]}")
+        raise checked.ScenarioError(
+            where, what="does not name exactly one resource", hint="write such as {services: [js]}"
+        )
     ((resource, names),) = given.items()
     return Delete(resource, checked.texts(names, f"{where}.{resource}"))
 
@@ -152,36 +143,6 @@ def _restart_controller(value: Any, where: str) -> Action:
     return RestartController()
 
 
-def _pass(value: Any, where: str) -> Action:
-    return Pass(checked.number(value, where))
-
-
-def _fail_requests(value: Any, where: str) -> Action:
-    known = ("count", "status", "method", "path")
-    given = checked.mapping(value, where, known=known, required=known)
-    status = checked.whole(given["status"], f"{where}.status")
-    if status not in _SERVERS_SAY_NO:
-        raise checked.ScenarioError(where, what=f"{status} is no error", mend="write a status from 400 to 599")
-    return FailRequests(
-        checked.whole(given["count"], f"{where}.count"),
-        status=status,
-        method=checked.text(given["method"], f"{where}.method"),
-        path=checked.text(given["path"], f"{where}.path"),
-    )
-
-
-def _together(value: Any, where: str) -> Action:
-    actions: list[Action] = []
-    for index, each in enumerate(checked.items(value, where)):
-        at = f"{where}[{index}]"
-        given = checked.mapping(each, at, known=WORDS)
-        if len(given) != 1:
-            raise checked.ScenarioError(at, what="is not one action", mend="write such as {complete: workers-0}")
-        ((word, needed),) = given.items()
-        actions.append(parse(word, needed, f"{at}.{word}"))
-    return Together(tuple(actions))
-
-
 def _look(value: Any, where: str) -> Action:
     _nothing(value, where)
     return Look()
@@ -189,7 +150,7 @@ def _look(value: Any, where: str) -> Action:
 
 def _nothing(value: Any, where: str) -> None:
     if value is not None:
-        raise checked.ScenarioError(where, what="needs no value", mend="leave it out")
+        raise checked.ScenarioError(where, what="needs no value", hint="leave it out")
 
 
 WORDS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
@@ -199,7 +160,7 @@ WORDS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
     "complete": _state(JobState.COMPLETE),
     "stopped": _state(JobState.STOPPED),
     "fail": _fail,
-    "counts": _counts,
+    "pods": _pods,
     "set": _set,
     "suspend": _suspend(to=True),
     "resume": _suspend(to=False),
@@ -213,9 +174,6 @@ WORDS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
     "round-ends": _round_ends,
     "round-refused": _round_refused,
     "restart-controller": _restart_controller,
-    "pass": _pass,
-    "fail-requests": _fail_requests,
-    "together": _together,
     "look": _look,
 }
-"""Each word with what reads its value."""
+"""Each keyword with the function that parses its value."""

@@ -1,7 +1,7 @@
-"""A real containerd for the tests that need one: started once per worker, shared by all that do not break it.
+"""Provide a real containerd: started once per worker, shared by all tests that do not break it.
 
-Only root can run containers. Where that cannot be had, ``KUBEMEND_TEST_SKIP_CONTAINERD=1`` skips these tests;
-without it they fail, because a restart agent that was not tried on a runtime was not tried.
+Only root can run containers. Without root, ``KUBEMEND_TEST_SKIP_CONTAINERD=1`` skips these tests; otherwise they fail,
+because a restart agent that was not tested on a runtime is untested.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from common.pb.runtime.v1 import api_pb2_grpc
 from hack.devnode import claims, leftovers, packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods
+from kubemend.common.pb.runtime.v1 import api_pb2_grpc
 from tests import machine
 
 _MOST_RUNS_AT_ONCE = 8  # of these tests on one machine, by all its users
@@ -34,7 +34,7 @@ def legacy_binaries() -> packages.Binaries:
 
 @pytest.fixture(scope="session")
 def containerd(binaries: packages.Binaries, worker: str) -> Iterator[Containerd]:
-    """The shared containerd. A test that stops, kills or pauses it makes one of its own on ``node``."""
+    """The shared containerd. A test that stops, kills or pauses it creates its own on ``node``."""
     runtime = asyncio.run(_start_shared(binaries, worker=worker))
     yield runtime
     asyncio.run(runtime.stop())
@@ -43,9 +43,9 @@ def containerd(binaries: packages.Binaries, worker: str) -> Iterator[Containerd]
 
 @pytest.fixture
 async def node(containerd: Containerd) -> AsyncIterator[NodeLayout]:
-    """The layout of a node of the test's own; what the test leaves of it is removed.
+    """The layout of a node of the test's own; its remains are removed.
 
-    Its name is ours alone for as long as we hold that of the shared one.
+    Its name is reserved for this process while it holds the shared one.
     """
     layout = NodeLayout.named(f"own-{containerd.node.name}")
     yield layout
@@ -61,7 +61,7 @@ async def cri(containerd: Containerd) -> "AsyncIterator[api_pb2_grpc.RuntimeServ
 
 @pytest.fixture
 async def pods(containerd: Containerd) -> AsyncIterator[Pods]:
-    """Makes pods in the shared containerd; they are removed after the test."""
+    """Create pods in the shared containerd; they are removed after the test."""
     async with Pods.on(containerd.node) as made:
         yield made
 
@@ -79,7 +79,7 @@ def _binaries(*, legacy: bool) -> packages.Binaries:
 
 
 async def _start_shared(binaries: packages.Binaries, *, worker: str) -> Containerd:
-    """Start containerd on the first node of ours that no other run is using."""
+    """Start containerd on the first of our nodes that no other run is using."""
     for number in range(_MOST_RUNS_AT_ONCE):
         runtime = Containerd(NodeLayout.named(f"test-{worker}-{number}"), binaries)
         try:

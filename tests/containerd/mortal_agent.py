@@ -1,7 +1,7 @@
-"""An agent in a process of its own that carries out one order, so that it can be killed: ``python -m`` this module.
+"""Run an agent in a process of its own that carries out one order, so that it can be killed: ``python -m`` this module.
 
-Arguments: the node's name, the directory of its memory, the pod's name, UID, restart policy and container, and after
-how many seconds a dead man's switch lets go what it has frozen (it has none without).
+Arguments: the node's name, the directory of its state, the pod's name, UID, restart policy and container, and the
+seconds after which a dead man's switch releases what it has frozen (without it, there is no switch).
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import contextlib
 import sys
 from pathlib import Path
 
-from agent.app.dead_man import DeadMan
-from agent.model.rounds import Phase
-from agent.model.workloads import ContainerId, PodUid, RestartPolicy
 from hack.devnode.layout import NodeLayout
+from kubemend.agent.app.dead_man_switch import DeadManSwitch
+from kubemend.agent.model.rounds import Phase
+from kubemend.agent.model.workloads import ContainerId, PodUid, RestartPolicy
 from tests.containerd.round_node import agent, order, pod_view
 from tests.fakes import outside
 
@@ -20,7 +20,7 @@ from tests.fakes import outside
 async def main(
     node: str, directory: str, name: str, uid: str, policy: str, container: str, switch: str | None = None
 ) -> None:
-    """Carry the order out, say so, and wait for the end."""
+    """Carry the order out, report, and wait for the end."""
     async with contextlib.AsyncExitStack() as stack:
         if switch is not None:
             dead_man = made_for(NodeLayout.named(node), Path(directory), seconds=float(switch))
@@ -28,9 +28,9 @@ async def main(
         await carry_out(node, directory, name, uid, policy, container)
 
 
-def made_for(node: NodeLayout, directory: Path, *, seconds: float) -> DeadMan:
+def made_for(node: NodeLayout, directory: Path, *, seconds: float) -> DeadManSwitch:
     """Return the switch of an agent of that node."""
-    return DeadMan(
+    return DeadManSwitch(
         state_dir=directory,
         socket=str(node.containerd_socket),
         owner=node.name,
@@ -41,7 +41,7 @@ def made_for(node: NodeLayout, directory: Path, *, seconds: float) -> DeadMan:
 
 
 async def carry_out(node: str, directory: str, name: str, uid: str, policy: str, container: str) -> None:
-    """Carry the order out, say so, and wait for ever."""
+    """Carry the order out, report, and wait indefinitely."""
     pod = pod_view(name, uid=PodUid(uid), policy=RestartPolicy(policy), containers={"main": ContainerId(container)})
     async with agent(NodeLayout.named(node), directory=Path(directory), views=outside.Pods(pod)) as made:
         await made.order(order(pod)).until(Phase.STOPPED)

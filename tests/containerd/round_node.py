@@ -1,4 +1,4 @@
-"""A node for rounds on the real containerd: the engine's own parts, the API's view of the pods by hand, no kubelet."""
+"""Provide a node for rounds on the real containerd: the agent's own parts, a hand-made API view of pods, no kubelet."""
 
 import asyncio
 import contextlib
@@ -13,52 +13,52 @@ from typing import Any
 from google.protobuf import json_format
 from prometheus_client import CollectorRegistry
 
-from agent.actuator.exec_hold import ExecHolds
-from agent.actuator.freezer import Freezer
-from agent.actuator.host_files import HostFiles
-from agent.actuator.standby import Standbys
-from agent.actuator.tools import Tools
-from agent.cri.client import CriClient
-from agent.cri.events import ContainerEvent, EventKind
-from agent.engine import ports
-from agent.engine.ledger import HealthLedger
-from agent.engine.members import Clocks, since_boot
-from agent.engine.metrics import Metrics
-from agent.engine.orders import Knowledge
-from agent.engine.recovery import Recovery
-from agent.engine.restarts import Restarts
-from agent.engine.rounds import Rounds
-from agent.health import catalog_file
-from agent.history.store import Store
-from agent.model.rounds import Order, OrderKind, Phase, Standing
-from agent.model.workloads import (
+from hack.devnode.containerd import Containerd
+from hack.devnode.layout import NodeLayout
+from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent import ports
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.rounds import Order, OrderKind, Phase, Standing
+from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodRef,
     PodUid,
     PodView,
     RestartPolicy,
     SandboxId,
 )
-from agent.restart import members
-from agent.sources.containers import ContainerWatch
-from agent.sources.processes import ProcFs
-from common import process
-from common.pb.runtime.v1 import api_pb2
-from hack.devnode.containerd import Containerd
-from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.restart import members
+from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.agent.rounds.order_resolver import DeviceFacts
+from kubemend.agent.rounds.participant import RoundParticipant
+from kubemend.agent.rounds.session import Clocks, since_boot
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import process
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.fakes import outside
 
 DEADLINE = 60.0
 VOLUME = [{"name": "data", "mountPath": "/data"}]
 SCRIPT = "read up idle < /proc/uptime; echo $up >> /data/runs; while :; do sleep 1; done"
-"""Writes down, by the kernel's clock since boot, when its first instruction was; /proc/uptime counts hundredths."""
+"""Records, by the kernel's clock since boot, when its first instruction ran; /proc/uptime counts hundredths."""
 TICK = 0.01
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -68,7 +68,7 @@ _RELIST = 0.2
 
 @dataclass
 class Told:
-    """Where a member stands, as it was told."""
+    """The reported phase of a member."""
 
     standings: list[Standing] = field(default_factory=list)
 
@@ -86,9 +86,9 @@ class Told:
 
 @dataclass
 class Agent:
-    """One life of an agent's parts: it ends like a killed one, without a chance to clean up."""
+    """Represent one life of an agent's parts: it ends like a killed one, without a chance to clean up."""
 
-    rounds: Rounds
+    rounds: RoundParticipant
     store: Store
     events: ContainerWatch
     runtime: CriClient
@@ -101,7 +101,7 @@ class Agent:
         return told
 
     async def stands(self, phase: Phase) -> None:
-        """Wait until the only member stands there."""
+        """Wait until the only member reports that phase."""
         await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
 
     async def nothing_is_open(self) -> None:
@@ -121,7 +121,7 @@ class Agent:
 
 @dataclass
 class RoundNode:
-    """Pods in the shared containerd, and agents that come and go."""
+    """Manage pods in the shared containerd, and their agents."""
 
     containerd: Containerd
     made: Pods
@@ -132,7 +132,7 @@ class RoundNode:
     async def pod(
         self, name: str, *, policy: RestartPolicy = RestartPolicy.ALWAYS, mains: Iterable[str] = ("main",)
     ) -> PodView:
-        """Start a pod, and let the API tell of it."""
+        """Start a pod, and show it in the API view."""
         mains = tuple(mains)
         pod = await self.made.run(
             name=name,
@@ -152,7 +152,7 @@ class RoundNode:
         return view
 
     def runs(self, pod: PodView) -> list[float]:
-        """Return when containers of the pod have begun to run, in seconds since boot."""
+        """Return when containers of the pod began to run, in seconds since boot."""
         directory = self.containerd.node.pod_dir(pod.ref.uid) / "volumes" / "kubernetes.io~empty-dir" / "data"
         file = directory / "runs"
         return [float(line) for line in file.read_text().split()] if file.exists() else []
@@ -163,18 +163,18 @@ class RoundNode:
 
     @contextlib.asynccontextmanager
     async def agent(self, *, can_hold: bool = True, later: float = 0.0) -> AsyncIterator[Agent]:
-        """Start an agent; ``can_hold`` False: fanotify is not to be had. Its clock is ``later`` seconds ahead."""
+        """Start an agent; ``can_hold`` False: fanotify is unavailable. Its clock is ``later`` seconds ahead."""
         here = self.containerd.node
         async with agent(here, directory=self.directory, views=self.views, can_hold=can_hold, later=later) as made:
             yield made
 
-    async def running_in(self, pod: PodView) -> list[ContainerView]:
-        """Return what the runtime shows running."""
+    async def running_in(self, pod: PodView) -> list[ContainerSummary]:
+        """Return the containers that run for the runtime."""
         async with self._runtime() as cri:
             return list(await cri.list_containers(pod_uid=pod.ref.uid, state=ContainerState.RUNNING))
 
     async def only_runs(self, pod: PodView, container_id: ContainerId | None) -> None:
-        """Wait until nothing else of the pod runs."""
+        """Wait until no other container of the pod runs."""
         wanted = [container_id] if container_id is not None else []
 
         async def so() -> bool:
@@ -183,28 +183,28 @@ class RoundNode:
         await eventually.true(so)
 
     def stands_still(self, container_id: ContainerId) -> bool:
-        """Whether the kernel keeps a container that has not ended from running."""
+        """Return whether the kernel has frozen a container that has not ended."""
         return "frozen 1" in self._cgroup_events(container_id)
 
     def can_run(self, container_id: ContainerId) -> bool:
-        """Whether a container has processes that the kernel lets run; none has what ended since it was listed."""
+        """Return whether a container has processes that may run; one that ended since the listing has none."""
         return {"populated 1", "frozen 0"} <= set(self._cgroup_events(container_id))
 
     def _cgroup_events(self, container_id: ContainerId) -> list[str]:
-        """Return the lines of its ``cgroup.events``; none once its cgroup is gone."""
-        for directory, _, files in os.walk(CGROUPS):  # unlike rglob, it minds no cgroup that goes while it looks
+        """Return the lines of its ``cgroup.events``; empty once its cgroup is removed."""
+        for directory, _, files in os.walk(CGROUPS):  # unlike rglob, it ignores cgroups that disappear during the walk
             if container_id in Path(directory).name and "cgroup.events" in files:
                 with contextlib.suppress(OSError):
                     return (Path(directory) / "cgroup.events").read_text().splitlines()
         return []
 
     async def comes_to_stand(self, container_id: ContainerId) -> None:
-        """Wait until the kernel keeps a container from running: it says so once its processes have left their waits."""
+        """Wait until the kernel has frozen a container: it reports that once its processes have left their waits."""
         await eventually.true(lambda: self.stands_still(container_id))
 
     @contextlib.asynccontextmanager
     async def watching(self, pod: PodView) -> "AsyncIterator[asyncio.Queue[ContainerEvent]]":
-        """Follow a pod's containers as somebody else does."""
+        """Follow a pod's containers as an independent observer."""
         async with self._runtime() as cri:
             watch = ContainerWatch(cri, report=lambda _: None)
             work = asyncio.create_task(watch.run())
@@ -233,7 +233,7 @@ class RoundNode:
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         """Run an agent in a process of its own, which carries out a round's order.
 
-        ``switch``: what it has frozen is let go so many seconds after its end.
+        ``switch``: its frozen containers are released this many seconds after its end.
         """
         (spec,) = pod.containers
         arguments = (self.containerd.node.name, self.directory, pod.ref.name, pod.ref.uid, pod.restart_policy.value)
@@ -255,15 +255,15 @@ class RoundNode:
                 await process.wait()
 
     def forget_everything(self) -> None:
-        """The disk with the agent's memory is replaced."""
+        """Replace the disk with the agent's state."""
         for file in self.directory.glob("state.db*"):
             file.unlink()
 
     async def kubelet_starts(self, pod: PodView, *, attempt: int) -> ContainerId:
-        """What kubelet does where it has not seen our successor: the same container, once more."""
+        """Do what kubelet does before it has seen our successor: start the same container once more."""
         made = self.running[pod.ref.uid]
         async with self._runtime() as cri:
-            info = await cri.container_info(ContainerId(made.containers["main"]))
+            info = await cri.container_status(ContainerId(made.containers["main"]))
             assert info.config is not None
             plain = {key: value for key, value in info.config.items() if key != "envs"}
             config = json_format.ParseDict(plain, api_pb2.ContainerConfig())
@@ -283,24 +283,24 @@ class RoundNode:
 async def agent(
     node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True, later: float = 0.0
 ) -> AsyncIterator[Agent]:
-    """Run an agent's parts on the node, with their memory in a directory; kubelet's status is kept in ``views``."""
-    process.go_first()
+    """Run an agent's parts on the node, with their state in a directory; kubelet's status is kept in ``views``."""
+    process.raise_priority()
     socket = str(node.containerd_socket)
     store = await Store.open(directory / "state.db")
     metrics = Metrics(CollectorRegistry())
-    ledger = HealthLedger(store=store, metrics=metrics, boot_id="this", catalog=catalog_file.builtin())
+    ledger = VerdictStore(store=store, metrics=metrics, boot_id="this", catalog=catalog_file.builtin())
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
     standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=node.name)
     async with CriClient(socket) as cri:
         events = ContainerWatch(cri, report=lambda _: None)
-        tools = Tools(
+        tools = ActuatorContext(
             runtime=cri,
             events=events,
             files=HostFiles(symlink_dir=node.container_log_links),
             standbys=standbys if can_hold else None,
         )
-        everything = ports.Outside(
+        everything = ports.Dependencies(
             runtime=cri,
             events=events,
             pods=views,
@@ -310,10 +310,12 @@ async def agent(
             processes=processes,
             actuators=ports.Actuators.of(tools, pods=views),
         )
-        rounds = Rounds(
+        rounds = RoundParticipant(
             outside=everything,
             store=store,
-            restarts=Restarts(outside=everything, store=store, metrics=metrics, now=time.time, can_hold=can_hold),
+            restarts=RestartScheduler(
+                outside=everything, store=store, metrics=metrics, now=time.time, can_hold=can_hold
+            ),
             freezer=Freezer(
                 runtime=cri,
                 holds=holds if can_hold else None,
@@ -322,7 +324,7 @@ async def agent(
                 cgroup_root=processes.cgroup_root,
                 owner=node.name,
             ),
-            knowledge=Knowledge(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
+            knowledge=DeviceFacts(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=metrics,
         )
@@ -339,7 +341,7 @@ async def agent(
 
 
 async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:
-    """Show in the pods' status what runs, as kubelet does."""
+    """Show the running containers in the pods' status, as kubelet does."""
     async with events.subscribe() as changes:
         while True:
             for pod in list(views.pods().values()):
@@ -353,7 +355,7 @@ async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:
 
 
 def pod_view(name: str, *, uid: PodUid, policy: RestartPolicy, containers: Mapping[str, ContainerId]) -> PodView:
-    """Return a pod as the API tells of it: opted in, with these main containers running."""
+    """Return a pod as the API shows it: opted in, with these main containers running."""
     specs = (
         ContainerSpec(name=main, role=ContainerRole.MAIN, container_id=container_id, running=True)
         for main, container_id in containers.items()
@@ -381,6 +383,6 @@ def order(pod: PodView, *, number: int = 1, kind: OrderKind = OrderKind.RESTART,
     )
 
 
-def _shown(spec: ContainerSpec, view: ContainerView | None) -> ContainerSpec:
+def _shown(spec: ContainerSpec, view: ContainerSummary | None) -> ContainerSpec:
     running = view is not None and view.state is ContainerState.RUNNING
     return replace(spec, container_id=view.id if view is not None else None, running=running)

@@ -1,4 +1,4 @@
-"""What containerd does for a caller is done to its end although the caller is killed in the middle of it."""
+"""containerd finishes a call although its caller is killed in the middle of it."""
 
 import asyncio
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId
-from agent.restart import clone, intents
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId
+from kubemend.agent.restart import clone, intents
 
 pytestmark = pytest.mark.containerd
 
@@ -20,14 +20,14 @@ DEADLINE = 60.0
 CALLER = """
 import asyncio, sys
 from pathlib import Path
-from agent.cri.afterlife import Afterlife
-from agent.cri.client import CriClient
+from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
+from kubemend.agent.clients.cri.client import CriClient
 
 async def main():
     async with CriClient(sys.argv[1]) as cri:
         await cri.version()
         async for _ in cri.connections():
-            Afterlife(cgroup_root=Path("/sys/fs/cgroup")).hold()
+            ConnectionDrain(cgroup_root=Path("/sys/fs/cgroup")).hold()
             break
         await cri.start_container(sys.argv[2])
 
@@ -38,14 +38,14 @@ asyncio.run(main())
 async def create_successor(cri: CriClient, pod: RunningPod) -> ContainerId:
     """Create the next attempt of the pod's container, from its own config."""
     old = ContainerId(pod.containers["main"])
-    info = await cri.container_info(old)
+    info = await cri.container_status(old)
     intent = intents.Intent(
         id="afterlife",
         target=ContainerRef(PodRef(pod.pod.namespace, pod.pod.name, PodUid(pod.pod.uid)), "main"),
         sandbox_id=SandboxId(pod.sandbox_id),
         old=old,
         old_attempt=0,
-        order=intents.Order.STOP_FIRST,
+        order=intents.SwapOrder.STOP_FIRST,
         reason="Test",
         created_at=0.0,
     )
@@ -61,7 +61,7 @@ def call_start(node: NodeLayout, container_id: ContainerId) -> "subprocess.Popen
     return subprocess.Popen([sys.executable, "-c", CALLER, str(node.containerd_socket), container_id])
 
 
-async def test_a_start_whose_caller_is_killed_is_carried_out(containerd: Containerd, pods: Pods) -> None:
+async def test_start_of_a_killed_caller_is_carried_out(containerd: Containerd, pods: Pods) -> None:
     node = containerd.node
     pod = await pods.run(name="afterlife", containers=[container("main", "sleep 3600")])
     async with CriClient(str(node.containerd_socket)) as cri:
@@ -70,12 +70,12 @@ async def test_a_start_whose_caller_is_killed_is_carried_out(containerd: Contain
         caller = call_start(node, successor)
         try:
             async with asyncio.timeout(DEADLINE):
-                while not task.exists():  # noqa: ASYNC110 - containerd tells nobody when it begins
+                while not task.exists():  # noqa: ASYNC110 - containerd has no event for its beginning
                     await asyncio.sleep(0.001)
         finally:
             caller.kill()
             caller.wait(timeout=DEADLINE)
         async with asyncio.timeout(DEADLINE):
-            while (info := await cri.container_info(successor)).state is ContainerState.CREATED:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # of a start that fails containerd tells nobody
+            while (info := await cri.container_status(successor)).state is ContainerState.CREATED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # containerd has no event for a start that fails
     assert info.state is ContainerState.RUNNING, "without the connection it is given up and has exited with 128"

@@ -1,6 +1,5 @@
-"""Several nodes on one runtime: their kubelets leave each other's pods alone."""
+"""Several nodes of one cluster run on one machine."""
 
-import asyncio
 import os
 
 import pytest
@@ -9,42 +8,19 @@ from hack.devnode import node, trainer
 from hack.devnode.cluster import Cluster, power_off
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
+from hack.devnode.packages import PackagesError
 
 pytestmark = pytest.mark.devnode
 
 DEADLINE = 60.0
-OPTIONS = node.Options(gpus=2, real_api=False, real_kubelet=False)
+OPTIONS = node.Options(gpus=2)
 
 
 def trains(seen: Seen) -> bool:
     return seen.phase == "Running" and seen.step > 0
 
 
-async def test_a_nodes_kubelet_ends_and_adopts_its_own_pods_alone() -> None:
-    cluster = Cluster(NodeLayout.named(f"neighbours-{os.getpid()}"), nodes=2, options=OPTIONS)
-    async with cluster, Observer.of(cluster.first.layout) as one, Observer.of(cluster.nodes[1].layout) as other:
-        before = {}
-        for name, observer, where in (("a", one, cluster.first), ("b", other, cluster.nodes[1])):
-            await observer.create(trainer.manifest(name, node=where.name, gpus=1))
-            before[name] = await observer.until(name, trains, timeout=DEADLINE, what=f"{name} training")
-        await cluster.nodes[1].kubelet.stop()
-        await one.delete("a")
-        await cluster.nodes[1].kubelet.start()
-        for each in cluster.nodes:
-            control = each.kubelet.control
-            assert control is not None
-            await control.relist()
-            await control.gc()
-        after = await other.until("b", lambda seen: seen.step > before["b"].step, timeout=DEADLINE, what="more steps")
-        assert (after.running, after.restart_counts) == (before["b"].running, before["b"].restart_counts)
-        async with asyncio.timeout(DEADLINE):
-            while one.volume(before["a"].uid).exists():  # noqa: ASYNC110 - kubelet tells nobody
-                await asyncio.sleep(0.02)
-    assert cluster.leftovers() == []
-    cluster.forget()
-
-
-async def test_a_node_without_power_takes_its_own_pods_with_it_alone() -> None:
+async def test_power_off_ends_only_the_nodes_own_pods() -> None:
     cluster = Cluster(NodeLayout.named(f"dark-{os.getpid()}"), nodes=2, options=OPTIONS)
     async with cluster, Observer.of(cluster.first.layout) as one, Observer.of(cluster.nodes[1].layout) as other:
         await one.create(trainer.manifest("a", node=cluster.first.name, gpus=1))
@@ -58,3 +34,11 @@ async def test_a_node_without_power_takes_its_own_pods_with_it_alone() -> None:
         assert after.running == before.running
     assert cluster.leftovers() == []
     cluster.forget()
+
+
+async def test_missing_kubernetes_programs_are_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", "")
+    lacking = node.DevNode(NodeLayout.named(f"lacking-{os.getpid()}"))
+    with pytest.raises(PackagesError, match="no real etcd and kube-apiserver and kubelet: run `make kubernetes`"):
+        await lacking.start()
+    assert not lacking.layout.root.exists()

@@ -6,12 +6,13 @@ from typing import TypeAlias
 import grpc
 import pytest
 
-from common import grpcio
-from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from hack.devnode import claims, images, leftovers, packages, processes
 from hack.devnode.containerd import Containerd, ContainerdError
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests import eventually
 
 Cri: TypeAlias = "api_pb2_grpc.RuntimeServiceAsyncStub"
 
@@ -46,7 +47,7 @@ async def test_exec_answers_from_within_the_container(pods: Pods, cri: Cri) -> N
     assert (answer.exit_code, answer.stdout) == (0, b"me on exec\n")
 
 
-async def test_containers_look_as_kubelet_makes_them(pods: Pods, cri: Cri) -> None:
+async def test_containers_have_the_form_of_kubelets(pods: Pods, cri: Cri) -> None:
     pod = await pods.run(
         name="kubelike",
         containers=[container("main", SLEEP)],
@@ -91,7 +92,7 @@ async def test_containers_survive_a_restart_and_a_kill_of_containerd(
         assert await _running_since(cri, pod) == first
 
 
-async def test_a_paused_containerd_answers_nobody_until_resumed(node: NodeLayout, binaries: packages.Binaries) -> None:
+async def test_paused_containerd_does_not_answer_until_resumed(node: NodeLayout, binaries: packages.Binaries) -> None:
     async with Containerd(node, binaries) as runtime, runtime.runtime() as cri:
         await cri.Version(api_pb2.VersionRequest(), timeout=SECONDS)
         runtime.pause()
@@ -128,6 +129,21 @@ async def test_a_crashed_node_is_reaped_completely(node: NodeLayout, binaries: p
     await runtime.stop()
 
 
+async def test_a_node_is_reaped_by_the_next_start_once_its_owner_has_died(
+    node: NodeLayout, binaries: packages.Binaries
+) -> None:
+    runtime = Containerd(node, binaries)
+    await runtime.start()
+    await _start_unattended_pod(node)
+    await runtime.kill()
+    await leftovers.reap_abandoned()
+    assert leftovers.find(node), "its owner lives"
+    runtime._claim.give_back()  # as the kernel does at the owner's end
+    await leftovers.reap_abandoned()
+    await eventually.true(lambda: leftovers.find(node) == [])  # another program that starts may be at it
+    await runtime.stop()
+
+
 async def test_frozen_containers_are_reaped_as_well(node: NodeLayout, binaries: packages.Binaries) -> None:
     runtime = Containerd(node, binaries)
     await runtime.start()
@@ -139,15 +155,13 @@ async def test_frozen_containers_are_reaped_as_well(node: NodeLayout, binaries: 
     await runtime.stop()
 
 
-async def test_a_node_in_use_is_not_taken_for_the_remains_of_a_crash(
-    containerd: Containerd, binaries: packages.Binaries
-) -> None:
+async def test_node_in_use_is_not_treated_as_a_crashed_one(containerd: Containerd, binaries: packages.Binaries) -> None:
     with pytest.raises(claims.NodeInUseError, match="in use"):
         await Containerd(containerd.node, binaries).start()
     assert containerd.node.containerd_socket.is_socket()
 
 
-async def test_a_containerd_that_does_not_start_shows_its_log(
+async def test_failed_start_shows_the_log(
     node: NodeLayout, binaries: packages.Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hack.devnode.runtime_config.containerd_config", lambda *_, **__: "version = 'no number'")
@@ -186,7 +200,7 @@ def test_packages_are_not_fetched_twice(binaries: packages.Binaries, monkeypatch
 
 
 async def _start_unattended_pod(node: NodeLayout) -> None:
-    """Start a pod that nobody removes but the end of the node itself."""
+    """Start a pod that only the end of the node removes."""
     async with grpcio.unix_channel(str(node.containerd_socket)) as channel:
         await Pods(node, channel).run(name="unattended", containers=[container("main", SLEEP)])
 

@@ -1,4 +1,4 @@
-"""What an agent has frozen is let go although none comes after it, on the real containerd and the kernel's freezer."""
+"""The last resort releases an agent's frozen containers when no agent follows, with real containerd and freezer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator import cgroups
-from agent.actuator.freezer import Freezer
-from agent.app import agent as agent_app
-from agent.app import charge, last_resort
-from agent.app.last_resort import LastResort
-from agent.history.store import HistoryError
-from agent.model.rounds import Phase
-from agent.model.workloads import PodView, RestartPolicy
-from agent.settings import Settings
-from agent.sources.processes import ProcFs
 from hack.devnode.containerd import Containerd
 from hack.devnode.pods import Pods
+from kubemend.agent.actuator.hold import cgroups
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.app import agent as agent_app
+from kubemend.agent.app import last_resort, node_lock
+from kubemend.agent.app.last_resort import LastResort
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.model.rounds import Phase
+from kubemend.agent.model.workloads import ContainerSummary, PodView, RestartPolicy
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.processes import ProcFs
 from tests import eventually
 from tests.containerd.round_node import CGROUPS, RoundNode, order
 
@@ -34,10 +37,17 @@ async def node(containerd: Containerd, pods: Pods, tmp_path: Path) -> AsyncItera
     assert [group for group in left if group.frozen and group.populated] == [], "something stays frozen"
 
 
-def resort(node: RoundNode) -> LastResort:
+def resort(node: RoundNode, *, patience: float = 0.0) -> LastResort:
     here = node.containerd.node
     socket = str(here.containerd_socket)
-    return LastResort(state_dir=node.directory, socket=socket, owner=here.name, cgroup_root=CGROUPS, proc=PROC)
+    return LastResort(
+        state_dir=node.directory,
+        socket=socket,
+        owner=here.name,
+        cgroup_root=CGROUPS,
+        proc=PROC,
+        patience=patience,
+    )
 
 
 async def has_stopped(process: asyncio.subprocess.Process) -> None:
@@ -53,7 +63,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def test_what_a_killed_agent_holds_runs_some_time_later_though_none_comes_after_it(node: RoundNode) -> None:
+async def test_held_container_of_a_killed_agent_is_released_without_another(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.mortal_agent(pod, switch=0.5) as process:
         await has_stopped(process)
@@ -64,12 +74,12 @@ async def test_what_a_killed_agent_holds_runs_some_time_later_though_none_comes_
     assert [view.id for view in await node.running_in(pod)] == [held.id]
 
 
-async def test_nothing_is_let_go_while_another_agent_is_in_charge(node: RoundNode) -> None:
+async def test_nothing_is_released_while_another_agent_is_in_charge(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod)).until(Phase.STOPPED)
     (held,) = await node.running_in(pod)
-    with charge.taken(node.directory) as mine:
+    with node_lock.taken(node.directory) as mine:
         assert mine
         await resort(node).run()
         await node.comes_to_stand(held.id)
@@ -77,7 +87,7 @@ async def test_nothing_is_let_go_while_another_agent_is_in_charge(node: RoundNod
     await node.has_run(pod, times=2)
 
 
-async def test_where_kubelet_has_started_its_own_meanwhile_only_that_one_ever_runs(node: RoundNode) -> None:
+async def test_only_kubelets_container_runs_if_there_is_one(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod)).until(Phase.STOPPED)
@@ -89,7 +99,7 @@ async def test_where_kubelet_has_started_its_own_meanwhile_only_that_one_ever_ru
 
 @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
 @pytest.mark.parametrize("moment", ["created", "started"])
-async def test_of_an_interrupted_swap_one_container_goes_on_and_no_other(
+async def test_interrupted_swap_leaves_one_running_container(
     node: RoundNode, moment: str, policy: RestartPolicy
 ) -> None:
     pod = await node.pod("member", policy=policy)
@@ -101,17 +111,56 @@ async def test_of_an_interrupted_swap_one_container_goes_on_and_no_other(
     await eventually.true(lambda: runs_alone(node, pod))
 
 
+@pytest.mark.parametrize("moment", ["created", "started"])
+async def test_interrupted_swap_ends_before_held_containers_are_released(node: RoundNode, moment: str) -> None:
+    """Both hold the pod's devices, and the kernel has let the successor run when the agent died."""
+    pod = await node.pod("member")
+    (old,) = await node.running_in(pod)
+    async with node.watching(pod) as events, node.mortal_agent(pod, switch=3600.0) as process:
+        await node.until_event(events, moment, old=old.id)
+        await kill(process)
+        await eventually.true(lambda: not node.stands_still(old.id))
+    await resort(node).run()  # its successor may be held for the round by now
+    await eventually.true(lambda: runs_alone(node, pod))
+
+
+async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -> None:
+    pod = await node.pod("member")
+    async with node.agent() as agent:
+        await agent.order(order(pod)).until(Phase.STOPPED)
+    (held,) = await node.running_in(pod)
+    work = asyncio.create_task(resort(node, patience=3600.0).run())
+    other = await node.pod("other")
+    (old,) = await node.running_in(other)
+    await frozen_for_a_swap(node, old)
+    await eventually.true(lambda: node.can_run(old.id))  # it has no successor: it is thawed
+    assert node.stands_still(held.id)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    await resort(node).run()
+    await node.has_run(pod, times=2)
+
+
+async def frozen_for_a_swap(node: RoundNode, view: ContainerSummary) -> None:
+    """Freeze a container as a swap does before it creates the successor."""
+    here = node.containerd.node
+    holds = ExecHolds(socket_path=str(here.containerd_socket), proc=PROC)
+    standbys = Standbys(holds=holds, proc=PROC, cgroup_root=CGROUPS, owner=here.name)
+    async with CriClient(str(here.containerd_socket)) as cri:
+        standbys.freeze((await cri.container_status(view.id)).pid)
+
+
 async def runs_alone(node: RoundNode, pod: PodView) -> bool:
     running = await node.running_in(pod)
     return len(running) <= 1 and all(node.can_run(view.id) for view in running)
 
 
-async def test_an_agent_that_cannot_open_its_memory_lets_go_what_stands_still_before_it_ends(node: RoundNode) -> None:
+async def test_agent_without_readable_state_releases_frozen_containers(node: RoundNode) -> None:
     pod = await node.pod("member")
     (running,) = await node.running_in(pod)
     socket = str(node.containerd.node.containerd_socket)
     settings = Settings(node_name="left-alone", cri_endpoint=socket, state_dir=node.directory / "state")
-    (settings.state_dir / "state.db").mkdir(parents=True)  # nothing can be written there, as on a full disk
+    (settings.state_dir / "state.db").mkdir(parents=True)  # not writable, as on a full disk
     async with node.agent() as agent:
         freezer = Freezer(
             runtime=agent.runtime,

@@ -1,4 +1,4 @@
-"""Members of rounds on the real containerd: nothing new runs before it is let go, whatever becomes of the agent."""
+"""Members of rounds on the real containerd: no successor runs before its release, whatever happens to the agent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator import cgroups
-from agent.actuator.freezer import Freezer
-from agent.engine.members import since_boot
-from agent.model.rounds import OrderKind, Phase
-from agent.model.workloads import PodView, RestartPolicy
-from agent.sources.processes import ProcFs
 from hack.devnode.containerd import Containerd
 from hack.devnode.pods import Pods
+from kubemend.agent.actuator.hold import cgroups
+from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.model.rounds import OrderKind, Phase
+from kubemend.agent.model.workloads import PodView, RestartPolicy
+from kubemend.agent.rounds.session import since_boot
+from kubemend.agent.sources.processes import ProcFs
 from tests.containerd.round_node import CGROUPS, TICK, RoundNode, order
 
 pytestmark = pytest.mark.containerd
 
 LONG_ENOUGH = 0.3
-"""Seconds in which whatever is not held writes down that it runs."""
+"""Seconds in which a container that is not held records that it runs."""
 MEMBERS = 20
 
 
@@ -54,7 +54,7 @@ async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, 
         assert agent.rounds.held() == frozenset()
 
 
-async def test_where_nothing_can_be_held_at_its_first_instruction_the_freezer_stops_it_soon(node: RoundNode) -> None:
+async def test_without_exec_hold_the_freezer_stops_the_successor_soon(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent(can_hold=False) as agent:
         told = agent.order(order(pod))
@@ -83,7 +83,7 @@ async def test_all_main_containers_of_a_member_are_restarted_and_held(node: Roun
         await node.has_run(pod, times=4)
 
 
-async def test_twenty_members_of_one_node_stand_still_at_one_time(node: RoundNode) -> None:
+async def test_twenty_members_of_one_node_are_held_together(node: RoundNode) -> None:
     pods = [await node.pod(f"member-{number}") for number in range(MEMBERS)]
     async with node.agent() as agent:
         for number in (1, 2):
@@ -99,7 +99,7 @@ async def test_twenty_members_of_one_node_stand_still_at_one_time(node: RoundNod
                 assert (await node.has_run(pod, times=number + 1))[-1] >= released - TICK
 
 
-async def test_a_container_that_kubelet_starts_meanwhile_is_frozen_and_is_the_one_that_survives(
+async def test_kubelets_container_is_frozen_and_survives(
     node: RoundNode,
 ) -> None:
     pod = await node.pod("member")
@@ -118,7 +118,7 @@ async def test_a_container_that_kubelet_starts_meanwhile_is_frozen_and_is_the_on
         assert [view.id for view in await node.running_in(pod)] == [theirs]
 
 
-async def test_a_replacement_is_held_as_it_appears_and_nothing_of_it_is_ended(node: RoundNode) -> None:
+async def test_replacement_is_held_as_it_appears_and_not_ended(node: RoundNode) -> None:
     pod = await node.pod("member")
     (running,) = await node.running_in(pod)
     async with node.agent() as agent:
@@ -131,7 +131,7 @@ async def test_a_replacement_is_held_as_it_appears_and_nothing_of_it_is_ended(no
     assert [view.id for view in await node.running_in(pod)] == [running.id]
 
 
-async def test_what_an_agent_held_when_it_died_stays_held_until_the_next_one_hears_of_the_release(
+async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
     node: RoundNode,
 ) -> None:
     pod = await node.pod("member")
@@ -141,7 +141,7 @@ async def test_what_an_agent_held_when_it_died_stays_held_until_the_next_one_hea
     async with node.agent() as agent:
         assert [standing.phase for standing in agent.rounds.standings()] == [Phase.STOPPED]
         await none_has_run(node, pod)
-        told = agent.order(order(pod))  # the hub says it again
+        told = agent.order(order(pod))  # the hub repeats it
         await told.until(Phase.STOPPED)
         agent.rounds.release("default/gang-1", [pod.ref.uid])
         await told.until(Phase.RUNNING)
@@ -149,7 +149,7 @@ async def test_what_an_agent_held_when_it_died_stays_held_until_the_next_one_hea
         await agent.nothing_is_open()
 
 
-async def test_the_next_agent_lets_go_by_itself_when_the_round_is_not_heard_of_in_time(node: RoundNode) -> None:
+async def test_next_agent_releases_by_itself_at_the_hold_timeout(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod, hold_seconds=3.0)).until(Phase.STOPPED)
@@ -159,7 +159,7 @@ async def test_the_next_agent_lets_go_by_itself_when_the_round_is_not_heard_of_i
         await agent.nothing_is_open()
 
 
-async def test_an_agent_that_comes_back_too_late_lets_go_at_once(node: RoundNode) -> None:
+async def test_agent_that_returns_too_late_releases_at_once(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod, hold_seconds=60.0)).until(Phase.STOPPED)
@@ -171,7 +171,7 @@ async def test_an_agent_that_comes_back_too_late_lets_go_at_once(node: RoundNode
 
 @pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.NEVER])
 @pytest.mark.parametrize("moment", ["old stopped", "created", "started", "told"])
-async def test_a_killed_agents_successor_finishes_held_what_it_has_begun(
+async def test_next_agent_finishes_the_order_of_a_killed_one_held(
     node: RoundNode, moment: str, policy: RestartPolicy
 ) -> None:
     pod = await node.pod("member", policy=policy)
@@ -202,7 +202,7 @@ async def test_a_killed_agents_successor_finishes_held_what_it_has_begun(
         await agent.nothing_is_open()
 
 
-async def test_what_is_frozen_without_a_record_is_let_go_at_the_start(node: RoundNode) -> None:
+async def test_frozen_container_without_a_record_is_released_at_the_start(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod)).until(Phase.STOPPED)
@@ -212,7 +212,7 @@ async def test_what_is_frozen_without_a_record_is_let_go_at_the_start(node: Roun
         assert agent.rounds.standings() == ()
 
 
-async def test_what_the_agent_of_another_node_has_frozen_is_left_alone(node: RoundNode) -> None:
+async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod))
@@ -225,13 +225,13 @@ async def test_what_the_agent_of_another_node_has_frozen_is_left_alone(node: Rou
             cgroup_root=CGROUPS,
             owner=f"not-{node.containerd.node.name}",
         )
-        assert pod.ref.uid not in await another.take_over(keep=())
+        assert pod.ref.uid not in await another.take_over(keep={})
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-1", [])
         await told.until(Phase.RUNNING)
 
 
-async def test_a_silent_round_is_let_go_and_told(node: RoundNode) -> None:
+async def test_silent_round_is_released_and_reported(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod, hold_seconds=1.5))
@@ -240,7 +240,7 @@ async def test_a_silent_round_is_let_go_and_told(node: RoundNode) -> None:
         await node.has_run(pod, times=2)
 
 
-async def test_the_next_round_takes_over_what_the_last_one_holds_and_none_of_it_ever_runs(node: RoundNode) -> None:
+async def test_next_round_takes_over_held_containers_which_never_run(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         first = agent.order(order(pod))
@@ -270,7 +270,7 @@ async def test_a_held_member_that_is_deleted_ends_at_once(node: RoundNode) -> No
         await told.until(Phase.GONE)
 
 
-async def test_kubelets_own_successor_of_a_failed_member_executes_nothing_before_the_gang_is_decided_on(
+async def test_kubelets_successor_is_held_until_the_gang_is_decided_on(
     node: RoundNode,
 ) -> None:
     pod = await node.pod("member")
@@ -284,7 +284,7 @@ async def test_kubelets_own_successor_of_a_failed_member_executes_nothing_before
         await node.has_run(pod, times=2)
 
 
-async def test_kubelets_own_successor_of_a_failed_member_is_replaced_by_the_round_and_never_runs(
+async def test_kubelets_successor_is_replaced_by_the_round_and_never_runs(
     node: RoundNode,
 ) -> None:
     pod = await node.pod("member")

@@ -9,19 +9,20 @@ from typing import BinaryIO
 
 import pytest
 
-from agent.actuator.cgroups import Cgroup
-from agent.actuator.exec_hold import ExecHolds, HoldError, Patience
-from agent.actuator.roots import Roots
-from agent.actuator.standby import Standbys
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerState, SandboxId
-from common import unix_sockets
-from common.pb.runtime.v1 import api_pb2
 from hack.devnode import containerd as containerd_part
 from hack.devnode import packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
+from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
+from kubemend.agent.restart import headroom
+from kubemend.common import unix_sockets
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 pytestmark = pytest.mark.containerd
 
@@ -44,7 +45,7 @@ async def pod(pods: Pods) -> RunningPod:
 
 
 class Bench:
-    """One pod with a running container, and what makes successors of it."""
+    """Hold one pod with a running container, and the tools that create its successors."""
 
     def __init__(self, containerd: Containerd, runtime: CriClient, pod: RunningPod) -> None:
         self.runtime = runtime
@@ -75,7 +76,7 @@ class Bench:
                 await asyncio.sleep(0.01)
 
     async def create_next(self, name: str, *, script: str = SCRIPT) -> ContainerId:
-        info = await self.runtime.container_info(self.old)
+        info = await self.runtime.container_status(self.old)
         assert info.config is not None
         config = api_pb2.ContainerConfig(
             metadata=api_pb2.ContainerMetadata(name="main", attempt=info.attempt + 1),
@@ -101,12 +102,12 @@ class Bench:
         )
 
     async def pid(self, container_id: ContainerId) -> int:
-        pid = (await self.runtime.container_info(container_id)).pid
+        pid = (await self.runtime.container_status(container_id)).pid
         assert pid
         return pid
 
     async def state(self, container_id: ContainerId) -> ContainerState:
-        return (await self.runtime.container_info(container_id)).state
+        return (await self.runtime.container_status(container_id)).state
 
 
 @pytest.fixture
@@ -128,17 +129,15 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     await bench.has_run("old", "new")
 
 
-async def test_a_thread_that_looks_at_the_mounts_late_holds_a_container_all_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The OCI runtime is not executed before it has looked."""
-    look = Roots._look
+async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OCI runtime is not executed before the thread has read the mounts."""
+    look = RootfsMountWatcher._look
 
-    def late(roots: Roots, mounts: BinaryIO, wake: int) -> bool:
+    def late(roots: RootfsMountWatcher, mounts: BinaryIO, wake: int) -> bool:
         time.sleep(0.3)  # far more than a container needs from its root's mount to its first instruction
         return look(roots, mounts, wake)
 
-    monkeypatch.setattr(Roots, "_look", late)
+    monkeypatch.setattr(RootfsMountWatcher, "_look", late)
     await bench.has_run("old")
     successor = await bench.create_next("new")
     standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
@@ -150,7 +149,7 @@ async def test_a_thread_that_looks_at_the_mounts_late_holds_a_container_all_the_
     await bench.has_run("old", "new")
 
 
-async def test_the_old_container_stands_still_meanwhile_and_goes_on_when_the_successor_is_given_up(
+async def test_old_container_is_frozen_and_thawed_when_the_successor_is_abandoned(
     bench: Bench,
 ) -> None:
     await bench.has_run("old")
@@ -175,10 +174,10 @@ async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Be
     standby.let_run(old_is_dead=False)
     await bench.has_run("old", "new")
     await bench.has_exited(bench.old)
-    assert (await bench.runtime.container_info(bench.old)).exit_code == 137
+    assert (await bench.runtime.container_status(bench.old)).exit_code == 137
 
 
-async def test_a_frozen_old_container_can_be_ended_by_a_kernel_without_cgroup_kill(
+async def test_frozen_old_container_can_be_ended_without_cgroup_kill(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cgroup, "kill", lambda group: group._kill_each())  # as on Linux before 5.14
@@ -192,7 +191,7 @@ async def test_a_frozen_old_container_can_be_ended_by_a_kernel_without_cgroup_ki
     await bench.has_exited(bench.old)
 
 
-async def test_a_runtime_that_is_slow_to_say_started_does_not_make_a_hook_of_the_container(bench: Bench) -> None:
+async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
     impatient = bench.standbys(patience=Patience(hook=0.0))
@@ -216,7 +215,7 @@ async def test_a_held_container_can_be_removed(bench: Bench) -> None:
     assert bench.runs() == ["old"]
 
 
-async def test_no_hold_lasts_for_ever(bench: Bench) -> None:
+async def test_every_hold_ends(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
     standbys = bench.standbys(patience=Patience(at_most=0.5))
@@ -243,7 +242,7 @@ async def test_this_node_can_hold(bench: Bench) -> None:
     await bench.standbys().check()
 
 
-async def test_where_roots_are_no_overlays_nothing_is_started_beside_the_old_one(
+async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
     binaries: packages.Binaries, worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The native snapshotter's roots are directories of the node: no mark can be put on one alone."""
@@ -253,20 +252,59 @@ async def test_where_roots_are_no_overlays_nothing_is_started_beside_the_old_one
     try:
         async with Pods.on(runtime.node) as made, CriClient(str(runtime.node.containerd_socket)) as cri:
             pod = await made.run(name="native", containers=[container("main", "sleep 3600")])
-            pid = (await cri.container_info(ContainerId(pod.containers["main"]))).pid
+            pid = (await cri.container_status(ContainerId(pod.containers["main"]))).pid
             standbys = Bench(runtime, cri, pod).standbys()
-            with pytest.raises(HoldError, match="would run beside it"):
+            with pytest.raises(HoldError, match="would run next to it"):
                 await standbys.prepare(ContainerId("x" * 64), old_pid=pid)
             group = Cgroup.of_process(pid or 0, proc=PROC, mounted_at=CGROUPS)
             assert group is not None
             assert not group.frozen
-            kinds = Roots(PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket)))).kinds()
+            kinds = RootfsMountWatcher(PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket)))).kinds()
             assert kinds - {"overlay"}, "of other nodes of this machine there may be overlays"
     finally:
         await runtime.stop()
 
 
-async def test_a_runtime_whose_mounts_cannot_be_seen_is_told(bench: Bench, tmp_path: Path) -> None:
+def memory_group(pid: int) -> Path:
+    """Return the cgroup of a container that counts its memory, in either version."""
+    lines = (line.split(":", 2) for line in (PROC / str(pid) / "cgroup").read_text().splitlines())
+    paths = {controllers: path.lstrip("/") for _, controllers, path in lines}
+    return CGROUPS / "memory" / paths["memory"] if "memory" in paths else CGROUPS / paths[""]
+
+
+def most_used(group: Path) -> int:
+    """Return the most memory that a cgroup has used."""
+    names = ("memory.max_usage_in_bytes", "memory.peak")
+    (found,) = [(group / name).read_text() for name in names if (group / name).exists()]
+    return int(found)
+
+
+async def test_a_held_successor_takes_no_more_memory_than_the_rule_allows_for(bench: Bench) -> None:
+    successor = await bench.create_next("new")
+    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
+    await bench.runtime.start_container(successor)
+    assert await standby.hold.engaged()
+    assert 0 < most_used(memory_group(await bench.pid(successor))) <= headroom.HELD_SUCCESSOR_BYTES // 2
+    standby.let_run(old_is_dead=False)
+    await bench.has_run("old", "new")
+
+
+async def test_near_the_pods_memory_limit_nothing_is_started_beside_the_old_one(bench: Bench) -> None:
+    old = await bench.pid(bench.old)
+    pod = memory_group(old).parent
+    (limit,) = [pod / name for name in ("memory.limit_in_bytes", "memory.max") if (pod / name).exists()]
+    limit.write_text(str(headroom.HELD_SUCCESSOR_BYTES - 1))
+    with pytest.raises(HoldError, match="below its memory limit of 15 MiB"):
+        await bench.standbys().prepare(ContainerId("x" * 64), old_pid=old)
+    group = Cgroup.of_process(old, proc=PROC, mounted_at=CGROUPS)
+    assert group is not None
+    assert not group.frozen
+    limit.write_text(str(4 * headroom.HELD_SUCCESSOR_BYTES))
+    successor = await bench.create_next("new")
+    (await bench.standbys().prepare(successor, old_pid=old)).give_up()
+
+
+async def test_runtime_with_invisible_mounts_is_reported(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(HoldError, match="PID namespace"):
         await bench.standbys(proc=tmp_path).check()
 

@@ -1,4 +1,4 @@
-"""What a swap must not lose, on the real containerd: a resize in place, last words, a volume of an image."""
+"""A swap keeps resized resources, termination messages and image volumes, on the real containerd."""
 
 import asyncio
 import contextlib
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator.host_files import HostFiles
-from agent.actuator.outcomes import Result
-from agent.actuator.swap import SwapActuator
-from agent.actuator.tools import Tools
-from agent.cri.answers import ContainerInfo
-from agent.cri.client import CriClient
-from agent.engine import targets
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
-from agent.restart import intents
-from agent.sources.containers import ContainerWatch
-from agent.sources.processes import ProcFs
-from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from hack.devnode.containerd import Containerd
 from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
+from kubemend.agent.restart import intents
+from kubemend.agent.restarts import runtime_state
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 
 pytestmark = pytest.mark.containerd
@@ -32,16 +32,16 @@ LAST_WORDS = "illegal memory access at step 4711"
 
 
 class Swapper:
-    """Swaps the container ``main`` of pods."""
+    """Swap the container ``main`` of pods."""
 
     def __init__(self, cri: CriClient, watch: ContainerWatch) -> None:
         self.cri = cri
         self._watch = watch
 
-    async def swap(self, running: RunningPod) -> ContainerInfo:
+    async def swap(self, running: RunningPod) -> ContainerStatus:
         """Return the successor, once it runs."""
         pod = PodRef("default", running.pod.name, PodUid(running.pod.uid))
-        target = await targets.find(self.cri, ContainerRef(pod, "main"))
+        target = await runtime_state.find(self.cri, ContainerRef(pod, "main"))
         assert target is not None
         intent = intents.Intent(
             id=f"swap-{running.pod.name}",
@@ -49,15 +49,15 @@ class Swapper:
             sandbox_id=target.view.sandbox_id,
             old=target.view.id,
             old_attempt=target.view.attempt,
-            order=intents.Order.STOP_FIRST,
+            order=intents.SwapOrder.STOP_FIRST,
             reason="Test",
             created_at=time.time(),
         )
-        material = await targets.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-        tools = Tools(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
+        material = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
+        tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
         outcome = await SwapActuator(tools).carry_out(intent, material=material)
         assert outcome.result is Result.SWAPPED, outcome
-        return await self.cri.container_info(outcome.survivors["main"])
+        return await self.cri.container_status(outcome.survivors["main"])
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def status(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str)
 
 
 def message_of(shown: api_pb2.ContainerStatus) -> Path:
-    """Return the file that kubelet reads a container's termination message from."""
+    """Return the file from which kubelet reads a container's termination message."""
     return Path(next(mount.host_path for mount in shown.mounts if mount.container_path == "/dev/termination-log"))
 
 
@@ -88,7 +88,7 @@ async def test_a_resize_in_place_is_kept(
     running = await pods.run(name="resized", containers=[container("main", LOOP, resources=limits)])
     old = running.containers["main"]
     (view,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
-    await swapper.cri.info_of(view)  # what an agent remembers is from before the resize
+    await swapper.cri.info_of(view)  # the agent's cached status is from before the resize
     resize = api_pb2.LinuxContainerResources(
         memory_limit_in_bytes=256 * MIB, cpu_quota=200000, cpu_period=100000, cpu_shares=2048
     )
@@ -99,7 +99,7 @@ async def test_a_resize_in_place_is_kept(
     assert (await status(cri, new.id)).resources == resized
 
 
-async def test_the_last_words_of_what_died_are_kept_and_are_not_its_successors(
+async def test_termination_message_is_kept_and_not_the_successors(
     pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
 ) -> None:
     dies_once = (
@@ -109,7 +109,7 @@ async def test_the_last_words_of_what_died_are_kept_and_are_not_its_successors(
     old = ContainerId(running.containers["main"])
 
     async def has_died() -> bool:
-        return (await swapper.cri.container_info(old)).state is ContainerState.EXITED
+        return (await swapper.cri.container_status(old)).state is ContainerState.EXITED
 
     await eventually.true(has_died)
     new = await swapper.swap(running)
@@ -140,7 +140,7 @@ async def test_a_volume_of_an_image_is_mounted_again(
     pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
 ) -> None:
     running = await pods.run(name="imagevolume", containers=[container("other", LOOP)])
-    other = await swapper.cri.container_info(ContainerId(running.containers["other"]))
+    other = await swapper.cri.container_status(ContainerId(running.containers["other"]))
     image = await start_with_image_volume(running, cri, beside=other)
     new = await swapper.swap(running)
     assert new.attempt == 1
@@ -151,9 +151,9 @@ async def test_a_volume_of_an_image_is_mounted_again(
 
 
 async def start_with_image_volume(
-    running: RunningPod, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, beside: ContainerInfo
+    running: RunningPod, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, beside: ContainerStatus
 ) -> api_pb2.ImageSpec:
-    """Start ``main`` in the pod, with the image of the one beside it as a volume, which is returned."""
+    """Start ``main`` in the pod, with the other container's image as a volume, which is returned."""
     assert beside.config is not None
     image = api_pb2.ImageSpec(image=beside.config["image"]["image"])
     config = api_pb2.ContainerConfig(

@@ -1,4 +1,4 @@
-"""What the README has a newcomer do on a test cluster comes out as it says, with real containers."""
+"""The README's first fault on a test cluster has the documented result, with real containers."""
 
 import asyncio
 import os
@@ -10,15 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import cli
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerState, ContainerView, PodUid
-from common import gangs
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import images
 from hack.devnode.cluster import Cluster
 from hack.devnode.rounds import Rounds
+from kubemend import cli
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid
+from kubemend.common import gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 from tests import clusters
 from tests.scenarios.gang.product import Product
 from tests.unit.docs import commands, pages
@@ -108,7 +108,7 @@ async def created(api: kube.KubeClient, job: Json, *, on: str) -> list[str]:
 
 
 async def until_ready(api: kube.KubeClient, names: list[str], *, restarts: int = 0) -> list[Json]:
-    """Wait until kubelet shows each pod's worker running, restarted so often at least; return the pods."""
+    """Wait until kubelet shows each pod's worker running, restarted at least that often; return the pods."""
 
     def runs(pod: Json) -> bool:
         shown = pod.get("status", {}).get("containerStatuses", ())
@@ -126,14 +126,14 @@ async def execute(cluster: Cluster, pod: Json, command: tuple[str, ...]) -> None
     """Run a command in a pod, as ``kubectl exec`` does; its trainer must have set its trap, so the log is read."""
     async with CriClient(str(cluster.first.layout.containerd_socket)) as cri:
         container = await running(cri, PodUid(pod["metadata"]["uid"]))
-        info = await cri.container_info(container.id)
+        info = await cri.container_status(container.id)
         async with asyncio.timeout(SECONDS):
             while "begun" not in Path(str(info.log_path)).read_text():  # noqa: ASYNC110, ASYNC240 - another process's
                 await asyncio.sleep(0.05)
         await cri.exec_sync(container.id, command, timeout=SECONDS)
 
 
-async def running(cri: CriClient, uid: PodUid) -> ContainerView:
+async def running(cri: CriClient, uid: PodUid) -> ContainerSummary:
     found = await cri.list_containers(pod_uid=uid)
     (container,) = [each for each in found if each.state is ContainerState.RUNNING]
     return container

@@ -1,6 +1,6 @@
-"""The pages' ``kubectl`` commands that need no node are run against a real API server on which kubemend is installed.
+"""Run the docs' ``kubectl`` commands that need no node against a real API server on which kubemend is installed.
 
-What they change is not kept (``--dry-run=server``): the pages tell several ways, not one story.
+Their changes are not kept (``--dry-run=server``): the pages describe alternatives, not one sequence.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from common.kube import client, paths
-from controller.restarts import names
-from controller.restarts import objects as rounds
+from kubemend.common.kube import client, paths
+from kubemend.controller.restarts import names
+from kubemend.controller.restarts import objects as rounds
 from tests.contract.api import admission_calls, installation, objects
 from tests.contract.api.installation import Cluster
 from tests.unit.cli import builders
@@ -41,13 +41,13 @@ SUSPENDED: Final = (
 )
 CHANGES: Final = frozenset({"annotate", "apply", "create", "delete", "label", "patch", "set env", "taint"})
 NEEDS_A_NODE: Final = frozenset({"debug", "exec", "logs", "rollout status"})
-"""A kubelet answers these, or has to have done something."""
+"""A kubelet answers these, or must have done something."""
 EXAMPLES: Final = sorted((pages.ROOT / "examples").glob("*.yaml"))
 OF_PROMETHEUS: Final = "podmonitors,prometheusrules"
 
 
 def told() -> Mapping[str, Command]:
-    """Return the commands that say all that is needed, and that an API server alone can carry out."""
+    """Return the commands that are complete, and that an API server alone can carry out."""
     typed = pages.of("kubectl")
     kept = {}
     for place, said in kubectl_words.understood(typed).items():
@@ -59,7 +59,7 @@ def told() -> Mapping[str, Command]:
 
 
 def ends_with_its_verb(said: kubectl_words.Said) -> bool:
-    """Return whether a sentence leaves out what the verb is about."""
+    """Return whether a command line lacks the object of its verb."""
     return not said.arguments and not {"directory", "file"} & said.flags.keys()
 
 
@@ -77,7 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def fill(made: Cluster) -> None:
-    """Have everything there that the pages look at."""
+    """Create all objects that the pages read."""
     async with made.administrator() as api:
         await api.create(paths.NODES, {"metadata": {"name": "node-a"}})
         ours = objects.pod("trainer-0", node="node-a", labels={"app.kubernetes.io/component": "controller"})
@@ -98,7 +98,7 @@ async def fill(made: Cluster) -> None:
 
 
 async def restarted(api: client.KubeClient) -> None:
-    """Create a round that has come to its end."""
+    """Create a round that has ended."""
     told = builders.restart(ROUND, gang=JOBSET, attempt=2)
     metadata = {key: value for key, value in told["metadata"].items() if key in ("name", "labels", "annotations")}
     await api.create(names.collection("default"), {**told, "metadata": metadata})
@@ -110,7 +110,7 @@ TOLD: Final = told()
 
 
 @pytest.mark.parametrize("command", TOLD.values(), ids=TOLD)
-def test_it_does_what_is_asked(command: Command, cluster: Cluster, tmp_path: Path) -> None:
+def test_command_succeeds(command: Command, cluster: Cluster, tmp_path: Path) -> None:
     given = tmp_path / "given.yaml"
     given.write_text(command.given)
     words = [PLACEHOLDERS.get(word, word) for word in command.words[1:]]
@@ -124,9 +124,8 @@ def test_it_does_what_is_asked(command: Command, cluster: Cluster, tmp_path: Pat
 
 
 def run(words: Sequence[str], *, kubeconfig: Path) -> str:
-    """Return what kubectl prints; it must have found what it was asked for."""
-    assert kubectl.PROGRAM is not None
-    line = [kubectl.PROGRAM, "--kubeconfig", str(kubeconfig), *words]
+    """Return kubectl's output; it must have found the requested objects."""
+    line = [kubectl.program(), "--kubeconfig", str(kubeconfig), *words]
     ran = subprocess.run(line, cwd=pages.ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr.startswith(("error", "Error", "No resources")), ran.stderr

@@ -1,4 +1,4 @@
-"""A certificate authority for tests: it vouches for servers by name."""
+"""Provide a certificate authority for tests: it certifies servers by name."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Authority:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Make one."""
+        """Create one."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(name, issuer=name, key=key)
         ca = x509.BasicConstraints(ca=True, path_length=None)
@@ -30,11 +30,11 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate, as agents get it."""
+        """Return the certificate, as agents get it."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(self, name: str) -> grpc.ServerCredentials:
-        """Return what a server of that DNS name shows."""
+        """Return the certificate and key of a server of that DNS name."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         builder = _builder("server", issuer=str(issuer), key=key)

@@ -1,7 +1,7 @@
-"""The state of the stand-in runtime: sandboxes, containers, reserved names and events, in memory.
+"""Hold the state of the stand-in runtime: sandboxes, containers, reserved names and events, in memory.
 
-It does what containerd 2.1 was seen doing, codes and words of its errors included. There are no processes:
-containers run until they are stopped or ``exit`` is called, and commands in them end as ``exec_results`` says.
+It has the observed behaviour of containerd 2.1, with the codes and texts of its errors. There are no processes:
+containers run until they are stopped or ``exit`` is called, and commands in them end as ``exec_results`` defines.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from common.pb.runtime.v1 import api_pb2 as pb
+from kubemend.common.pb.runtime.v1 import api_pb2 as pb
 
 IMAGE_PATH = "PATH=/bin"
-"""The environment that the stand-in's only image brings along."""
+"""The environment of the stand-in's only image."""
 
 
 class RefusedError(Exception):
-    """The runtime says no, with a gRPC status."""
+    """The runtime refuses, with a gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -31,11 +31,12 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Behaviour:
-    """How a runtime may differ from containerd 2.1.
+    """Differences from containerd 2.1.
 
-    ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent
-    (CRI-O by default). ``gives_config`` False: the verbose status has no config (CRI-O). ``runtime_type``: the
-    low-level runtime of all containers, None where it is not told (CRI-O).
+    ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent (CRI-O
+    by default). ``gives_config`` False: the verbose status has no config (CRI-O). ``runtime_type``: the low-level
+    runtime of all containers, None if not reported (CRI-O). ``start_fails``: no container can be started, which
+    containerd takes for the container's exit (internal/cri/server/container_start.go).
     """
 
     has_events: bool = True
@@ -44,6 +45,7 @@ class Behaviour:
     runtime_type: str | None = "io.containerd.runc.v2"
     name: str = "containerd"
     version: str = "2.1.9"
+    start_fails: bool = False
 
 
 @dataclass(slots=True)
@@ -119,7 +121,7 @@ class Container:
 
 @dataclass(slots=True)
 class Runtime:
-    """All sandboxes and containers. ``on_event`` is told every event as it happens."""
+    """All sandboxes and containers. ``on_event`` is called with every event."""
 
     on_event: Callable[[pb.ContainerEventResponse], None]
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -221,18 +223,22 @@ class Runtime:
             state = pb.ContainerState.Name(container.state)
             details = f'failed to set starting state for container "{container.id}": container is in {state} state'
             raise RefusedError(grpc.StatusCode.UNKNOWN, details)
+        if self.behaviour.start_fails:
+            container.state, container.finished_at = pb.CONTAINER_EXITED, self._now()
+            container.exit_code, container.reason = 128, "StartError"
+            raise RefusedError(grpc.StatusCode.UNKNOWN, "failed to create containerd task: cannot start")
         container.state, container.started_at = pb.CONTAINER_RUNNING, self._now()
         self._tell(pb.CONTAINER_STARTED_EVENT, container.id, sandbox=container.sandbox)
         return pb.StartContainerResponse()
 
     def stop_container(self, request: pb.StopContainerRequest) -> pb.StopContainerResponse:
-        """StopContainer; of one that does not exist, too."""
+        """StopContainer; also of a missing one."""
         if (container := self.containers.get(request.container_id)) is not None:
             self._end(container, exit_code=137)
         return pb.StopContainerResponse()
 
     def remove_container(self, request: pb.RemoveContainerRequest) -> pb.RemoveContainerResponse:
-        """RemoveContainer; of one that does not exist, too."""
+        """RemoveContainer; also of a missing one."""
         if (container := self.containers.get(request.container_id)) is not None:
             self._remove(container)
         return pb.RemoveContainerResponse()
@@ -268,7 +274,7 @@ class Runtime:
         return pb.ContainerStatusResponse(status=container.status(), info={"info": verbose} if request.verbose else {})
 
     def exec_sync(self, request: pb.ExecSyncRequest) -> pb.ExecSyncResponse:
-        """ExecSync: what ``exec_results`` holds for the command, else success without a word."""
+        """ExecSync: the entry of ``exec_results`` for the command, else success without output."""
         container = self._container(request.container_id)
         if container.state != pb.CONTAINER_RUNNING:
             state = pb.ContainerState.Name(container.state)
@@ -322,7 +328,7 @@ class Runtime:
 
 
 def _mount_images(config: pb.ContainerConfig) -> None:
-    """As containerd does (``mutateImageMount``): it keeps in the config where it has mounted the image."""
+    """As containerd does (``mutateImageMount``): it stores in the config where it has mounted the image."""
     for mount in config.mounts:
         if not mount.HasField("image"):
             continue
@@ -332,7 +338,7 @@ def _mount_images(config: pb.ContainerConfig) -> None:
 
 
 def go_json(message: Message) -> dict[str, Any]:
-    """Write a message as Go's encoding/json does with gogo's struct tags, which is what containerd gives back.
+    """Write a message as Go's encoding/json does with gogo's struct tags, which is containerd's form.
 
     Field names as in the proto, enums and 64-bit integers as numbers, empty values left out, bytes as plain text
     (containerd 2.1 has ``string`` where the proto now has ``bytes``).

@@ -1,4 +1,4 @@
-"""The stand-in runtime on a unix socket: CRI v1 over gRPC, with scripted failures, delays and a call log."""
+"""Serve the stand-in runtime on a unix socket: CRI v1 over gRPC, with scripted failures, delays and a call log."""
 
 import asyncio
 import collections
@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from common.pb.runtime.v1 import api_pb2
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Behaviour, RefusedError, Runtime
 
 _SERVICE = api_pb2.DESCRIPTOR.services_by_name["RuntimeService"]
@@ -22,7 +22,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that came in."""
+    """One received call."""
 
     method: str
     request: Message
@@ -37,9 +37,9 @@ class _Failure:
 
 
 class CriServer:
-    """Serves a Runtime. ``async with CriServer(path)``; ``stop`` and ``start`` in between keep the containers.
+    """Serve a Runtime. ``async with CriServer(path)``; ``stop`` and ``start`` in between keep the containers.
 
-    Like containerd it keeps events while nobody reads them, and gives them to the next reader first.
+    Like containerd it queues events while there is no reader, and sends them to the next reader first.
     """
 
     def __init__(self, socket: str, *, behaviour: Behaviour | None = None) -> None:
@@ -68,7 +68,7 @@ class CriServer:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Break every connection at once, as a runtime that dies does."""
+        """Break every connection at once, as a dying runtime does."""
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None
@@ -86,7 +86,7 @@ class CriServer:
         self._failures[method] = _Failure(code=code, details=details, times=times, carried_out=carried_out)
 
     def delay(self, method: str, seconds: float) -> None:
-        """Let every call of a method take that much longer; 0 ends it."""
+        """Delay every call of a method; 0 ends it."""
         self._delays[method] = seconds
 
     def called(self) -> list[str]:
@@ -94,7 +94,7 @@ class CriServer:
         return [call.method for call in self.calls]
 
     async def reader_present(self) -> None:
-        """Wait until somebody reads the event stream."""
+        """Wait until there is a reader of the event stream."""
         await self._reader_came.wait()
 
     def _on_event(self, event: api_pb2.ContainerEventResponse) -> None:

@@ -1,20 +1,22 @@
-"""A freezer without a kernel: who stands still, for whom, and what became of them."""
+"""Fake a freezer without a kernel: record frozen containers, their marks, and their fates."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from agent.actuator.cgroups import Cgroup
-from agent.actuator.exec_hold import HoldError
-from agent.actuator.standby import Held
-from agent.model.workloads import ContainerId
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.actuator.hold.exec_hold import HoldError
+from kubemend.agent.actuator.hold.standby import Held
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Runtime
 
 
 @dataclass
 class Freezer:
-    """``frozen`` maps containers to their marks. ``armable`` False: nothing is held at its first instruction; what was
-    frozen then has run for ``slip`` seconds. ``refusal`` makes ``freeze`` fail."""
+    """``frozen`` maps containers to their marks. ``armable`` False: nothing is held at its first instruction.
+
+    A container that is frozen then has run for ``slip`` seconds. ``refusal`` makes ``freeze`` fail.
+    """
 
     runtime: Runtime
     armable: bool = True
@@ -23,6 +25,8 @@ class Freezer:
     frozen: dict[ContainerId, str] = field(default_factory=dict)
     ever: list[ContainerId] = field(default_factory=list)
     let_go: dict[ContainerId, str] = field(default_factory=dict)
+    since_boot: Callable[[], float] = lambda: 0.0
+    let_go_at: dict[ContainerId, float] = field(default_factory=dict)
     killed: list[ContainerId] = field(default_factory=list)
     waiting: set[ContainerId] = field(default_factory=set)
 
@@ -49,6 +53,7 @@ class Freezer:
         mark = self.frozen.pop(container_id, None)
         if mark is not None and self._runs(container_id):
             self.let_go[container_id] = mark
+            self.let_go_at[container_id] = self.since_boot()
         return self._runs(container_id)
 
     def kill(self, container_id: ContainerId) -> None:
@@ -58,10 +63,11 @@ class Freezer:
         if container_id in self.runtime.containers:
             self.runtime.exit(container_id, exit_code=137)
 
-    async def take_over(self, *, keep: Collection[str]) -> dict[str, dict[ContainerId, bool]]:
+    async def take_over(self, *, keep: Mapping[str, float]) -> dict[str, dict[ContainerId, bool]]:
         found: dict[str, dict[ContainerId, bool]] = {}
         for container_id, mark in self.let_go.items():
-            found.setdefault(mark, {})[container_id] = False
+            if self._runs(container_id) and self.let_go_at[container_id] >= keep.get(mark, 0.0):
+                found.setdefault(mark, {})[container_id] = False
         for container_id, mark in list(self.frozen.items()):
             found.setdefault(mark, {})[container_id] = True
             if mark not in keep:
@@ -69,7 +75,7 @@ class Freezer:
         return found
 
     def still(self) -> set[ContainerId]:
-        """Return what stands still and lives."""
+        """Return the frozen, living containers."""
         return {container_id for container_id in self.frozen if self._runs(container_id)}
 
     def _runs(self, container_id: ContainerId) -> bool:

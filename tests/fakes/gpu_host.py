@@ -1,4 +1,4 @@
-"""Processes on GPUs, in memory: who the driver lists where, and what /proc says of them, as a test sets it."""
+"""Fake processes on GPUs, in memory: the driver's lists and /proc, as a test sets them."""
 
 import asyncio
 import errno
@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.model.devices import GpuUuid
-from agent.model.hangs import Thread
-from agent.model.workloads import ContainerId
-from agent.restart.gates import DeviceUse, ProcessUse
-from agent.sources.processes import ProcessFacts
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart.device_release import DeviceUse, ProcessUse
+from kubemend.agent.sources.processes import ProcessFacts
 
 
 @dataclass
 class GpuHost:
-    """Driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
+    """Fake driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
 
-    Of the ``unreadable`` processes /proc tells nothing; ``used`` is the CPU time that processes have used. ``asked`` is
-    set with every question; ``memory`` is what is in use beside the listed processes.
+    Of the ``unreadable`` processes /proc shows nothing; ``used`` is the processes' CPU time. ``asked`` is set with
+    every query; ``memory`` is the memory in use in addition to the listed processes.
     """
 
     answers: bool = True
@@ -44,12 +44,12 @@ class GpuHost:
         self._ends.setdefault(pid, asyncio.Event())
 
     def die(self, pid: int) -> None:
-        """Let a process end; the driver lists it until it ``leave``s."""
+        """Let a process end; the driver lists it until ``leave``."""
         self.facts.pop(pid, None)
         self._ends.setdefault(pid, asyncio.Event()).set()
 
     def leave(self, pid: int) -> None:
-        """Let the driver list a process no more."""
+        """Remove a process from the driver's list."""
         for users in self.listed.values():
             users.pop(pid, None)
 
@@ -59,7 +59,7 @@ class GpuHost:
         self.die(pid)
 
     async def questions_reach(self, number: int) -> None:
-        """Wait until the driver has been asked so often."""
+        """Wait until the driver has been queried that often."""
         while self.questions < number:
             self.asked.clear()
             await self.asked.wait()

@@ -1,4 +1,4 @@
-"""A file system that never answers (``bench.faults.hanging_fs``), where this machine allows one: else it is a skip."""
+"""Provide a file system that never answers (``bench.faults.hanging_fs``), where this machine allows one: else skip."""
 
 import contextlib
 import select
@@ -14,7 +14,7 @@ from bench.faults.telling import NotTriedError
 
 @contextlib.contextmanager
 def mounted(at: Path) -> Iterator[HangingFs]:
-    """Mount one; in the end everybody who waits for it gets an error."""
+    """Mount one; at the end all waiting calls get an error."""
     with contextlib.ExitStack() as stack:
         try:
             made = stack.enter_context(hanging_fs.mounted(at))
@@ -24,7 +24,7 @@ def mounted(at: Path) -> Iterator[HangingFs]:
 
 
 def has_ended(pidfd: int, *, within: float) -> bool:
-    """Whether a process ends within so many seconds."""
+    """Return whether a process ends within the given seconds."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(within * 1000))

@@ -1,4 +1,4 @@
-"""A replica of the controller's hub that says what a test wants: a real gRPC server with TLS, on a port of its own."""
+"""Fake a replica of the controller's hub with scripted messages: a real gRPC server with TLS, on a port of its own."""
 
 import asyncio
 from typing import Any, Final, Self
@@ -6,12 +6,12 @@ from typing import Any, Final, Self
 import grpc
 import grpc.aio
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.certificates import Authority
 
 NAME: Final = "kubemend-hub.kubemend.svc"
 SECONDS: Final = 60.0
-_STANDS_BY: Final = "this replica does not lead: connect to another one"
+_STANDS_BY: Final = "this replica does not lead. Connect to another one"
 
 
 class FakeStream:
@@ -29,7 +29,7 @@ class FakeStream:
         self._end: tuple[grpc.StatusCode, str] | None = None
 
     async def next(self, body: str) -> Any:
-        """Return the agent's next message of that kind; others before it are dropped."""
+        """Return the agent's next message of that kind; earlier others are dropped."""
         async with asyncio.timeout(SECONDS):
             while True:
                 message = await self.heard.get()
@@ -37,7 +37,7 @@ class FakeStream:
                     return getattr(message, body)
 
     async def each(self, *bodies: str) -> list[Any]:
-        """Return the agent's next message of each kind, whichever comes first."""
+        """Return the agent's next message of each kind, in any order."""
         found: dict[str, Any] = {}
         async with asyncio.timeout(SECONDS):
             while len(found) < len(bodies):
@@ -48,25 +48,25 @@ class FakeStream:
         return [found[body] for body in bodies]
 
     async def welcomed(self, *, leader: str = "replica-0") -> pb.Hello:
-        """Hear the Hello and answer it."""
+        """Receive the Hello and answer it."""
         hello: pb.Hello = await self.next("hello")
         await self.say(welcome=pb.Welcome(leader=leader))
         return hello
 
     async def say(self, *, epoch: int | None = None, **body: Any) -> None:
-        """Say something, as the leader of the hub's epoch or another."""
+        """Send a message, as the leader of the hub's epoch or another."""
         await self.raw(pb.HubMessage(epoch=self.epoch if epoch is None else epoch, **body).SerializeToString())
 
     async def raw(self, data: bytes) -> None:
-        """Say what may be no message at all."""
+        """Send bytes that may not be a valid message."""
         await self._context.write(data)
 
     def stop_reading(self) -> None:
-        """Take nothing in any more, not even what is under way."""
+        """Receive nothing any more, not even data in flight."""
         self._reads.clear()
 
     def read_on(self) -> None:
-        """Take things in again."""
+        """Receive again."""
         self._reads.set()
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, details: str = "going away") -> None:
@@ -75,7 +75,7 @@ class FakeStream:
         self.over.set()
 
     async def serve(self) -> None:
-        """Take in what the agent says until either side ends the stream."""
+        """Receive the agent's messages until either side ends the stream."""
         reading = asyncio.create_task(self._read(), name="fake hub reads")
         try:
             await self.over.wait()
@@ -116,12 +116,12 @@ class FakeHub:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it serves."""
+        """Return its address."""
         return "127.0.0.1", self.port
 
     async def start(self) -> None:
         """Serve."""
-        # Without a measured window an agent whose hub does not read soon feels it.
+        # Without a measured window an agent whose hub does not read soon notices it.
         self._server = grpc.aio.server(options=[("grpc.http2.bdp_probe", 0), ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.port = self._server.add_secure_port(f"127.0.0.1:{self.port}", self._credentials)
@@ -145,7 +145,7 @@ class FakeHub:
 
     @property
     def unseen(self) -> int:
-        """How many streams were opened that nobody has asked for."""
+        """Return how many opened streams have not been requested."""
         return self._streams.qsize()
 
     def _handlers(self) -> grpc.GenericRpcHandler:

@@ -1,7 +1,7 @@
-"""A stand-in for the kernel's netlink, message by message in the kernel's own format.
+"""Fake the kernel's netlink, message by message in the kernel's own format.
 
-The messages are made by pyroute2's encoder: the agent reads a part of them by hand, and what that part must look like
-is not for the same hand to say. ``tests/contract/network`` runs on this and on real links alike.
+The messages are built by pyroute2's encoder: the agent parses a part of them by hand, and that hand must not also
+define the format. ``tests/contract/network`` runs on this and on real links alike.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from typing import Any
 
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from agent.sources.network import netlink
-from agent.sources.network.netlink import Link
-from agent.sources.network.reader import Reader
-from agent.sources.network.sockets import Listener, OverflowedError
+from kubemend.agent.sources.network import netlink
+from kubemend.agent.sources.network.netlink import Link
+from kubemend.agent.sources.network.reader import Reader
+from kubemend.agent.sources.network.sockets import Listener, OverflowedError
 
 _NEWLINK, _DELLINK = 16, 17
 _AF_BRIDGE = 7
@@ -24,7 +24,7 @@ _FLAGS_UP, _FLAGS_CARRIER = 0x1, 0x40 | 0x1_0000
 
 
 def link_message(link: Link, *, bridge: bool = False) -> bytes:
-    """Return the kernel's message about a link; with ``bridge`` the one about its place in a bridge."""
+    """Return the kernel's message about a link; with ``bridge`` the one about its membership in a bridge."""
     message = ifinfmsg()
     message["header"]["type"] = _DELLINK if link.gone else _NEWLINK
     message["family"] = _AF_BRIDGE if bridge else 0
@@ -46,7 +46,7 @@ def uevent_message(action: str, path: str, subsystem: str) -> bytes:
 
 
 class FakeListener(Listener):
-    """Hears what the fake kernel says, in the order in which it was said; ``None`` is an overflow."""
+    """Receive the fake kernel's messages, in order; ``None`` is an overflow."""
 
     def __init__(self) -> None:
         self._said: list[bytes | OSError | None] = []
@@ -75,7 +75,7 @@ class FakeListener(Listener):
 
 
 class FakeKernel:
-    """Links of a network namespace, and whoever listens to them."""
+    """Links of a network namespace, and their listeners."""
 
     def __init__(self) -> None:
         self.links: dict[str, Link] = {}
@@ -86,7 +86,7 @@ class FakeKernel:
         self._indexes = itertools.count(2)
 
     def reader(self, *args: Any, **kwargs: Any) -> Reader:
-        """Make what the source asks."""
+        """Create the listener that the source requests."""
         return FakeReader(self, *args, **kwargs)
 
     def add(self, name: str, *, up: bool = True, admin_up: bool = True, losses: int | None = 0) -> None:
@@ -103,7 +103,7 @@ class FakeKernel:
         self._say(dataclasses.replace(link, admin_up=up, up=up, losses=lost))
 
     def flap(self, name: str, times: int) -> None:
-        """Lose the carrier so fast that the kernel counts it and says nothing but how it is in the end."""
+        """Lose the carrier so fast that the kernel counts it and reports only the final state."""
         link = self.links[name]
         self._say(dataclasses.replace(link, losses=(link.losses or 0) + times))
 
@@ -111,12 +111,12 @@ class FakeKernel:
         self._say(dataclasses.replace(self.links[name], gone=True))
 
     def leave_bridge(self, name: str) -> None:
-        """Say what the kernel says when a link leaves a bridge: as if it were gone, but of another family."""
+        """Send the kernel's message for a link that leaves a bridge: as for a deletion, but of another family."""
         for listener in self.link_listeners:
             listener.hear(link_message(dataclasses.replace(self.links[name], gone=True), bridge=True))
 
     def flood(self, name: str) -> None:
-        """Say more than anybody can read: whoever listens learns only that there was something."""
+        """Send more than a listener can read: it learns only that messages were lost."""
         for listener in self.link_listeners:
             listener.hear(None)
 
@@ -133,7 +133,7 @@ class FakeKernel:
 
 
 class FakeReader(Reader):
-    """Reads sysfs as the real one does, and hears the fake kernel."""
+    """Read sysfs as the real one does, and receive the fake kernel's messages."""
 
     def __init__(self, kernel: FakeKernel, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

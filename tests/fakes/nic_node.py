@@ -1,4 +1,4 @@
-"""A node with NICs: sysfs as files, links from a stand-in or from the kernel, and what a source on it tells."""
+"""Provide a node with NICs: sysfs as files, links from a stand-in or from the kernel, and a source's findings on it."""
 
 import asyncio
 import contextlib
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agent.health.links import LinkLimits
-from agent.health.nic_memory import NicMemory
-from agent.model.actions import ActionClass
-from agent.model.devices import PciAddress
-from agent.model.findings import Finding, FindingKind
-from agent.sources.network.reader import Reader
-from agent.sources.network.source import NetworkSource, Periods
-from common.parts import PartState, PartStatus
+from kubemend.agent.health.nic.links import LinkLimits
+from kubemend.agent.health.nic.nic_inventory_state import NicMemory
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.sources.network.reader import Reader
+from kubemend.agent.sources.network.source import NetworkSource, Periods
+from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes.sysfs_tree import SysfsTree
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
@@ -24,41 +24,41 @@ ONE, TWO = "0000:18:00.0", "0000:19:00.0"
 
 
 class Links(Protocol):
-    """The links of a network namespace. What a method does has happened when it returns."""
+    """The links of a network namespace. The effect of a method is complete when it returns."""
 
     netns: Path | None
 
     def reader(self, *args: object, **kwargs: object) -> Reader:
-        """Make what reads them."""
+        """Create their reader."""
 
     def add(self, name: str, *, up: bool = True) -> None:
-        """Make a link that is enabled, with a carrier or without."""
+        """Create an enabled link, with a carrier or without."""
 
     def carrier(self, name: str, *, up: bool) -> None:
-        """Give or take its carrier."""
+        """Give or remove its carrier."""
 
     def admin(self, name: str, *, up: bool) -> None:
         """Enable or disable it."""
 
     def flap(self, name: str, times: int) -> None:
-        """Lose the carrier so often; in the end it is there."""
+        """Lose the carrier that often; in the end it has one."""
 
     def remove(self, name: str) -> None:
-        """Take it out of the namespace."""
+        """Move it out of the namespace."""
 
     def leave_bridge(self, name: str) -> None:
-        """Have been a port of a bridge."""
+        """Make it a port of a bridge, and remove it."""
 
     def flood(self, name: str) -> None:
-        """Tell of a link more than fits into any small buffer, without a break."""
+        """Send more messages about a link than fit into any small buffer, without a break."""
 
 
 @dataclass
 class Notes:
-    """Everything that the source said."""
+    """All findings of the source."""
 
     findings: list[Finding] = field(default_factory=list)
-    statuses: list[PartStatus] = field(default_factory=list)
+    statuses: list[ComponentStatus] = field(default_factory=list)
     memory: NicMemory = field(default_factory=lambda: NicMemory(BOOT))
     overflows: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,7 +67,7 @@ class Notes:
         self.findings.append(finding)
         self.changed.set()
 
-    def report(self, status: PartStatus) -> None:
+    def report(self, status: ComponentStatus) -> None:
         self.statuses.append(status)
         self.changed.set()
 
@@ -80,11 +80,11 @@ class Notes:
         self.changed.set()
 
     @property
-    def state(self) -> PartState | None:
+    def state(self) -> ComponentState | None:
         return self.statuses[-1].state if self.statuses else None
 
     def held(self, pci: str) -> dict[FindingKind, str]:
-        """What holds now against a NIC, as the agent's fold keeps it."""
+        """Return the active faults of a NIC, as the agent's fold keeps them."""
         held: dict[FindingKind, str] = {}
         for finding in self.findings:
             if finding.device.pci != PciAddress.parse(pci):
@@ -96,7 +96,7 @@ class Notes:
         return held
 
     def over(self, pci: str, kind: FindingKind) -> bool:
-        """Whether the last word on a kind of fault is that it is over."""
+        """Return whether the last finding on a kind of fault is its end."""
         said = [
             finding.kind
             for finding in self.findings
@@ -105,7 +105,7 @@ class Notes:
         return said[-1:] == [FindingKind.FAULT_OVER]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until what was noted fulfils the condition."""
+        """Wait until the findings fulfil the condition."""
         async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
@@ -114,7 +114,7 @@ class Notes:
 
 @dataclass
 class NicNode:
-    """The node. Two NICs are usual: the second one tells when the source has heard all that the first one did."""
+    """The node. Two NICs are usual: the second one shows when the source has processed all events of the first one."""
 
     tree: SysfsTree
     links: Links

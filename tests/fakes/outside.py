@@ -1,4 +1,4 @@
-"""The engine's outside, in memory: pods, devices, holders, events, conditions and processes that a test sets."""
+"""Fake the agent's dependencies, in memory: pods, devices, holders, events, conditions and processes."""
 
 import asyncio
 import contextlib
@@ -7,30 +7,30 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model.conditions import Condition
-from agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
-from agent.model.workloads import (
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.conditions import Condition
+from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.workloads import (
     Allocation,
     Allocations,
     ContainerId,
     ContainerRef,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodRef,
     PodUid,
     PodView,
     SandboxId,
 )
-from agent.restart import admission
-from agent.sources.pods import PodChange, PodChangeKind
-from agent.sources.processes import Entrance, ProcessFacts
+from kubemend.agent.restart import admission
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.sources.processes import Entrance, ProcessFacts
 
 GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
 
 
 class Pods:
-    """What the API server told last; ``put`` is a watch event. ``answers`` False: it hangs."""
+    """The API server's last state; ``put`` is a watch event. ``answers`` False: it hangs."""
 
     def __init__(self, *pods: PodView) -> None:
         self._pods = {pod.ref.uid: pod for pod in pods}
@@ -91,7 +91,7 @@ class Pods:
 
 @dataclass
 class Devices:
-    """The driver. ``answers`` None: it cannot be asked."""
+    """The driver. ``answers`` None: it cannot be queried."""
 
     inventory: Inventory = field(default_factory=lambda: Inventory(gpus=(GPU,), complete=True))
     answers: bool | None = True
@@ -119,18 +119,18 @@ class Holders:
 
 
 class Events:
-    """Containers and what happens to them."""
+    """Containers and their events."""
 
     def __init__(self) -> None:
-        self.views: dict[ContainerId, ContainerView] = {}
+        self.views: dict[ContainerId, ContainerSummary] = {}
         self.listed = asyncio.Event()
-        """Whether the runtime has told of them; it has, but for a test that says otherwise."""
+        """Whether the runtime has listed them; True unless a test sets otherwise."""
         self.listed.set()
         self.awaited = asyncio.Event()
-        """Somebody waits, or has waited, until it has."""
+        """A caller waits, or has waited, for the listing."""
         self._queues: list[asyncio.Queue[ContainerEvent]] = []
 
-    def containers(self) -> tuple[ContainerView, ...]:
+    def containers(self) -> tuple[ContainerSummary, ...]:
         return tuple(self.views.values()) if self.listed.is_set() else ()
 
     async def until_listed(self) -> None:
@@ -147,7 +147,7 @@ class Events:
         restart_id: str | None = None,
         state: ContainerState = ContainerState.RUNNING,
     ) -> ContainerId:
-        view = ContainerView(
+        view = ContainerSummary(
             id=ContainerId(name),
             ref=ref,
             sandbox_id=SandboxId("s"),
@@ -165,7 +165,7 @@ class Events:
         self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2))
 
     def exit(self, container_id: ContainerId, *, code: int | None, reason: str = "Error") -> None:
-        """End a container that stays listed; ``code`` None: the stream does not tell it."""
+        """End a container that stays listed; ``code`` None: the stream does not report it."""
         view = replace(self.views[container_id], state=ContainerState.EXITED)
         self.views[container_id] = view
         self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2, exit_code=code, reason=reason))
@@ -190,7 +190,7 @@ class Events:
 
 @dataclass
 class Conditions:
-    """Keeps the newest condition of each type, and wakes those who wait for one."""
+    """Keep the newest condition of each type, and wake its waiters."""
 
     said: dict[tuple[PodRef, str], Condition] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -210,7 +210,7 @@ class Conditions:
 
 @dataclass
 class Owners:
-    """What owners make of restarts."""
+    """What owners do after restarts."""
 
     answer: admission.OwnerFacts | None = field(default_factory=admission.OwnerFacts)
 
@@ -220,7 +220,7 @@ class Owners:
 
 @dataclass
 class Processes:
-    """/proc: processes by pid, and an event for each that ends. Of those ``unreadable`` nothing can be told."""
+    """/proc: processes by pid, and an event for each that ends. The ``unreadable`` ones show nothing."""
 
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     ends: dict[int, asyncio.Event] = field(default_factory=dict)

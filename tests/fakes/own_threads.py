@@ -1,21 +1,21 @@
-"""Calls that may never return, in threads of the test's own process instead of one beside it."""
+"""Run calls that may never return in threads of the test's own process instead of a side process."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from common.own_thread import OwnThread
+from kubemend.common.blocking import DedicatedThread
 
 T = TypeVar("T")
 
 
 class OwnThreads:
-    """In the place of ``common.own_process.OwnProcess``."""
+    """Replace ``common.side_process.SideProcess``."""
 
     def __init__(self) -> None:
-        self._threads: dict[str, OwnThread] = {}
+        self._threads: dict[str, DedicatedThread] = {}
 
     async def call(self, work: Callable[[], T], *, who: str, timeout: float) -> T:
-        thread = self._threads.setdefault(who, OwnThread(who))
+        thread = self._threads.setdefault(who, DedicatedThread(who))
         return await thread.call(work, timeout=timeout)
 
     async def close(self) -> None:

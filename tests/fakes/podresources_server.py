@@ -1,4 +1,4 @@
-"""A kubelet that only serves pod resources on a unix socket, with scripted failures."""
+"""Fake a kubelet that only serves pod resources on a unix socket, with scripted failures."""
 
 from collections.abc import Iterable
 from typing import Any, Self
@@ -6,11 +6,11 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from common.pb.podresources.v1 import api_pb2, api_pb2_grpc
+from kubemend.common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 
 class PodResourcesServer(api_pb2_grpc.PodResourcesListerServicer):
-    """Serves what ``pods`` holds; ``refusal`` fails List and ``get_refusal`` Get, as an older or gated kubelet does."""
+    """Serve ``pods``; ``refusal`` fails List and ``get_refusal`` Get, as an older or gated kubelet does."""
 
     def __init__(self, socket: str) -> None:
         self.endpoint = socket
@@ -52,7 +52,7 @@ class PodResourcesServer(api_pb2_grpc.PodResourcesListerServicer):
     async def Get(  # noqa: N802 - the name of the call
         self, request: api_pb2.GetPodResourcesRequest, context: Any
     ) -> api_pb2.GetPodResourcesResponse:
-        """Answer with one pod, or as kubelet refuses."""
+        """Answer with one pod, or with kubelet's refusal."""
         self.calls.append("Get")
         if self.get_refusal is not None:
             await context.abort(*self.get_refusal)
@@ -67,7 +67,7 @@ class PodResourcesServer(api_pb2_grpc.PodResourcesListerServicer):
     async def GetAllocatableResources(  # noqa: N802 - the name of the call
         self, request: api_pb2.AllocatableResourcesRequest, context: Any
     ) -> api_pb2.AllocatableResourcesResponse:
-        """Answer that nothing is allocatable: no test asks."""
+        """Answer that nothing is allocatable: no test needs more."""
         return api_pb2.AllocatableResourcesResponse()
 
 
@@ -79,7 +79,7 @@ def pod(
     devices: Iterable[tuple[str, str]] = (),
     claims: Iterable[tuple[str, str, str]] = (),
 ) -> api_pb2.PodResources:
-    """Make a pod with one container, ``devices`` as (resource, id), ``claims`` as (driver, pool, device)."""
+    """Return a pod with one container, ``devices`` as (resource, id), ``claims`` as (driver, pool, device)."""
     held = api_pb2.ContainerResources(
         name=container,
         devices=[api_pb2.ContainerDevices(resource_name=resource, device_ids=[item]) for resource, item in devices],

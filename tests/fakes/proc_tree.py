@@ -1,21 +1,21 @@
-"""A node's /proc and cgroups as files: containers whose processes a test makes, stops, freezes and ends."""
+"""Provide a node's /proc and cgroups as files: containers whose processes a test creates, stops, freezes and ends."""
 
 import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId
 
 
 def container_id(number: int) -> ContainerId:
-    """Return an id as runtimes make them."""
+    """Return an id as runtimes generate them."""
     return ContainerId(f"{number:064x}")
 
 
 @dataclass
 class ProcTree:
-    """``proc`` and ``cgroups`` are where a node has /proc and /sys/fs/cgroup (version 2)."""
+    """``proc`` and ``cgroups`` are the node's /proc and /sys/fs/cgroup (version 2)."""
 
     base: Path
     roots: dict[ContainerId, Path] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ProcTree:
     def thread(
         self, pid: int, *, tid: int | None = None, state: str = "S", name: str = "python", waits_in: str = "do_wait"
     ) -> None:
-        """Say what a thread of a process does; without ``tid`` its main thread."""
+        """Set the state of a thread of a process; without ``tid`` its main thread."""
         task = self.proc / str(pid) / "task" / str(tid or pid)
         task.mkdir(parents=True, exist_ok=True)
         stat = f"{tid or pid} ({name}) {state} 1 1 1 0\n"
@@ -72,7 +72,7 @@ class ProcTree:
         (self.proc / str(pid) / "fd" / str(number)).symlink_to(file)
 
     def maps(self, pid: int, file: Path) -> None:
-        """Let a process have a file mapped, and some memory beside it."""
+        """Let a process have a file mapped, and some other memory."""
         found = file.stat()
         device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
         (self.proc / str(pid) / "maps").write_text(
@@ -81,7 +81,7 @@ class ProcTree:
         )
 
     def binds(self, pid: int, *sockets: str) -> None:
-        """Let a process have sockets bound, by the paths that it has given."""
+        """Let a process have sockets bound, by the given paths."""
         lines = [f"0000000000000000: 00000002 00000000 00010000 0001 01 4711 {path}\n" for path in sockets]
         (self.proc / str(pid) / "net").mkdir(exist_ok=True)
         header = "Num       RefCount Protocol Flags    Type St Inode Path\n"

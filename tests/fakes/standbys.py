@@ -1,17 +1,17 @@
-"""Standbys without a kernel: who is frozen, who is held, and what became of them."""
+"""Fake standbys without a kernel: record frozen and held containers, and their fates."""
 
 from dataclasses import dataclass, field
 
-from agent.actuator.exec_hold import HoldError
-from agent.actuator.standby import Standby
-from agent.model.workloads import ContainerId
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.actuator.hold.exec_hold import HoldError
+from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Runtime
 
 
 @dataclass
 class Standbys:
-    """``story`` is what happened, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail."""
+    """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail."""
 
     runtime: Runtime
     old: ContainerId
@@ -37,12 +37,12 @@ class Standbys:
         self.story.append("frozen")
 
     def thaw(self, pid: int | None) -> None:
-        """Let the old one go on."""
+        """Thaw the old one."""
         self.frozen = False
         self.story.append("thawed")
 
     def old_runs(self) -> bool:
-        """Whether the runtime still has the old one running."""
+        """Return whether the runtime still has the old one running."""
         container = self.runtime.containers.get(self.old)
         return container is not None and container.state == api_pb2.CONTAINER_RUNNING
 

@@ -1,4 +1,4 @@
-"""A node's PCI bus, NICs and RDMA devices as files, laid out as sysfs does: a test plugs and unbinds them."""
+"""Provide a node's PCI bus, NICs and RDMA devices as files, in sysfs's layout: a test plugs and unbinds them."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ CONNECTX_7 = {"vendor": "0x15b3", "device": "0x1021", "subsystem_vendor": "0x15b
 
 @dataclass(frozen=True)
 class FakePort:
-    """One port of an RDMA device, in the kernel's own words."""
+    """One port of an RDMA device, in the kernel's own terms."""
 
     link_layer: str = "InfiniBand"
     state: str = ACTIVE
@@ -68,7 +68,7 @@ class SysfsTree:
         link(self.device(pci) / "driver", self.root / "bus/pci/drivers" / driver)
 
     def unbind(self, pci: str) -> None:
-        """Take the driver away, and all that it made."""
+        """Unbind the driver, and remove everything that it created."""
         device = self.device(pci)
         for made in ("net", "infiniband"):
             for each in (device / made).glob("*"):
@@ -87,7 +87,7 @@ class SysfsTree:
     def netdev(
         self, pci: str, name: str, *, speed: int = 400_000, port_name: str | None = None, below: str = ""
     ) -> None:
-        """Give a function a netdev; with ``below`` it hangs on a child of it, as with virtio."""
+        """Give a function a netdev; with ``below`` it belongs to a child of it, as with virtio."""
         directory = self.device(pci) / below / "net" / name
         directory.mkdir(parents=True)
         link(directory / "device", self.device(pci) / below)
@@ -97,13 +97,13 @@ class SysfsTree:
             self._write(directory / "phys_port_name", port_name)
 
     def virtual_netdev(self, name: str) -> None:
-        """Make one that belongs to no device, such as a veth."""
+        """Create one that belongs to no device, such as a veth."""
         directory = self.root / "devices/virtual/net" / name
         directory.mkdir(parents=True)
         link(self.root / "class/net" / name, directory)
 
     def forget_netdev(self, name: str) -> None:
-        """Take a netdev away, as when it is moved into another network namespace."""
+        """Remove a netdev, as when it is moved into another network namespace."""
         shutil.rmtree((self.root / "class/net" / name).resolve())
         (self.root / "class/net" / name).unlink()
 
@@ -121,7 +121,7 @@ class SysfsTree:
             self.port(name, port, number=number)
 
     def port(self, device: str, port: FakePort, *, number: int = 1) -> None:
-        """Write how a port is now."""
+        """Write the current state of a port."""
         directory = self.port_directory(device, number)
         for group in ("counters", "hw_counters"):
             (directory / group).mkdir(parents=True, exist_ok=True)
@@ -132,13 +132,13 @@ class SysfsTree:
                 self._write(directory / group / name, value)
 
     def _write(self, path: Path, value: object) -> None:
-        """Give an attribute a value, all at once: nobody reads half of one in sysfs."""
+        """Set an attribute atomically: sysfs has no partial values."""
         anew = self.root.with_name("being-written")
         anew.write_text(f"{value}\n")
         anew.replace(path)
 
     def port_directory(self, device: str, number: int = 1) -> Path:
-        """Where a port is."""
+        """Return a port's path."""
         return self.root / "class/infiniband" / device / "ports" / str(number)
 
 

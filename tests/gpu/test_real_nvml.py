@@ -1,4 +1,4 @@
-"""What watching a real GPU costs: printed as one JSON line (run with ``-s``), with bounds that only a defect breaks."""
+"""Measure the cost of watching a real GPU: printed as one JSON line (run with ``-s``), with bounds for defects only."""
 
 import asyncio
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.actions import ActionClass
-from agent.model.findings import Finding, FindingKind
-from agent.sources.nvml.protocol import DevicesAnswer
-from agent.sources.nvml.source import NvmlSource
-from common.parts import PartState, PartStatus
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.sources.nvml.protocol import DevicesAnswer
+from kubemend.agent.sources.nvml.source import NvmlSource
+from kubemend.common.components import ComponentState, ComponentStatus
 from tests.contract.nvml import probing, real
 
 pytestmark = pytest.mark.gpu
@@ -56,12 +56,12 @@ async def test_the_cost_of_watching_is_measured() -> None:
     if (reason := real.missing()) is not None:
         pytest.skip(reason)
     findings: list[Finding] = []
-    statuses: asyncio.Queue[PartStatus] = asyncio.Queue()
+    statuses: asyncio.Queue[ComponentStatus] = asyncio.Queue()
     source = NvmlSource(emit=findings.append, classify=lambda kind, code: ActionClass.NONE, report=statuses.put_nowait)
     begun = time.perf_counter()
     task = asyncio.create_task(source.run())
     async with asyncio.timeout(PATIENCE):
-        while (await statuses.get()).state is not PartState.READY:
+        while (await statuses.get()).state is not ComponentState.READY:
             pass
     ready = time.perf_counter() - begun
     pid = source.worker_pid
@@ -75,7 +75,7 @@ async def test_the_cost_of_watching_is_measured() -> None:
         assert isinstance(answer, DevicesAnswer)
         assert answer.all_answer
     used = cpu_seconds(pid)
-    await asyncio.sleep(AT_REST)  # the measurement itself: what polls and waits cost while nothing happens
+    await asyncio.sleep(AT_REST)  # the measurement itself: the cost of polls and waits while nothing happens
     used = cpu_seconds(pid) - used
     rss = rss_mib(pid)
     task.cancel()
@@ -93,7 +93,7 @@ async def test_the_cost_of_watching_is_measured() -> None:
         "full_poll": polls["full"],
         "cheap_poll": polls["cheap"],
     }
-    print(json.dumps(measured))  # noqa: T201 - the figures are what the test is for
+    print(json.dumps(measured))  # noqa: T201 - the test exists to print the figures
     assert [finding for finding in findings if finding.kind is not FindingKind.FAULT_OVER] == []
     assert rss < 200
 
@@ -104,16 +104,16 @@ async def test_a_wait_for_events_ends_at_its_timeout_and_is_measured() -> None:
 
     output = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", _WAIT], timeout=PATIENCE)
 
-    print(output.decode().strip())  # noqa: T201 - the figures are what the test is for
+    print(output.decode().strip())  # noqa: T201 - the test exists to print the figures
     assert json.loads(output)["result"] == _TIMEOUT
 
 
 async def test_what_a_real_gpu_answers_is_printed_for_the_record() -> None:
-    """One line of what the worker would tell: test data for whoever has no such GPU."""
+    """Print one line of the worker's output: test data for developers without such a GPU."""
     if (reason := real.missing()) is not None:
         pytest.skip(reason)
 
     looked = await asyncio.to_thread(probing.look, os.environ)
 
-    print(looked["full"].strip())  # noqa: T201 - the record is what the test is for
+    print(looked["full"].strip())  # noqa: T201 - the test exists to print the record
     assert looked["full"]

@@ -1,10 +1,10 @@
-"""A scenario that cannot be what its writer meant is refused, in one line that says where and how to mend it."""
+"""An invalid scenario is refused, in one line with its place and the fix."""
 
 import pytest
 
 from hack.jobset_scenarios import reading
 from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import BackendName, Create, JobState, SetJobs
+from hack.jobset_scenarios.model import Create, JobState, SetJobs
 
 GOOD = """
 about: a rule
@@ -12,7 +12,7 @@ jobset:
   replicatedJobs: [{name: workers}]
 steps:
   - create
-  - fail: {jobs: workers-0, reason: PodFailurePolicy, at: -5}
+  - fail: {jobs: workers-0, reason: PodFailurePolicy}
     expect: {conditions: {}}
 """
 
@@ -21,16 +21,16 @@ def parse(text: str) -> None:
     reading.parse(text, name="x", where="x.yaml")
 
 
-def test_scenario_is_read_with_what_it_leaves_out() -> None:
+def test_scenario_is_completed_with_defaults() -> None:
     scenario = reading.parse(GOOD, name="x", where="x.yaml")
-    assert scenario.backends == frozenset(BackendName)
     assert scenario.jobset["metadata"] == {"name": "js"}
     assert scenario.jobset["spec"]["managedBy"] == "kubemend.io/jobset-controller"
     (job,) = scenario.jobset["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["template"]["spec"]["containers"]
+    assert job["template"]["spec"]["podFailurePolicy"]["rules"][0]["action"] == "FailJob"
     assert [step.action for step in scenario.steps] == [
         Create(),
-        SetJobs(("workers-0",), JobState.FAIL, reason="PodFailurePolicy", at=-5),
+        SetJobs(("workers-0",), JobState.FAIL, reason="PodFailurePolicy"),
     ]
 
 
@@ -47,8 +47,9 @@ def test_scenario_is_read_with_what_it_leaves_out() -> None:
             "suspend:\n    fail:",
             "x.yaml: steps[1]: has 2 actions (suspend, fail); make them steps of their own",
         ),
-        ("at: -5", "att: -5", "x.yaml: steps[1].fail: unknown key 'att'; write 'at'"),
-        ("at: -5", "at: soon", "x.yaml: steps[1].fail.at: is a str; write a number"),
+        ("reason: P", "raeson: P", "x.yaml: steps[1].fail: unknown key 'raeson'; write 'reason'"),
+        ("PodFailurePolicy}", "Bored}", "x.yaml: steps[1].fail.reason: 'Bored' is not known; write one of Backoff"),
+        ("fail: {", "pods: {ready: x, ", "x.yaml: steps[1].pods"),
         ("conditions: {}", "condition: {}", "x.yaml: steps[1].expect: unknown key 'condition'; write 'conditions'"),
         ("conditions: {}", "conditions: {A: 1}", "x.yaml: steps[1].expect.conditions.A: is a int; write a text"),
         (
@@ -62,19 +63,12 @@ def test_scenario_is_read_with_what_it_leaves_out() -> None:
             "x.yaml: steps[1].expect.jobs.a: unknown key 'atempt'; write 'att",
         ),
         ("expect: {conditions: {}}", "expect: {}", "x.yaml: steps[1].expect: expects nothing; leave it out, or"),
-        ("    expect: {conditions: {}}", "", "x.yaml: steps: the last one expects nothing; say what becomes of it all"),
-        ("steps:", "backends: [cloud]\nwhy: x\nsteps:", "x.yaml: backends: 'cloud' is not known; write one of memory"),
-        ("steps:", "backends: [memory]\nsteps:", "x.yaml: why: is a nothing; write a text"),
-        (
-            "  - fail",
-            "  - pass: 5\n  - fail",
-            "x.yaml: backends: has a step for memory alone; write 'backends: [memory]'",
-        ),
-        ("reason: P", "reason: Q, reason: P", "x.yaml:7: key 'reason' is there twice; leave one of them out"),
+        ("    expect: {conditions: {}}", "", "x.yaml: steps: the last one expects nothing; add an expectation"),
+        ("reason: P", "reason: Q, reason: P", "x.yaml:7: key 'reason' occurs twice; leave one of them out"),
         ("steps:", "steps: [", "x.yaml: "),
     ],
 )
-def test_mistake_is_told_in_one_line(old: str, new: str, said: str) -> None:
+def test_mistake_is_reported_in_one_line(old: str, new: str, said: str) -> None:
     assert old in GOOD
     with pytest.raises(ScenarioError) as caught:
         parse(GOOD.replace(old, new))

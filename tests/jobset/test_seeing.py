@@ -1,4 +1,4 @@
-"""What differs from what is expected is noticed: a scenario cannot pass because nobody looks."""
+"""Differences from the expectations are found: a scenario cannot pass by missing checks."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def differences(**expected: Any) -> list[str]:
         {"gang": {"limit": 3, "closed": "Suspended"}},
     ],
 )
-def test_what_is_as_expected_is_not_told(expected: dict[str, Any]) -> None:
+def test_expected_state_gives_no_difference(expected: dict[str, Any]) -> None:
     assert differences(**expected) == []
 
 
@@ -71,7 +71,7 @@ def test_what_is_as_expected_is_not_told(expected: dict[str, Any]) -> None:
     [
         ({"jobset": "gone"}, "the JobSet is there, not gone"),
         ({"like": {"metadata": {"name": "$UID"}}}, "metadata.name is 'js', not 'u-1'"),
-        ({"conditions": {}}, "condition Suspended is there: True SuspendedJobs: it is"),
+        ({"conditions": {}}, "condition Suspended exists: True SuspendedJobs: it is"),
         ({"conditions": {"Failed": "True X", "Suspended": "True SuspendedJobs"}}, "condition Failed is missing"),
         (
             {"conditions": {"Suspended": "False SuspendedJobs: it is"}},
@@ -96,18 +96,18 @@ def test_what_is_as_expected_is_not_told(expected: dict[str, Any]) -> None:
         ),
         ({"services": []}, "services are ['js'], not []"),
         ({"claims": ["a"]}, "claims are [], not ['a']"),
-        ({"events": ["Normal SuspendedJobs: it is"]}, "event is there: Normal SuspendedJobs: it is"),
+        ({"events": ["Normal SuspendedJobs: it is"]}, "unexpected event: Normal SuspendedJobs: it is"),
         ({"events": ["Normal SuspendedJobs: it is"] * 3}, "event is missing: Normal SuspendedJobs: it is"),
         ({"restartRequests": []}, "restartRequests is"),
         ({"gang": {"used": 0}}, "gang.used is 1, not 0"),
     ],
 )
-def test_what_differs_is_told(expected: dict[str, Any], said: str) -> None:
+def test_difference_is_reported(expected: dict[str, Any], said: str) -> None:
     (line,) = differences(**expected)
     assert line.startswith(said)
 
 
-def test_job_that_is_being_deleted_is_not_one_that_is_there() -> None:
+def test_job_in_deletion_does_not_count_as_existing() -> None:
     deleting = {**JOB, "metadata": {**JOB["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     seen = Seen(**{name: getattr(SEEN, name) for name in Seen.__slots__} | {"jobs": {"js-workers-0": deleting}})
     expect = expectations.parse({"jobs": ["workers-0"]}, "here")

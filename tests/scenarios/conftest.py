@@ -1,4 +1,4 @@
-"""A whole dev node with stand-ins for API and kubelet, and real containers, shared by the scenarios of one worker."""
+"""Provide a whole dev node, shared by the scenarios of one worker process."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from tests import machine
 
 @pytest.fixture(scope="package")
 def dev() -> Iterator[node.DevNode]:
-    """The node. What a scenario changes on it (faults, pods) it takes back itself."""
+    """The node. A scenario reverts its own changes (faults, pods)."""
     machine.must_run_containers()
     node.setup()
     made = node.DevNode(NodeLayout.named(f"scenarios-{os.getpid()}"))
@@ -29,12 +29,12 @@ def dev() -> Iterator[node.DevNode]:
 
 @pytest.fixture(autouse=True)
 def kernel_log_of_its_own(dev: node.DevNode) -> None:
-    """An agent believes every line of this boot, also those that another scenario has written."""
+    """An agent reads every line of this boot, also those that another scenario has written."""
     dev.kernel_log.clear()
 
 
 @pytest.fixture
 async def observer(dev: node.DevNode) -> AsyncIterator[Observer]:
-    """Looks at the node from outside the agent."""
+    """Observe the node from outside the agent."""
     async with Observer.of(dev.layout) as made:
         yield made

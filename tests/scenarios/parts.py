@@ -1,4 +1,4 @@
-"""The product's own parts on a dev node, in this process: for more restarts in a row than a budget allows."""
+"""Run the product's own parts on a dev node in this process, for more restarts in a row than a budget allows."""
 
 import asyncio
 import contextlib
@@ -6,21 +6,22 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from agent.actuator.host_files import HostFiles
-from agent.actuator.outcomes import Outcome
-from agent.actuator.tools import Tools
-from agent.cri.client import CriClient
-from agent.engine import ports, preparing, targets
-from agent.engine.acts import Act
-from agent.engine.aftermath import Aftermath
-from agent.model.workloads import ContainerId, ContainerRef, PodUid
-from agent.restart import admission, clone, verification
-from agent.restart.intents import Strategy
-from agent.sources.containers import ContainerWatch
-from agent.sources.pods import PodWatch
-from agent.sources.processes import ProcFs
-from common.kube import client as kube
 from hack.devnode import node
+from kubemend.agent import ports
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid
+from kubemend.agent.restart import admission, clone, verification
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import planning, runtime_state
+from kubemend.agent.restarts.restart_plan import RestartPlan
+from kubemend.agent.restarts.verifier import RestartVerifier
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.pods import PodWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.kube import client as kube
 from tests.fakes import outside
 
 _SECONDS = 60.0
@@ -28,27 +29,27 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Restarts pods as the engine does, but for admission, budget and journal."""
+    """Restart pods as the agent does, but without admission, budget and journal."""
 
-    outside: ports.Outside
+    outside: ports.Dependencies
 
-    async def prepared(self, uid: str, strategy: Strategy) -> Act:
-        """Return a restart of the pod's trainer, ready to be carried out."""
+    async def prepared(self, uid: str, strategy: Strategy) -> RestartPlan:
+        """Return a restart plan of the pod's trainer."""
         pod = await self.outside.pods.wait_for(PodUid(uid), lambda _: True, timeout=_SECONDS)
         assert pod is not None
-        target = await targets.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
+        target = await runtime_state.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
         assert target is not None
         decision = admission.Decision(admission.Verb.ACT, admission.Reason.ADMITTED, strategy=strategy)
-        return await preparing.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
+        return await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
 
-    async def is_ours(self, container: ContainerId, act: Act) -> bool:
-        """Whether we, not kubelet, have made a container in this restart."""
-        info = await self.outside.runtime.container_info(container)
+    async def is_ours(self, container: ContainerId, act: RestartPlan) -> bool:
+        """Return whether kubemend, not kubelet, has created a container in this restart."""
+        info = await self.outside.runtime.container_status(container)
         return info.annotations.get(clone.RESTART_ID_ANNOTATION) == act.id
 
-    async def settled(self, act: Act, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
+    async def settled(self, act: RestartPlan, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
         """Verify it."""
-        outcome, checks = await Aftermath(outside=self.outside).settle(act, outcome)
+        outcome, checks = await RestartVerifier(outside=self.outside).settle(act, outcome)
         return outcome, tuple(checks)
 
 
@@ -62,7 +63,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Parts(
-                ports.Outside(
+                ports.Dependencies(
                     runtime=cri,
                     events=events,
                     pods=pods,
@@ -70,7 +71,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
                     owners=outside.Owners(),
                     reporter=outside.Conditions(),
                     processes=ProcFs(),
-                    actuators=ports.Actuators.of(Tools(runtime=cri, events=events, files=files), pods=pods),
+                    actuators=ports.Actuators.of(ActuatorContext(runtime=cri, events=events, files=files), pods=pods),
                 )
             )
         finally:

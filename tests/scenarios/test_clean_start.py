@@ -1,4 +1,4 @@
-"""A pod's /dev/shm on real containers: what the old trainer left is gone for the new one, what others use is not."""
+"""A pod's /dev/shm on real containers: the old trainer's files are removed for the new one, those in use are kept."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.devnode
 _TRIES = 3
 CLEAN = {"kubemend.io/restart": "InPlace", "kubemend.io/clean": "shm"}
 
-# Says what it finds, and then makes a mess.
+# Logs what it finds, and then leaves files.
 MESSY = f"""
 echo "found in shm: $(ls -A /dev/shm | tr '\\n' ' ')."
 mkdir -p /dev/shm/nccl && touch /dev/shm/nccl/lock && echo x > /dev/shm/polluted
@@ -56,13 +56,13 @@ def found(observer: Observer, name: str, seen: Seen, *, restart: int) -> set[str
 
 
 async def restarted(dev: node.DevNode, observer: Observer, name: str, before: Seen) -> tuple[set[str], str]:
-    """Restart the trainer; return what its successor found in its /dev/shm, and what the condition says.
+    """Restart the trainer; return what its successor found in its /dev/shm, and the condition's message.
 
     Once more where kubelet was faster: it does not clean.
     """
     for _ in range(_TRIES):
         await training.xid(dev, observer, name, 31)
-        before = await training.mended(observer, name, before, because="Xid 31")
+        before = await training.fixed(observer, name, before, because="Xid 31")
         condition = before.condition("InPlaceRestart")
         if condition["reason"] != "Adopted":
             restart = before.restart_counts["trainer"]
@@ -70,7 +70,7 @@ async def restarted(dev: node.DevNode, observer: Observer, name: str, before: Se
     pytest.fail(f"kubelet was faster {_TRIES} times")
 
 
-async def test_what_the_old_trainer_left_is_gone_and_what_a_sidecar_has_open_is_not(
+async def test_old_trainers_files_go_and_a_sidecars_open_file_stays(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     manifest = shipper(trainer.manifest("messy", node=dev.name, annotations=CLEAN, script=MESSY), SIDECAR)
@@ -91,9 +91,7 @@ async def test_without_the_annotation_nothing_is_touched(dev: node.DevNode, obse
         assert "/dev/shm" not in message
 
 
-async def test_a_lone_never_trainer_finds_it_clean_although_it_is_started_beside_the_old_one(
-    dev: node.DevNode, observer: Observer, own_state: str
-) -> None:
+async def test_lone_never_trainer_finds_it_clean(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     fields: dict[str, Any] = {"restart_policy": "Never", "sidecar": False, "annotations": CLEAN, "script": MESSY}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "messy-never", **fields) as before:
         await training.until_ready(agent)
@@ -143,7 +141,7 @@ def on_the_node() -> Iterator[Path]:
     file.unlink()
 
 
-async def test_the_nodes_own_is_left_alone_and_that_is_said(
+async def test_nodes_own_is_left_alone_and_reported(
     dev: node.DevNode, observer: Observer, own_state: str, on_the_node: Path
 ) -> None:
     manifest = trainer.manifest("host-ipc", node=dev.name, annotations=CLEAN)

@@ -1,4 +1,4 @@
-"""The agent is killed at random steps of restarts: a short run of ``bench.crash``, and proof that it would notice."""
+"""The agent is killed at random steps of restarts: a short run of ``bench.crash``, and proof that it finds faults."""
 
 import asyncio
 import time
@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator.cgroups import Cgroup
-from agent.history.store import Store
-from agent.model.workloads import ContainerId, ContainerRef
-from agent.restart import clone, intents
 from bench.crash import judging, subjects
 from bench.crash.blows import Blows
 from bench.crash.judging import Now, Wrong
@@ -20,6 +16,10 @@ from bench.crash.stages import Injected, Stage
 from bench.crash.subjects import Subject
 from bench.crash.trials import Trials
 from hack.devnode import node
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.model.workloads import ContainerId, ContainerRef
+from kubemend.agent.restart import clone, intents
 
 pytestmark = pytest.mark.devnode
 
@@ -32,9 +32,7 @@ def chosen(*names: str) -> list[Subject]:
     return [subject for subject in subjects.ALL if subject.name in names]
 
 
-async def test_an_agent_that_is_killed_again_and_again_fails_duplicates_and_loses_nothing(
-    dev: node.DevNode, tmp_path: Path
-) -> None:
+async def test_killed_agent_fails_duplicates_and_loses_nothing(dev: node.DevNode, tmp_path: Path) -> None:
     pods = chosen("never", "pair", "rerun")
     async with Scene.on(dev, subjects=pods, state_dir=tmp_path / "state") as scene:
         trials = Trials(scene)
@@ -47,7 +45,7 @@ async def test_an_agent_that_is_killed_again_and_again_fails_duplicates_and_lose
     assert {stage for _, stage in tally.stages} - {Stage.NOT_JOURNALLED, Stage.CLOSED}, "no kill fell into a restart"
 
 
-async def test_a_second_trainer_beside_the_first_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
+async def test_second_running_trainer_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("on-failure")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:
         assert await scene.quiet() == ()
@@ -59,7 +57,7 @@ async def test_a_second_trainer_beside_the_first_would_be_noticed(dev: node.DevN
         assert Wrong.DUPLICATE in {violation.wrong for violation in found}
 
 
-async def test_what_a_dead_agent_leaves_undone_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
+async def test_unfinished_work_of_a_dead_agent_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("always")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:
         assert await scene.quiet() == ()
@@ -75,10 +73,10 @@ async def test_what_a_dead_agent_leaves_undone_would_be_noticed(dev: node.DevNod
         fault = await blows.inject(Fault(subject, "trainer", lead=0.0))
         assert await left(scene, fault) == {Wrong.LOST}
         await scene.start_agent()
-        assert await scene.quiet() == (), "all of it can be mended"
+        assert await scene.quiet() == (), "all of it can be fixed"
 
 
-async def test_a_pod_that_stands_still_or_fails_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
+async def test_frozen_or_failed_pod_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("never-alone")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:
         assert await scene.quiet() == ()
@@ -101,7 +99,7 @@ async def test_a_pod_that_stands_still_or_fails_would_be_noticed(dev: node.DevNo
 
 
 async def left(scene: Scene, *faults: Injected) -> set[Wrong]:
-    """Return what is left to be done at this moment."""
+    """Return what is left to do at this moment."""
     return {violation.wrong for violation in await scene.quiet(faults, timeout=0.0)}
 
 
@@ -127,7 +125,7 @@ async def start_beside(scene: Scene, subject: Subject) -> None:
 async def leave_created(scene: Scene, subject: Subject) -> ContainerId:
     """Create a successor of the trainer, and leave the trainer running."""
     cri, intent = scene.rig.cri, await intent_for(scene, subject)
-    info = await cri.container_info(intent.old)
+    info = await cri.container_status(intent.old)
     made = clone.successor(info.config, intent=intent, runtime_env=info.runtime_env)
     sandbox = clone.sandbox_config(await cri.sandbox_config(intent.sandbox_id))
     return await cri.create_container(sandbox_id=intent.sandbox_id, config=made.config, sandbox_config=sandbox)
@@ -142,14 +140,14 @@ async def intent_for(scene: Scene, subject: Subject) -> intents.Intent:
         sandbox_id=old.sandbox_id,
         old=old.id,
         old_attempt=old.attempt,
-        order=intents.Order.CREATE_FIRST,
+        order=intents.SwapOrder.CREATE_FIRST,
         reason="Test",
         created_at=time.time(),
     )
 
 
 async def overlap(scene: Scene, subject: Subject) -> Now:
-    """Return how the pod is once a trainer has said that another one ran when it began."""
+    """Return the pod's state once a trainer has recorded that another one ran when it began."""
     await until(scene, lambda: has_overlapped(scene, subject))
     return await scene.witness.look(subject)
 

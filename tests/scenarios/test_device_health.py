@@ -1,4 +1,4 @@
-"""What the agent says of devices, seen from outside: on pods, on the node, in events, over its own death."""
+"""The agent's reports on devices, seen from outside: on pods, on the node, in Events, and after its own death."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import node
 from hack.devnode.observer import Observer
 from hack.fakenvml import control
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -43,7 +43,7 @@ async def agent_of(dev: node.DevNode, state: Path) -> AsyncIterator[node.Agent]:
 
 
 async def node_condition(api: kube.KubeClient, dev: node.DevNode, holds: Callable[[Json], bool], *, what: str) -> Json:
-    """Wait until the node's condition is as it should be."""
+    """Wait until the node's condition is as expected."""
     path = f"{paths.NODES}/{dev.name}"
     async with asyncio.timeout(training.DEADLINE):
         while True:
@@ -69,11 +69,11 @@ async def event(api: kube.KubeClient, reason: str, *, about: str) -> Json:
 
 
 async def command(*arguments: str, state: Path) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, "-m", "agent.cli", *arguments, f"--state-dir={state}"]
+    line = [sys.executable, "-m", "kubemend.agent.cli", *arguments, f"--state-dir={state}"]
     return await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_a_lost_gpu_is_told_on_the_pod_the_node_and_in_events_until_it_is_back(
+async def test_lost_gpu_is_reported_until_it_is_back(
     dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "loses-one"):
@@ -95,7 +95,7 @@ async def test_a_lost_gpu_is_told_on_the_pod_the_node_and_in_events_until_it_is_
             await event(api, "DeviceUnhealthy", about=dev.name)
         finally:
             dev.nvml.healthy(gpu=gpu)
-        # Only another nvmlInit shows a lost GPU again; who resets a GPU asks for it.
+        # Only another nvmlInit shows a lost GPU again; the tool that resets a GPU asks for it.
         done = await command("release-devices", "true", state=state)
         assert done.returncode == 0, done
         await observer.until(
@@ -108,7 +108,7 @@ async def test_a_lost_gpu_is_told_on_the_pod_the_node_and_in_events_until_it_is_
         await event(api, "DeviceHealthy", about="loses-one")
 
 
-async def test_degradation_is_told_restarts_go_on_and_it_ends_by_evidence_not_by_a_word(
+async def test_degradation_is_reported_and_ends_only_by_evidence(
     dev: node.DevNode, observer: Observer, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "remaps") as before:
@@ -127,7 +127,7 @@ async def test_degradation_is_told_restarts_go_on_and_it_ends_by_evidence_not_by
             await training.restarted(observer, "remaps", before)
             done = await command("clear", dev.gpu_uuids[gpu], state=state)
             assert done.returncode == 1
-            assert "still seen, and held: RowRemapPending" in done.stdout
+            assert "still observed, not cleared: RowRemapPending" in done.stdout
         finally:
             dev.nvml.after_reset(gpu=gpu)
             dev.nvml.remapped_rows(gpu=gpu, pending=False)
@@ -140,7 +140,7 @@ async def test_degradation_is_told_restarts_go_on_and_it_ends_by_evidence_not_by
         )
 
 
-async def test_a_killed_agent_takes_no_verdict_with_it_and_an_operator_ends_it(
+async def test_verdict_survives_a_killed_agent_until_an_operator_clears_it(
     dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
 ) -> None:
     async with training.pod(dev, observer, "outlives"):
@@ -154,7 +154,7 @@ async def test_a_killed_agent_takes_no_verdict_with_it_and_an_operator_ends_it(
             )
             agent.child.signal(signal.SIGKILL)
             await agent.child.wait(timeout=training.DEADLINE)
-        dev.kernel_log.clear()  # so that nobody can read it again
+        dev.kernel_log.clear()  # so that it cannot be read again
         async with agent_of(dev, state):
             listed = await command("scan", "--agent", "--json", state=state)
             assert "Xid64" in listed.stdout
@@ -171,7 +171,7 @@ async def test_a_killed_agent_takes_no_verdict_with_it_and_an_operator_ends_it(
             await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
 
 
-async def test_a_gpu_that_is_lost_while_no_agent_runs_is_missed_by_the_next(
+async def test_gpu_lost_without_an_agent_is_detected_by_the_next(
     dev: node.DevNode, observer: Observer, state: Path
 ) -> None:
     async with training.pod(dev, observer, "missed"):
@@ -196,7 +196,7 @@ async def test_a_gpu_that_is_lost_while_no_agent_runs_is_missed_by_the_next(
             dev.nvml.add(gpu=gpu)
 
 
-async def test_a_driver_that_hangs_for_ever_hides_no_line_of_the_kernel_log(
+async def test_hanging_driver_hides_no_line_of_the_kernel_log(
     dev: node.DevNode, observer: Observer, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "hung"):
@@ -213,7 +213,7 @@ async def test_a_driver_that_hangs_for_ever_hides_no_line_of_the_kernel_log(
             dev.nvml.resume()
 
 
-async def test_an_oom_kill_is_told_on_its_pod(
+async def test_oom_kill_is_reported_on_its_pod(
     dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "hungry") as seen:

@@ -1,4 +1,4 @@
-"""``doctor`` on a whole node: everything works; one thing is missing; the agent itself is asked, too."""
+"""``doctor`` on a whole node: everything works; one thing is missing; the agent's own status."""
 
 import asyncio
 import dataclasses
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor import checks, examine, rendering
-from agent.doctor.checks import Report, Result
-from agent.settings import Settings
 from hack.devnode import node
 from hack.devnode.observer import Observer
+from kubemend.agent.doctor import checks, examine, rendering
+from kubemend.agent.doctor.checks import Report, Result
+from kubemend.agent.settings import Settings
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.devnode
 
 @pytest.fixture
 def settings(dev: node.DevNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings that an agent gets on this node; its NVML is the node's fake."""
+    """The agent's settings on this node; its NVML is the node's fake."""
     for name, value in dev.nvml.env().items():
         monkeypatch.setenv(name, value)
     flags = dev.agent_flags(metrics_address="127.0.0.1:1")
@@ -42,22 +42,22 @@ def results(report: Report) -> dict[str, Result]:
     return {check.name: check.result for check in report.checks}
 
 
-async def test_on_a_node_with_everything_all_works(dev: node.DevNode, observer: Observer, settings: Settings) -> None:
+async def test_complete_node_passes_all_checks(dev: node.DevNode, observer: Observer, settings: Settings) -> None:
     async with training.pod(dev, observer, "examined"):
         report = await examine.examine(settings)
 
     text = rendering.text(report, colour=False)
     assert report.exit_code == checks.EXIT_WORKS, text
     found = results(report)
-    # The cgroup version and the file system under the tests are the machine's own; the agent does not run
-    # and has never run, and nobody has set a hub.
+    # The cgroup version and the file system under the tests are the machine's own; the agent does not run and has never
+    # run, and no hub is configured.
     by_machine = ("cgroups", "state-directory", "restart-rules", "journal", "agent", "hub")
     others = {name: result for name, result in found.items() if name not in by_machine}
     assert set(others.values()) == {Result.OK}, text
     assert found["agent"] is found["hub"] is found["journal"] is Result.NOT_NEEDED
 
 
-async def test_a_running_agent_is_asked_for_its_parts(dev: node.DevNode, settings: Settings, tmp_path: Path) -> None:
+async def test_running_agent_reports_its_components(dev: node.DevNode, settings: Settings, tmp_path: Path) -> None:
     async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
         await training.until_ready(agent)
         report = await examine.examine(dataclasses.replace(settings, metrics_address=agent.metrics_address))
@@ -76,14 +76,21 @@ async def test_a_missing_runtime_socket_is_named_and_hides_nothing_else(
     found = {check.name: check for check in report.checks}
     assert found["container-runtime"].result is Result.FAIL
     assert missing in found["container-runtime"].what
-    assert found["container-runtime"].mend
+    assert found["container-runtime"].hint
     broken = {name for name, check in found.items() if not check.result.works}
     assert broken == {"container-runtime", "container-config", "container-events", "host-processes", "standby"}
 
 
 async def doctor(dev: node.DevNode, flags: Mapping[str, str], *more: str) -> "subprocess.CompletedProcess[str]":
     """Run the command as a person would."""
-    line = [sys.executable, "-m", "agent.cli", "doctor", *(f"--{key}={value}" for key, value in flags.items()), *more]
+    line = [
+        sys.executable,
+        "-m",
+        "kubemend.agent.cli",
+        "doctor",
+        *(f"--{key}={value}" for key, value in flags.items()),
+        *more,
+    ]
     return await asyncio.to_thread(
         subprocess.run,
         line,
@@ -95,7 +102,7 @@ async def doctor(dev: node.DevNode, flags: Mapping[str, str], *more: str) -> "su
     )
 
 
-async def test_the_command_exits_with_0_where_all_works(dev: node.DevNode, observer: Observer, tmp_path: Path) -> None:
+async def test_command_exits_with_0_if_all_works(dev: node.DevNode, observer: Observer, tmp_path: Path) -> None:
     flags = dev.agent_flags(metrics_address="127.0.0.1:1") | {"state-dir": str(tmp_path)}
     async with training.pod(dev, observer, "examined-too"):
         done = await doctor(dev, flags)
@@ -104,9 +111,7 @@ async def test_the_command_exits_with_0_where_all_works(dev: node.DevNode, obser
     assert done.stderr == ""
 
 
-async def test_the_command_exits_with_1_and_names_the_mend_where_something_does_not(
-    dev: node.DevNode, tmp_path: Path
-) -> None:
+async def test_command_exits_with_1_and_prints_the_hint(dev: node.DevNode, tmp_path: Path) -> None:
     missing = tmp_path / "none.sock"
     flags = dev.agent_flags(metrics_address="127.0.0.1:1") | {"state-dir": str(tmp_path), "cri-endpoint": str(missing)}
     done = await doctor(dev, flags, "--json")
@@ -115,4 +120,4 @@ async def test_the_command_exits_with_1_and_names_the_mend_where_something_does_
     assert report["works"] is False
     (runtime,) = [check for check in report["checks"] if check["name"] == "container-runtime"]
     assert (runtime["result"], str(missing) in runtime["what"]) == ("fail", True)
-    assert runtime["mend"]
+    assert runtime["hint"]

@@ -1,4 +1,4 @@
-"""GPU faults on a node with real containers: who is restarted, how, and who is left alone."""
+"""GPU faults on a node with real containers: the restarted containers, the method, and those left alone."""
 
 import signal
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.devnode
 
 @pytest.fixture
 def own_state(tmp_path: Path) -> str:
-    """Verdicts of other scenarios must not reach this one: they outlive agents, as they should."""
+    """Verdicts of other scenarios must not affect this one: they outlive agents, as they should."""
     return f"--state-dir={tmp_path / 'state'}"
 
 
@@ -48,7 +48,7 @@ async def test_three_faults_in_a_row_are_three_restarts_without_backoff(
             seen = await training.restarted(observer, "in-a-row", seen)
 
 
-async def test_a_pod_that_did_not_opt_in_is_told_but_not_touched(
+async def test_pod_without_opt_in_gets_a_condition_but_no_restart(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "observed", annotations={}) as before:
@@ -65,7 +65,7 @@ async def test_a_pod_that_did_not_opt_in_is_told_but_not_touched(
         assert later.condition("InPlaceRestart") == {}
 
 
-async def test_a_gpu_off_the_bus_is_no_reason_to_restart_and_one_to_move(
+async def test_gpu_off_the_bus_moves_the_pod_without_a_restart(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "off-bus") as before:
@@ -87,9 +87,7 @@ async def test_a_gpu_off_the_bus_is_no_reason_to_restart_and_one_to_move(
         assert later.running == before.running
 
 
-async def test_a_pods_other_container_is_not_touched_and_neither_is_another_pod(
-    dev: node.DevNode, observer: Observer, own_state: str
-) -> None:
+async def test_other_containers_and_pods_are_not_touched(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     async with (
         dev.agent(own_state) as agent,
         training.pod(dev, observer, "hit") as before,

@@ -1,4 +1,4 @@
-"""Trainers that stop touching their heartbeat file, on real containers: who is restarted, and who is left alone."""
+"""Trainers that stop touching their heartbeat file, on real containers: those restarted, and those left alone."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator.cgroups import Cgroup
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
+from kubemend.agent.actuator.hold.cgroups import Cgroup
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -46,7 +46,7 @@ async def hung(observer: Observer, name: str, before: Seen) -> Seen:
     """Let the trainer stop beating until it has been restarted for that."""
     switch = observer.volume(before.uid) / HANG
     switch.touch()
-    after = await training.mended(observer, name, before, because="no heartbeat in /")
+    after = await training.fixed(observer, name, before, because="no heartbeat in /")
     switch.unlink()
     return after
 
@@ -92,7 +92,7 @@ async def test_a_trainer_that_has_never_beaten_is_left_alone(
     ):
         await training.until_ready(agent)
         await watched(agent, "hangs-beside")
-        after = await hung(observer, "hangs-beside", other)  # the one that beat has hung for longer than a second
+        after = await hung(observer, "hangs-beside", other)  # the beating one has hung for longer than a second
         assert after.restart_counts["trainer"] >= 1
         later = await training.trains_on(observer, "never-beats", before)
         assert later.condition("InPlaceRestart") == {}
@@ -136,7 +136,7 @@ async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
         assert later.condition("InPlaceRestart") == {}
 
 
-async def test_an_agent_that_was_away_finds_who_hung_meanwhile(
+async def test_returning_agent_finds_a_trainer_that_hung_in_its_absence(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with beating(dev, observer, "hung-meanwhile") as before:
@@ -147,12 +147,10 @@ async def test_an_agent_that_was_away_finds_who_hung_meanwhile(
         switch.touch()
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
-            await training.mended(observer, "hung-meanwhile", before, because="no heartbeat in /beat")
+            await training.fixed(observer, "hung-meanwhile", before, because="no heartbeat in /beat")
 
 
-async def test_a_heartbeat_that_is_not_understood_is_said_on_the_pod(
-    dev: node.DevNode, observer: Observer, own_state: str
-) -> None:
+async def test_invalid_heartbeat_is_reported_on_the_pod(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/heartbeat-file": "/beat"}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "half-asked", annotations=annotations):
         await training.until_ready(agent)

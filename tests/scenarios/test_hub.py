@@ -1,4 +1,4 @@
-"""An agent whose controller is away is ready all the same, says what is missing, and finds the hub when it comes."""
+"""An agent without its controller is ready, reports what is missing, and connects when the hub appears."""
 
 import signal
 from pathlib import Path
@@ -16,19 +16,19 @@ pytestmark = pytest.mark.devnode
 
 
 def trust(directory: Path, authority: Authority) -> dict[str, str]:
-    """Write what the agent knows the hub by, and return its flags."""
+    """Write the files by which the agent finds the hub, and return its flags."""
     (directory / "ca.crt").write_bytes(authority.pem)
     (directory / "token").write_text("t")
     return {"hub-ca": str(directory / "ca.crt"), "hub-token": str(directory / "token")}
 
 
-async def test_a_missing_hub_holds_nothing_up_and_is_found_when_it_comes(
+async def test_missing_hub_blocks_nothing_and_is_found_later(
     dev: node.DevNode, observer: Observer, tmp_path: Path
 ) -> None:
     authority = Authority.named("kubemend-hub")
     hub = FakeHub(authority)
     async with hub:
-        pass  # its port is known now, and nobody serves there
+        pass  # its port is known now, and nothing serves there
     flags = {"hub": f"127.0.0.1:{hub.port}", **trust(tmp_path, authority)}
     async with training.pod(dev, observer, "alone"), started(dev, tmp_path, **flags) as agent:
         ready = await training.part_is(
@@ -36,10 +36,10 @@ async def test_a_missing_hub_holds_nothing_up_and_is_found_when_it_comes(
         )
         assert ready["status"] == 200
         assert "no hub answers" in ready["parts"]["hub"]["message"]
-        assert ready["parts"]["hub"]["mend"]
+        assert ready["parts"]["hub"]["hint"]
         before = await observer.see("alone")
         await training.xid(dev, observer, "alone", 31)
-        await training.mended(observer, "alone", before, because="Xid 31")
+        await training.fixed(observer, "alone", before, because="Xid 31")
         async with hub:
             stream, hello = await hub.welcomed()
             await training.part_is(agent, "hub ready", lambda ready: ready["parts"]["hub"]["state"] == "ready")

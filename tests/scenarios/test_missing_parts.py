@@ -1,4 +1,4 @@
-"""A node on which something is missing: the agent starts anyway, says what and how to mend it, and picks it up."""
+"""A node on which something is missing: the agent starts, reports it with the fix, and recovers."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def _free_port() -> int:
 
 
 async def degraded(agent: Agent, part: str, *, mentions: str) -> None:
-    """Wait until that part, and no other, is degraded, with a message and a mend."""
+    """Wait until that component, and no other, is degraded, with a message and a hint."""
     ready = await training.part_is(
         agent,
         f"{part} degraded",
@@ -53,7 +53,7 @@ async def degraded(agent: Agent, part: str, *, mentions: str) -> None:
     )
     assert ready["status"] == 503
     assert mentions in ready["parts"][part]["message"]
-    assert ready["parts"][part]["mend"]
+    assert ready["parts"][part]["hint"]
 
 
 async def test_no_runtime_socket(dev: node.DevNode, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_no_pod_resources_socket(dev: node.DevNode, tmp_path: Path) -> Non
         await training.until_ready(agent)
 
 
-async def test_driver_not_loaded_is_idle_and_picked_up_when_it_comes(dev: node.DevNode, tmp_path: Path) -> None:
+async def test_unloaded_driver_is_idle_and_used_once_loaded(dev: node.DevNode, tmp_path: Path) -> None:
     dev.nvml.driver(Driver.ABSENT)
     try:
         async with started(dev, tmp_path) as agent:
@@ -112,7 +112,7 @@ async def test_driver_not_loaded_is_idle_and_picked_up_when_it_comes(dev: node.D
         dev.nvml.driver(Driver.LOADED)
 
 
-async def test_a_fault_that_comes_while_the_runtime_is_missing_is_mended_when_it_is_there(
+async def test_fault_without_a_runtime_is_handled_once_it_appears(
     dev: node.DevNode, observer: Observer, tmp_path: Path
 ) -> None:
     link = tmp_path / "cri.sock"
@@ -138,7 +138,7 @@ async def test_a_fault_that_comes_while_the_runtime_is_missing_is_mended_when_it
         ({"log-level": "loud"}, "--log-level"),
     ],
 )
-async def test_what_can_never_work_is_refused_in_one_line(
+async def test_impossible_settings_are_refused_in_one_line(
     dev: node.DevNode, tmp_path: Path, flags: dict[str, str], named: str
 ) -> None:
     given = {**dev.agent_flags(metrics_address=f"127.0.0.1:{_free_port()}"), "state-dir": str(tmp_path), **flags}

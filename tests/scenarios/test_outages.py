@@ -1,4 +1,4 @@
-"""What fails in the middle of a restart: the runtime, its answers, the disk. The restart is seen through, or held."""
+"""Failures in the middle of a restart: the runtime, its answers, the disk. The restart is finished, or postponed."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ OPT_IN = {"kubemend.io/restart": "InPlace"}
 
 @pytest.fixture
 async def proxy(dev: node.DevNode, tmp_path: Path) -> AsyncIterator[CriProxy]:
-    """What the agent takes for the runtime's socket."""
+    """The agent's socket of the runtime."""
     async with proxied(dev, tmp_path) as made:
         yield made
 
@@ -36,12 +36,12 @@ def proxied(dev: node.DevNode, directory: Path) -> CriProxy:
 
 
 def agent(dev: node.DevNode, proxy: CriProxy, directory: Path) -> Any:
-    """An agent with a state of its own that knows the proxy alone."""
+    """An agent with a state of its own that uses only the proxy."""
     return dev.agent(f"--state-dir={directory / 'state'}", f"--cri-endpoint={proxy.socket}")
 
 
 async def came_back(observer: Observer, name: str, before: Seen, *, strategy: str = "swap") -> Seen:
-    """Wait for a verified restart: one container of each name, kubelet agrees, and the pod is what it was."""
+    """Wait for a verified restart: one container of each name, kubelet agrees, and the pod is unchanged."""
     lasting = {"trainer", "shipper"}
 
     def whole(seen: Seen) -> bool:
@@ -73,7 +73,7 @@ LOST = [
 ]
 
 
-async def test_a_call_that_fails_or_whose_answer_is_lost_does_not_stop_a_swap(
+async def test_failed_or_lost_call_does_not_stop_a_swap(
     dev: node.DevNode, observer: Observer, proxy: CriProxy, tmp_path: Path
 ) -> None:
     async with agent(dev, proxy, tmp_path) as started:
@@ -91,7 +91,7 @@ async def test_a_call_that_fails_or_whose_answer_is_lost_does_not_stop_a_swap(
 
 
 @pytest.mark.parametrize("strategy", ["rerun", "reset"])
-async def test_a_call_that_fails_or_whose_answer_is_lost_does_not_stop_a_whole_pods_restart(
+async def test_failed_or_lost_call_does_not_stop_a_pod_restart(
     dev: node.DevNode, observer: Observer, proxy: CriProxy, tmp_path: Path, strategy: str
 ) -> None:
     annotations = OPT_IN | {"kubemend.io/strategy": strategy}
@@ -120,7 +120,7 @@ async def test_a_runtime_that_answers_slowly_makes_a_restart_slow(
 
 @contextlib.asynccontextmanager
 async def own_node(kind: str) -> AsyncIterator[node.DevNode]:
-    """A node whose runtime the scenario may break; a runtime that is started anew is the scenario's own child."""
+    """A node whose runtime the scenario may break; a restarted runtime is the scenario's own child."""
     machine.must_run_containers()
     async with node.DevNode(NodeLayout.named(f"{kind}-{os.getpid()}")) as made:
         yield made
@@ -136,7 +136,7 @@ def held_at(proxy: CriProxy, method: str) -> Gate:
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-async def test_a_runtime_that_is_restarted_in_mid_swap_finds_it_carried_on(tmp_path: Path, policy: str) -> None:
+async def test_swap_continues_after_a_runtime_restart(tmp_path: Path, policy: str) -> None:
     async with (
         own_node("outage") as dev,
         Observer.of(dev.layout) as observer,
@@ -157,9 +157,7 @@ async def test_a_runtime_that_is_restarted_in_mid_swap_finds_it_carried_on(tmp_p
 
 
 @pytest.mark.parametrize(("how", "policy"), [("dead", "OnFailure"), ("hanging", "Never")])
-async def test_a_runtime_that_is_away_for_ten_seconds_in_mid_swap_is_waited_for(
-    tmp_path: Path, how: str, policy: str
-) -> None:
+async def test_swap_waits_for_a_runtime_that_is_away(tmp_path: Path, how: str, policy: str) -> None:
     async with (
         own_node("away") as dev,
         Observer.of(dev.layout) as observer,

@@ -30,7 +30,7 @@ ON_TERM_WAIT = "trap 'until [ -e /checkpoints/go ]; do sleep 0.1; done; exit 0' 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Runs the command against the agent whose state is in that directory."""
+    """Run the command against the agent whose state is in that directory."""
 
     state: Path
     directory: Path
@@ -59,7 +59,7 @@ class Commands:
         return self.directory / f"{name}.log"
 
     def _line(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "agent.cli", "restart", *arguments, f"--state-dir={self.state}"]
+        return [sys.executable, "-m", "kubemend.agent.cli", "restart", *arguments, f"--state-dir={self.state}"]
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ async def agent_of(dev: node.DevNode, commands: Commands) -> AsyncIterator[node.
 
 
 def on_term(manifest: dict[str, Any], script: str) -> dict[str, Any]:
-    """Have the trainer do that at SIGTERM."""
+    """Set the trainer's action at SIGTERM."""
     made = container(manifest, "trainer")
     made["command"] = [*made["command"][:2], script + made["command"][2]]
     return manifest
 
 
 def lingering(dev: node.DevNode, name: str) -> dict[str, Any]:
-    """Return a pod whose trainer ends at SIGTERM only when it is let go."""
+    """Return a pod whose trainer ends at SIGTERM only when permitted."""
     return on_term(trainer.manifest(name, node=dev.name, restart_policy="Always"), ON_TERM_WAIT)
 
 
@@ -105,8 +105,8 @@ async def test_a_pod_is_restarted_by_name_and_its_progress_shown(
         done = await commands.restart("pod/by-name", "--reason", "new data")
         assert done.returncode == 0, done
         words = [line.split()[2] for line in done.stdout.splitlines()]
-        assert words[:4] == ["accepted", "decided", "begun", "stop"], done
-        assert "acted" in words, done  # which steps come before and after it is kubelet's business, too
+        assert words[:4] == ["accepted", "decided", "begun", "create"], done
+        assert "acted" in words, done  # the steps before and after it depend on kubelet, too
         assert words[-2:] == ["verified", "done"], done
         assert done.stderr == ""
         after = await training.restarted(observer, "by-name", before)
@@ -128,7 +128,7 @@ async def test_in_json_the_events_come_as_objects(dev: node.DevNode, observer: O
     assert (end["event"], end["ok"], end["reason"]) == ("done", True, settled["result"])
 
 
-async def test_what_is_refused_says_why_and_exits_with_1(
+async def test_refusal_prints_the_reason_and_exits_with_1(
     dev: node.DevNode, observer: Observer, commands: Commands
 ) -> None:
     async with agent_of(dev, commands), training.pod(dev, observer, "stays", restart_policy="Never") as before:
@@ -139,7 +139,7 @@ async def test_what_is_refused_says_why_and_exits_with_1(
         assert later.running == before.running
 
 
-async def test_without_an_agent_it_says_so_and_exits_with_3(commands: Commands) -> None:
+async def test_missing_agent_is_reported_and_exits_with_3(commands: Commands) -> None:
     done = await commands.restart("nobody")
     assert done.returncode == 3, done
     (line,) = done.stderr.splitlines()
@@ -147,7 +147,7 @@ async def test_without_an_agent_it_says_so_and_exits_with_3(commands: Commands) 
     assert "--state-dir" in line
 
 
-async def test_a_strategy_goes_before_the_annotated_one(
+async def test_strategy_option_overrides_the_annotation(
     dev: node.DevNode, observer: Observer, commands: Commands
 ) -> None:
     fields: dict[str, Any] = {"restart_policy": "Always", "annotations": {"kubemend.io/strategy": "swap"}}
@@ -169,7 +169,7 @@ async def test_a_grace_period_gives_the_trainer_its_sigterm(
         assert ends(observer, after) == ["term"]
 
 
-async def test_a_command_killed_in_mid_restart_leaves_the_restart_going_on(
+async def test_killed_command_does_not_stop_the_restart(
     dev: node.DevNode, observer: Observer, commands: Commands
 ) -> None:
     async with agent_of(dev, commands), training.made(observer, lingering(dev, "left-alone")) as before:
@@ -181,7 +181,7 @@ async def test_a_command_killed_in_mid_restart_leaves_the_restart_going_on(
         await training.restarted(observer, "left-alone", before)
 
 
-async def test_an_interrupted_command_says_that_the_restart_goes_on(
+async def test_interrupted_command_reports_that_the_restart_continues(
     dev: node.DevNode, observer: Observer, commands: Commands
 ) -> None:
     async with agent_of(dev, commands), training.made(observer, lingering(dev, "ctrl-c")) as before:
@@ -189,13 +189,11 @@ async def test_an_interrupted_command_says_that_the_restart_goes_on(
             child.signal(signal.SIGINT)
             assert await child.wait(timeout=SECONDS) == 130
         let_go(observer, before)
-        assert "the agent sees through what it has taken in" in commands.log("interrupted").read_text()
+        assert "the agent completes the restarts that it has accepted" in commands.log("interrupted").read_text()
         await training.restarted(observer, "ctrl-c", before)
 
 
-async def test_a_second_one_meanwhile_follows_the_first(
-    dev: node.DevNode, observer: Observer, commands: Commands
-) -> None:
+async def test_second_command_follows_the_first(dev: node.DevNode, observer: Observer, commands: Commands) -> None:
     async with agent_of(dev, commands), training.made(observer, lingering(dev, "wanted")) as before:
         async with (
             commands.following("first", "wanted", GRACE, "--reason=mine", until="begun") as first,
@@ -203,7 +201,7 @@ async def test_a_second_one_meanwhile_follows_the_first(
         ):
             third = await commands.restart("wanted", "--no-wait")
             assert third.returncode == 0, third
-            assert "joined    it is being restarted already because request of uid 0 (mine)" in third.stdout
+            assert "joined    a restart is already in progress because request of uid 0 (mine)" in third.stdout
             assert "acted" not in third.stdout
             let_go(observer, before)
             assert [await child.wait(timeout=SECONDS) for child in (first, second)] == [0, 0]
@@ -211,7 +209,7 @@ async def test_a_second_one_meanwhile_follows_the_first(
         await training.restarted(observer, "wanted", before)
 
 
-async def test_while_the_runtime_is_missing_a_request_is_held_and_says_why(
+async def test_request_without_a_runtime_is_held_with_a_reason(
     dev: node.DevNode, observer: Observer, commands: Commands, tmp_path: Path
 ) -> None:
     link = tmp_path / "cri.sock"

@@ -1,4 +1,4 @@
-"""A ``Never`` pod with nothing but its trainer: at no time may kubelet find nothing running in it."""
+"""A ``Never`` pod with nothing but its trainer: kubelet must never find nothing running in it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The agent's first moments: it may be stopped in any of them, and answers for itself only when it knows its parts."""
+"""The agent's first moments: it may be stopped in any of them, and is ready only when it knows its components."""
 
 import asyncio
 import os
@@ -19,18 +19,16 @@ SECONDS = 60.0
 
 
 async def exists(path: Path) -> None:
-    """Wait until an agent that is starting has made a file."""
+    """Wait until a starting agent has created a file."""
     async with asyncio.timeout(SECONDS):
-        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - another process makes it
+        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - another process creates it
             await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_in_the_middle_of_the_start_is_an_orderly_one(
-    dev: node.DevNode, tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_stop_during_the_start_is_orderly(dev: node.DevNode, tmp_path: Path, number: signal.Signals) -> None:
     async with started(dev, tmp_path) as agent:
-        await exists(tmp_path / "state" / "state.db")  # the first thing that it makes
+        await exists(tmp_path / "state" / "state.db")  # the first file that it creates
         agent.child.signal(number)
         assert await agent.child.wait(timeout=SECONDS) == 0
     assert '"agent.stopped"' in agent.log.read_text()
@@ -45,7 +43,7 @@ async def test_the_first_answer_to_readyz_names_every_part(dev: node.DevNode, tm
         assert set(first["parts"]) == set((await training.readyz(agent))["parts"])
 
 
-async def test_the_control_socket_is_there_while_the_agent_is(dev: node.DevNode, tmp_path: Path) -> None:
+async def test_control_socket_exists_while_the_agent_runs(dev: node.DevNode, tmp_path: Path) -> None:
     socket = tmp_path / "state" / "control.sock"
     async with started(dev, tmp_path) as agent:
         await training.until_ready(agent)
@@ -102,8 +100,8 @@ def ends(pid: int, *, act: Callable[[], None]) -> bool:
         os.close(process)
 
 
-async def test_a_process_outlives_a_killed_agent_only_for_what_it_has_frozen(dev: node.DevNode, tmp_path: Path) -> None:
-    """That it lets that go is shown on the runtime alone (tests/containerd/test_last_resort.py)."""
+async def test_watcher_outlives_a_killed_agent_only_with_frozen_containers(dev: node.DevNode, tmp_path: Path) -> None:
+    """Its release is tested on the runtime alone (tests/containerd/test_last_resort.py)."""
     async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
         await training.until_ready(agent)
         watch = watch_of(agent.child.pid)

@@ -1,7 +1,5 @@
-"""Every strategy on real containers, under kubelet's eyes."""
+"""Every strategy on real containers, under kubelet."""
 
-import asyncio
-import random
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent.actuator.outcomes import Result
-from agent.restart.intents import Strategy
-from common.kube import client as kube
-from common.kube import paths
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.restart.intents import Strategy
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 from tests.scenarios import parts, training
 
 pytestmark = pytest.mark.devnode
@@ -80,21 +78,18 @@ async def test_the_whole_pod_is_restarted_init_containers_first(
 
 
 async def in_order(observer: Observer, seen: Seen) -> None:
-    """What init has prepared was ready before anything that lasts was started."""
+    """The init container's preparation was complete before any lasting container was started."""
     _, prepared = await observer.times(seen.container_ids["prepare"])  # type: ignore[arg-type]
     started = [(await observer.times(seen.running[name][0]))[0] for name in ("shipper", "trainer")]
     assert 0 < prepared <= min(started)
 
 
-async def test_many_reruns_with_kubelet_looking_at_random_moments(dev: node.DevNode, observer: Observer) -> None:
-    chance = random.Random(20)
+async def test_many_reruns_with_free_kubelet_relists(dev: node.DevNode, observer: Observer) -> None:
     async with training.pod(dev, observer, "rounds", gpus=0) as first, parts.on(dev) as made:
         seen = first
         for number in range(1, ROUNDS + 1):
             act = await made.prepared(seen.uid, Strategy.RERUN)
-            looking = asyncio.create_task(looks(dev.kubelet.control, chance), name="kubelet's looks")
             outcome = await act.carry_out()
-            await looking
             assert outcome.result is Result.RERUN, outcome
             outcome, checks = await made.settled(act, outcome)
             assert {check.state.value for check in checks} == {"passed"}, (number, checks)
@@ -102,22 +97,11 @@ async def test_many_reruns_with_kubelet_looking_at_random_moments(dev: node.DevN
             check_whole(before, seen)
             await in_order(observer, seen)
             ours = {name for name, each in outcome.survivors.items() if await made.is_ours(each, act)}
-            if {"shipper", "trainer"} <= ours:  # kubelet may have put a sidecar of its own in the place of ours
+            if {"shipper", "trainer"} <= ours:  # kubelet may have replaced our sidecar by one of its own
                 shipping, training_since = [await observer.times(outcome.survivors[n]) for n in ("shipper", "trainer")]
                 assert shipping[0] <= training_since[0]
-            # Kubelet runs an init container of its own where it looks between the creation and the start of ours.
+            # Kubelet runs an init container of its own if it relists between the creation and the start of ours.
             assert seen.init_runs - before.init_runs in ((1,) if "prepare" in ours else (1, 2))
-
-
-async def looks(control: Any, chance: random.Random) -> None:
-    """Place the stand-in's looks at random moments of a rerun; a real kubelet looks when it likes."""
-    if control is None:
-        return
-    await control.hold()
-    for _ in range(3):
-        await asyncio.sleep(chance.uniform(0.0, 0.08))
-        await control.relist()
-    await control.release()
 
 
 async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
@@ -140,8 +124,6 @@ async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
 
 
 async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer: Observer, own_state: str) -> None:
-    if dev.kinds["kubelet"] != "real":
-        pytest.skip("the kubelet stand-in knows no configMapKeyRef")
     manifest = trainer.manifest("configured", node=dev.name, annotations=asking_for("reset"))
     rate = {"name": "RATE", "valueFrom": {"configMapKeyRef": {"name": "rates", "key": "rate"}}}
     with_environment(manifest, rate)
@@ -159,21 +141,21 @@ async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer
 
 
 def with_environment(manifest: Mapping[str, Any], variable: Mapping[str, Any]) -> None:
-    """Give the trainer a variable, and let it say its value first."""
+    """Give the trainer a variable, and let it log its value first."""
     made = container(manifest, "trainer")
     made["env"] = [dict(variable)]
     made["command"] = [*made["command"][:2], 'echo "rate $RATE"\n' + made["command"][2]]
 
 
 async def annotate(dev: node.DevNode, name: str, annotations: Mapping[str, str]) -> None:
-    """Change a pod's annotations, and wait until the change is there for all."""
+    """Change a pod's annotations, and wait until the change is visible everywhere."""
     async with kube.connect(kubeconfig=dev.kubeconfig) as api:
         body = {"metadata": {"annotations": dict(annotations)}}
         await api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
 
 
 def said(observer: Observer, name: str, seen: Seen) -> str:
-    """Return the first line of what the trainer that runs now has said."""
+    """Return the first line of the running trainer's log."""
     log = observer.log(name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
     return log.splitlines()[0].split(" ", 3)[3]
 
@@ -226,7 +208,7 @@ async def test_grace_runs_pre_stop_then_sigterm_before_the_kill(
         assert (observer.volume(after.uid) / "end").read_text().split() == ["hook", "term"]
 
 
-async def test_what_would_fail_a_never_pod_is_refused_beforehand(
+async def test_restart_that_would_fail_a_never_pod_is_refused(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     fields: dict[str, Any] = {"restart_policy": "Never", "annotations": asking_for("rerun")}
@@ -243,7 +225,7 @@ async def test_what_would_fail_a_never_pod_is_refused_beforehand(
         assert later.running == before.running
 
 
-async def test_an_agent_killed_in_mid_rerun_leaves_a_pod_that_comes_up_whole(
+async def test_pod_recovers_after_an_agent_is_killed_in_mid_rerun(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     fields: dict[str, Any] = {"annotations": asking_for("rerun")}

@@ -1,4 +1,4 @@
-"""What scenarios do and wait for, in sentences."""
+"""The steps of scenarios: actions and waits."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def made(observer: Observer, manifest: Mapping[str, Any]) -> AsyncIterator
 
 
 def is_training(seen: Seen) -> bool:
-    """Running, and past its first step."""
+    """Return whether it is Running, and past its first step."""
     return seen.phase == "Running" and seen.step > 0 and len(seen.running.get("trainer", ())) == 1
 
 
@@ -54,9 +54,9 @@ async def first_gpu(dev: node.DevNode, observer: Observer, name: str) -> int:
 
 
 async def restarted(observer: Observer, name: str, before: Seen) -> Seen:
-    """Wait for the next verified restart; everything but the trainer must be as it was.
+    """Wait for the next verified restart; everything but the trainer must be unchanged.
 
-    Kubelet's look at the runtime may fall into it, on a slow machine often: then its own container is adopted.
+    Kubelet's relist may fall into it, on a slow machine often: then its own container is adopted.
     """
     wanted = before.restart_counts["trainer"] + 1
     after = await observer.until(
@@ -79,16 +79,16 @@ async def restarted(observer: Observer, name: str, before: Seen) -> Seen:
 
 
 def is_ours(after: Seen) -> bool:
-    """Whether the successor is ours, and not kubelet's own."""
+    """Return whether the successor is ours, and not kubelet's own."""
     return after.condition("InPlaceRestart")["reason"] == "Swapped"
 
 
 def log_of(observer: Observer, name: str, after: Seen) -> str:
-    """Return the log of the trainer that runs now."""
+    """Return the log of the running trainer."""
     return observer.log(name, after.uid, container="trainer", restart=after.restart_counts["trainer"])
 
 
-async def mended(observer: Observer, name: str, before: Seen, *, because: str) -> Seen:
+async def fixed(observer: Observer, name: str, before: Seen, *, because: str) -> Seen:
     """Wait for a verified restart for that cause. The successor is ours, or kubelet's own where that was faster."""
     return await observer.until(
         name,
@@ -104,7 +104,7 @@ async def mended(observer: Observer, name: str, before: Seen, *, because: str) -
 
 
 async def trains_on(observer: Observer, name: str, since: Seen, *, steps: int = 20) -> Seen:
-    """Wait until the very same container has done so many further steps."""
+    """Wait until the very same container has done that many further steps."""
     later = await observer.until(name, lambda s: s.step >= since.step + steps, timeout=DEADLINE, what="further steps")
     assert later.running["trainer"] == since.running["trainer"]
     assert later.restart_counts == since.restart_counts
@@ -112,7 +112,7 @@ async def trains_on(observer: Observer, name: str, since: Seen, *, steps: int = 
 
 
 async def readyz(agent: node.Agent) -> Mapping[str, Any]:
-    """Return what /readyz says; an agent that does not listen yet is not ready."""
+    """Return the content of /readyz; an agent that does not listen yet is not ready."""
     try:
         async with (
             aiohttp.ClientSession(trust_env=False) as session,
@@ -124,13 +124,13 @@ async def readyz(agent: node.Agent) -> Mapping[str, Any]:
 
 
 async def metric(agent: node.Agent, name: str, **labels: str) -> float:
-    """Return the value of one series on /metrics; 0 when it is not there."""
+    """Return the value of one series on /metrics; 0 when it is missing."""
     value = await series(agent, name, **labels)
     return value if value is not None else 0.0
 
 
 async def series(agent: node.Agent, name: str, **labels: str) -> float | None:
-    """Return the value of one series on /metrics; None when it is not there."""
+    """Return the value of one series on /metrics; None when it is missing."""
     async with (
         aiohttp.ClientSession(trust_env=False) as session,
         session.get(f"http://{agent.metrics_address}/metrics") as answer,
@@ -141,12 +141,12 @@ async def series(agent: node.Agent, name: str, **labels: str) -> float | None:
 
 
 async def until_ready(agent: node.Agent) -> None:
-    """Wait until every part works."""
+    """Wait until every component is ready."""
     await part_is(agent, "every part", lambda ready: bool(ready["ready"]))
 
 
 async def part_is(agent: node.Agent, what: str, holds: Any) -> Mapping[str, Any]:
-    """Wait until /readyz is as wanted. Raises TimeoutError with what it was last."""
+    """Wait until /readyz is as wanted. Raises TimeoutError with its last content."""
     ready: Mapping[str, Any] = {}
     try:
         async with asyncio.timeout(DEADLINE):

@@ -1,4 +1,4 @@
-"""The command line: what its words mean, and how it ends when they mean nothing."""
+"""The command line: its options, and its errors."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from agent import cli
-from agent.control import client, following, messages
-from agent.restart.asking import Asked
-from agent.restart.intents import Strategy
+from kubemend.agent import cli
+from kubemend.agent.control import client, following, messages
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.overrides import RestartOverrides
 
 EVENTS = (
     {"event": "accepted", "ms": 0.0, "pod": "default/trainer-0", "container": "trainer"},
@@ -22,7 +22,7 @@ EVENTS = (
 
 @dataclass
 class Agent:
-    """Stands for the agent behind the socket: what it is asked, and how it answers."""
+    """A stand-in for the agent behind the socket: records requests and gives scripted answers."""
 
     answer: int | BaseException = following.EXIT_OK
     request: messages.RestartRequest | None = None
@@ -76,7 +76,7 @@ def asked(agent: Agent, *arguments: str) -> messages.RestartRequest:
         (["team/trainer-0", "-n", "team"], "team"),
     ],
 )
-def test_a_pod_may_be_named_as_in_kubectl(agent: Agent, arguments: list[str], namespace: str) -> None:
+def test_pod_may_be_named_as_in_kubectl(agent: Agent, arguments: list[str], namespace: str) -> None:
     request = asked(agent, *arguments)
     assert (request.namespace, request.pod) == (namespace, "trainer-0")
 
@@ -84,29 +84,29 @@ def test_a_pod_may_be_named_as_in_kubectl(agent: Agent, arguments: list[str], na
 @pytest.mark.parametrize(
     "arguments", [["a/b/c"], ["pod/"], ["/trainer-0"], [""], ["team/trainer-0", "-n", "other"], ["pod/team/trainer-0"]]
 )
-def test_what_is_no_pod_is_a_usage_error(agent: Agent, arguments: list[str]) -> None:
+def test_invalid_pod_is_a_usage_error(agent: Agent, arguments: list[str]) -> None:
     result = run("restart", *arguments)
     assert result.exit_code == 2
     assert "POD" in result.output
     assert agent.request is None
 
 
-def test_what_is_not_said_is_left_to_the_annotations(agent: Agent) -> None:
-    assert asked(agent, "trainer-0").asked == Asked()
+def test_omitted_options_are_left_to_annotations(agent: Agent) -> None:
+    assert asked(agent, "trainer-0").asked == RestartOverrides()
     assert agent.wait is True
     assert agent.socket == Path("/var/lib/kubemend/control.sock")
 
 
-def test_what_is_said_is_asked_for(agent: Agent) -> None:
+def test_given_options_are_requested(agent: Agent) -> None:
     flags = ["-c", "trainer", "-c", "logger", "--strategy", "rerun", "--grace", "500ms", "--reason", "new data"]
     request = asked(agent, "trainer-0", *flags, "--no-wait", "--state-dir", "/elsewhere")
-    assert request.asked == Asked(
+    assert request.asked == RestartOverrides(
         strategy=Strategy.RERUN, containers=frozenset({"trainer", "logger"}), grace_seconds=0.5
     )
     assert (request.reason, agent.wait, agent.socket) == ("new data", False, Path("/elsewhere/control.sock"))
 
 
-def test_the_agents_own_file_and_variables_tell_where_it_is(agent: Agent, tmp_path: Path) -> None:
+def test_state_dir_comes_from_config_file_and_variables(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("state-dir: /from-file\nnode-name: n\n")
     asked(agent, "trainer-0", "--config", str(tmp_path / "agent.yaml"))
     assert agent.socket == Path("/from-file/control.sock")
@@ -118,18 +118,18 @@ def test_the_agents_own_file_and_variables_tell_where_it_is(agent: Agent, tmp_pa
     ("arguments", "named"),
     [
         (["--grace", "soon"], "--grace"),
-        (["--grace", "2h"], "3600s is the longest"),
+        (["--grace", "2h"], "must be at most 3600s"),
         (["--strategy", "quick"], "rerun"),
         (["--state-dir", ""], "--state-dir"),
     ],
 )
-def test_a_flag_that_makes_no_sense_is_a_usage_error(agent: Agent, arguments: list[str], named: str) -> None:
+def test_invalid_flag_is_a_usage_error(agent: Agent, arguments: list[str], named: str) -> None:
     result = run("restart", "trainer-0", *arguments)
     assert (result.exit_code, agent.request) == (2, None)
     assert named in result.output
 
 
-def test_progress_is_lines_for_people_and_objects_for_programs(agent: Agent) -> None:
+def test_progress_is_text_or_json(agent: Agent) -> None:
     assert run("restart", "trainer-0").stdout.splitlines() == [
         "      0 ms  accepted  default/trainer-0, container trainer",
         "     71 ms  done      Swapped",
@@ -144,13 +144,11 @@ def test_progress_is_lines_for_people_and_objects_for_programs(agent: Agent) -> 
         (client.NotReachableError("cannot reach the agent"), 3),
         (client.NotAcceptedError("there is no such pod", usage=False), 1),
         (client.NotAcceptedError("name one with --container", usage=True), 2),
-        (client.LostError("the agent has gone away"), 1),
+        (client.LostError("the connection to the agent was lost"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_how_it_ends_is_in_the_exit_code_and_why_on_stderr(
-    agent: Agent, answer: int | BaseException, code: int
-) -> None:
+def test_result_is_the_exit_code_and_reason_on_stderr(agent: Agent, answer: int | BaseException, code: int) -> None:
     agent.answer = answer
     result = run("restart", "trainer-0")
     assert result.exit_code == code
@@ -159,34 +157,33 @@ def test_how_it_ends_is_in_the_exit_code_and_why_on_stderr(
 
 
 @pytest.mark.parametrize(
-    ("answer", "goes_on"), [(client.LostError("gone"), "is seen through"), (KeyboardInterrupt(), "sees through")]
+    ("answer", "goes_on"),
+    [(client.LostError("gone"), "is completed by"), (KeyboardInterrupt(), "completes the restarts")],
 )
-def test_who_stops_following_is_told_that_the_restart_goes_on(
-    agent: Agent, answer: BaseException, goes_on: str
-) -> None:
+def test_interrupt_reports_that_the_restart_continues(agent: Agent, answer: BaseException, goes_on: str) -> None:
     agent.answer = answer
     assert goes_on in run("restart", "trainer-0").stderr
 
 
 def doctor(tmp_path: Path, *more: str) -> Result:
-    """Examine a machine that has nothing."""
+    """Run doctor on an empty machine."""
     flags = ("cri-endpoint", "pod-resources-socket", "kernel-log", "kubeconfig", "state-dir", "pod-log-symlinks")
     return run("doctor", *(f"--{flag}={tmp_path / flag}" for flag in flags), "--metrics-address=127.0.0.1:1", *more)
 
 
-def test_doctor_ends_with_1_where_something_does_not_work(tmp_path: Path) -> None:
+def test_doctor_exits_1_on_failed_check(tmp_path: Path) -> None:
     result = doctor(tmp_path, "--node-name=bare")
     assert result.exit_code == 1
     assert "node bare: " in result.stdout.splitlines()[-1]
-    assert "\x1b" not in result.stdout, "no colours where nobody sees them"
+    assert "\x1b" not in result.stdout, "no colours outside a terminal"
     assert result.stderr == ""
 
 
-def test_doctor_tells_programs_the_same(tmp_path: Path) -> None:
+def test_doctor_json_has_the_same_content(tmp_path: Path) -> None:
     report = json.loads(doctor(tmp_path, "--json", "--node-name=bare").stdout)
     assert (report["node"], report["works"]) == ("bare", False)
-    assert {"name", "result", "what", "mend"} == set(report["checks"][0])
+    assert {"name", "result", "what", "hint"} == set(report["checks"][0])
 
 
-def test_settings_are_checked_for_doctor_too(tmp_path: Path) -> None:
+def test_doctor_checks_its_settings(tmp_path: Path) -> None:
     assert doctor(tmp_path, "--log-format=xml").exit_code == 2

@@ -1,19 +1,19 @@
-"""docs/operations.md names what there is: every reason of the code, and none that is not."""
+"""docs/operations.md lists every reason of the code, and no others."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from agent.restart import admission
-from controller.decisions import facts
+from kubemend.agent.restart import admission
+from kubemend.controller.decisions import facts
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
 def table(after: str) -> set[str]:
-    """Return the names in the first column of the table that follows these words."""
+    """Return the names in the first column of the table that follows this text."""
     rows = re.match(r"[^|]*((?:\|.*\n)+)", TEXT[TEXT.index(after) + len(after) :])
     assert rows is not None, after
     cells = [row.split("|")[1] for row in rows[1].splitlines()[2:]]

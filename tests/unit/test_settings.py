@@ -1,4 +1,4 @@
-"""Settings: flags over variables over the file over defaults; bad ones are refused before anything starts."""
+"""Settings: flags over variables over the file over defaults; invalid ones are refused before anything starts."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from agent import settings as settings_module
-from agent.settings import Settings
+from kubemend.agent import settings as settings_module
+from kubemend.agent.settings import Settings
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[Settings | None, Result]:
@@ -31,7 +31,7 @@ def given(*arguments: str, env: dict[str, str] | None = None) -> Settings:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "agent.yaml"
-    path.write_text("node-name: from-file\ndry-run: true\nnamespaces: [team-a, team-b]\nstate-dir: /file\n")
+    path.write_text("node-name: from-file\ndry-run: true\nopt-in-namespaces: [team-a, team-b]\nstate-dir: /file\n")
     return path
 
 
@@ -39,26 +39,26 @@ def test_defaults_are_those_of_the_value() -> None:
     assert given() == Settings()
 
 
-def test_a_file_sets_any_setting(file: Path) -> None:
+def test_file_sets_any_setting(file: Path) -> None:
     settings = given("--config", str(file))
     assert (settings.node_name, settings.dry_run, settings.state_dir) == ("from-file", True, Path("/file"))
-    assert settings.namespaces == ("team-a", "team-b")
+    assert settings.opt_in_namespaces == ("team-a", "team-b")
 
 
-def test_a_variable_goes_before_the_file(file: Path) -> None:
+def test_variable_overrides_the_file(file: Path) -> None:
     assert given("--config", str(file), env={"KUBEMEND_NODE_NAME": "from-env"}).node_name == "from-env"
 
 
-def test_a_flag_goes_before_the_variable(file: Path) -> None:
+def test_flag_overrides_the_variable(file: Path) -> None:
     settings = given("--config", str(file), "--node-name", "flag", env={"KUBEMEND_NODE_NAME": "from-env"})
     assert settings.node_name == "flag"
 
 
-def test_the_downward_api_names_are_understood() -> None:
+def test_downward_api_names_are_accepted() -> None:
     assert given(env={"NODE_NAME": "node-1", "POD_UID": "u"}).pod_uid == "u"
 
 
-def test_an_empty_path_switches_log_symlinks_off() -> None:
+def test_empty_path_disables_log_symlinks() -> None:
     assert given("--pod-log-symlinks", "").pod_log_symlinks is None
 
 
@@ -69,47 +69,47 @@ def test_an_empty_path_switches_log_symlinks_off() -> None:
         (["--log-format", "xml"], "--log-format"),
         (["--metrics-address", "localhost"], "--metrics-address"),
         (["--probes-address", "localhost"], "--probes-address"),
-        (["--nvml-poll-period", "0"], "--nvml-poll-period"),
-        (["--device-wait", "31"], "--device-wait"),
-        (["--device-wait", "nan"], "--device-wait"),
+        (["--nvml-poll-interval", "0"], "--nvml-poll-interval"),
+        (["--device-release-timeout", "31"], "--device-release-timeout"),
+        (["--device-release-timeout", "nan"], "--device-release-timeout"),
         (["--storm-restarts", "0"], "--storm-restarts"),
         (["--storm-window", "0"], "--storm-window"),
         (["--storm-window", "86401"], "--storm-window"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
     ],
 )
-def test_a_value_that_cannot_work_is_refused_by_name(arguments: list[str], named: str) -> None:
+def test_invalid_value_is_refused_by_name(arguments: list[str], named: str) -> None:
     _, result = run(*arguments)
     assert result.exit_code == 2
     assert named in result.output
 
 
-def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
+def test_unknown_setting_in_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("node-nmae: x\n")
     _, result = run("--config", str(tmp_path / "a.yaml"))
     assert result.exit_code == 2
     assert "node_nmae" in result.output
 
 
-def test_ipv6_addresses_can_be_listened_on() -> None:
+def test_ipv6_address_is_accepted() -> None:
     assert Settings(metrics_address="[::1]:9464").listen() == ("::1", 9464)
 
 
-def test_probes_have_a_port_of_their_own_where_they_are_given_one() -> None:
+def test_probes_use_their_own_port_if_given() -> None:
     assert Settings().probes() is None
     assert given("--probes-address", "[::1]:9467").probes() == ("::1", 9467)
 
 
-def test_a_hub_may_have_several_addresses() -> None:
-    settings = given("--hub", "hub.svc:8443", env={"KUBEMEND_HUB_PATIENCE": "0.5"})
+def test_hub_may_have_several_addresses() -> None:
+    settings = given("--hub", "hub.svc:8443", env={"KUBEMEND_HUB_ANSWER_TIMEOUT": "0.5"})
     assert settings.hub_addresses() == (("hub.svc", 8443),)
-    assert settings.hub_patience == 0.5
+    assert settings.hub_answer_timeout == 0.5
     several = given(env={"KUBEMEND_HUB": "hub-0.hub:8443 [fd00::1]:8443"})
     assert several.hub_addresses() == (("hub-0.hub", 8443), ("fd00::1", 8443))
 
 
 @pytest.mark.parametrize("address", ["hub", "hub:", ":8443", "hub:http", "hub:0", "hub:65536"])
-def test_an_address_of_the_hub_that_cannot_be_one_is_refused(address: str) -> None:
+def test_invalid_hub_address_is_refused(address: str) -> None:
     settings, result = run("--hub", address)
     assert settings is None
     assert "--hub" in result.output
@@ -117,7 +117,7 @@ def test_an_address_of_the_hub_that_cannot_be_one_is_refused(address: str) -> No
 
 
 @pytest.mark.parametrize("patience", ["0", "-1", "31"])
-def test_a_patience_that_makes_no_sense_is_refused(patience: str) -> None:
-    settings, result = run("--hub-patience", patience)
+def test_invalid_timeout_is_refused(patience: str) -> None:
+    settings, result = run("--hub-answer-timeout", patience)
     assert settings is None
-    assert "--hub-patience" in result.output
+    assert "--hub-answer-timeout" in result.output

@@ -1,15 +1,18 @@
-"""When what is to be looked at next."""
+"""Schedule of the periodic network checks."""
 
 import asyncio
 import contextlib
 import math
 from collections.abc import Mapping
 
-from agent.sources.network.reader import Task
+from kubemend.agent.sources.network.reader import Task
 
 
 class Agenda:
-    """Each task comes up once in its period, in seconds, and whenever it is wanted. At first there is only the scan."""
+    """Each task is due once per period, in seconds, and whenever it is requested.
+
+    Initially only the scan is scheduled.
+    """
 
     def __init__(self, periods: Mapping[Task, float]) -> None:
         self._periods = dict(periods)
@@ -17,20 +20,20 @@ class Agenda:
         self._wanted = asyncio.Event()
 
     def want(self, *tasks: Task) -> None:
-        """Have these done at once."""
+        """Make these tasks due now."""
         self._next.update(dict.fromkeys(tasks, 0.0))
         self._wanted.set()
 
     def rest(self, *tasks: Task) -> None:
-        """Do not do these until they are wanted."""
+        """Suspend these tasks until they are requested."""
         self._next.update(dict.fromkeys(tasks, math.inf))
 
     def put_off(self, seconds: float) -> None:
-        """Do nothing for so long, whatever is due."""
+        """Delay all tasks by so many seconds."""
         self._next = dict.fromkeys(Task, asyncio.get_running_loop().time() + seconds)
 
     async def next(self) -> frozenset[Task]:
-        """Wait until something is due, and return all that is."""
+        """Wait until a task is due, and return all that are."""
         while True:
             self._wanted.clear()
             now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""A netlink socket that is listened to for ever: opened again after every failure, and after every loss."""
+"""A netlink socket that is read indefinitely and reopened after every failure and every loss of messages."""
 
 import asyncio
 import contextlib
@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from agent.sources.network.netlink import ListingError
-from agent.sources.network.sockets import Listener, OverflowedError
-from common import aio
+from kubemend.agent.sources.network.netlink import ListingError
+from kubemend.agent.sources.network.sockets import Listener, OverflowedError
+from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
 
 
 class ChannelName(enum.Enum):
-    """Of what a socket tells."""
+    """The kind of messages of a socket."""
 
     LINKS = "links"
     UEVENTS = "uevents"
 
 
 class Channel:
-    """Keeps one socket open, and hands on what is heard."""
+    """Keeps one socket open and forwards its messages."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Channel:
         deaf: Callable[[OSError | ListingError], None],
         overflowed: Callable[[], None],
     ) -> None:
-        """Prepare the channel.
+        """Create the channel.
 
-        ``connect`` opens a socket, and ``begin`` then looks at how things are, since only changes are told of; both
-        raise OSError or ListingError where they cannot. ``take`` gets each message, ``deaf`` why none can be had now.
-        ``overflowed`` is called when messages were lost, before all begins anew.
+        ``connect`` opens a socket. ``begin`` then reads the current state, because the socket only reports changes.
+        Both raise OSError or ListingError. ``take`` receives each message, ``deaf`` the error while no messages can be
+        received. ``overflowed`` is called when messages were lost, before the socket is reopened.
         """
         self._name = name
         self._connect = connect
@@ -48,7 +48,10 @@ class Channel:
         self._overflowed = overflowed
 
     async def run(self) -> None:
-        """Listen for ever. After a loss the socket is replaced: what waits in it is older than what was lost."""
+        """Listen indefinitely.
+
+        After a loss the socket is replaced: its queued messages are older than the lost ones.
+        """
         backoff = aio.Backoff(first=0.05, limit=10.0)
         while True:
             try:
@@ -68,4 +71,4 @@ class Channel:
                 for message in listener.read():
                     self._take(message)
                 backoff.reset()
-                await asyncio.sleep(0)  # a flood must not starve the rest of the agent
+                await asyncio.sleep(0)  # let other tasks run during a flood of messages

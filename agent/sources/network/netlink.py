@@ -1,6 +1,6 @@
-"""Links as rtnetlink tells of them (rtnetlink(7)), by pyroute2's codec.
+"""Links as reported by rtnetlink(7), decoded with pyroute2's codec.
 
-The codec is imported when the first link is read: a node without NICs has no use for it.
+The codec is imported when the first link is read: a node without NICs does not need it.
 """
 
 import errno
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agent.sources.network import sockets
-from common import side_doors
+from kubemend.agent.sources.network import sockets
+from kubemend.common import footprint
 
 _GROUP_LINK = 0x1  # RTMGRP_LINK
 _ERROR, _DONE, _NEWLINK, _DELLINK, _GETLINK = 0x2, 0x3, 16, 17, 18
 _REQUEST, _DUMP = 0x1, 0x300
-_DUMP_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: links changed meanwhile, so some may be missing
+_DUMP_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: links changed during the dump, so some may be missing
 _UP, _RUNNING, _LOWER_UP = 0x1, 0x40, 0x1_0000  # netdevice(7)
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
@@ -31,10 +31,10 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One netdev as the kernel shows it.
+    """One netdev in the kernel's view.
 
-    ``up`` is carrier and operational state together. ``losses`` counts how often the carrier was lost (kernels from
-    4.16 on): the kernel tells of changes at most once a second, but counts them all.
+    ``up`` is carrier and operational state together. ``losses`` counts lost carriers (Linux 4.16 and later): the kernel
+    reports changes at most once a second, but counts all.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class RawLink:
-    """A message about one link, decoded only as far as it takes to see whether anybody cares."""
+    """A message about one link, decoded only as far as needed to decide whether it matters."""
 
     data: bytes
     index: int
     name: str
 
     def decode(self) -> Link:
-        """Decode all of it."""
+        """Decode the whole message."""
         message = _ifinfmsg()(self.data)
         message.decode()
         flags = int(message["flags"])
@@ -70,23 +70,23 @@ class RawLink:
 
 
 class ListingError(Exception):
-    """The kernel did not list the links; the message says why."""
+    """The kernel did not list the links; the message gives the reason."""
 
 
 def listen(*, receive_buffer: int) -> sockets.Listener:
-    """Open a socket that hears of every change of a link in this thread's network namespace. Raises OSError."""
+    """Open a socket that receives every link change in this thread's network namespace. Raises OSError."""
     return sockets.Listener(socket.NETLINK_ROUTE, groups=_GROUP_LINK, receive_buffer=receive_buffer)
 
 
 def raw_links(data: bytes) -> Iterator[RawLink]:
-    """Yield the links in what was read at once. What is no message about a link is passed over."""
+    """Yield the links in one packet. Messages that are not about links are skipped."""
     for kind, _, message in _messages(data):
         if kind in (_NEWLINK, _DELLINK) and (link := _raw(message)) is not None:
             yield link
 
 
 def links() -> tuple[RawLink, ...]:
-    """List the links of this thread's network namespace. Blocks: the kernel waits for its lock on all links.
+    """List the links of this thread's network namespace. Blocks while the kernel waits for its lock on all links.
 
     Raises ListingError, and OSError.
     """
@@ -99,7 +99,7 @@ def links() -> tuple[RawLink, ...]:
 
 
 class _InterruptedDumpError(Exception):
-    """The list is not whole."""
+    """The list is incomplete."""
 
 
 def _dump() -> list[RawLink]:
@@ -126,7 +126,7 @@ def _answers(packets: Iterable[bytes]) -> Iterator[RawLink]:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (type, flags, message) for each message of a packet; a broken one ends it."""
+    """Yield (type, flags, message) for each message of a packet; a broken message ends it."""
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, kind, flags, _, _ = _HEADER.unpack_from(data, offset)
@@ -137,12 +137,12 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _raw(message: bytes) -> RawLink | None:
-    """Return the link by its index and name; None for what is no whole message about a link."""
+    """Return the link by its index and name; None for an incomplete message or one that is not about a link."""
     offset = _HEADER.size + _LINK.size
     if len(message) < offset:
         return None
     family, _, index, _, _ = _LINK.unpack_from(message, _HEADER.size)
-    if family != socket.AF_UNSPEC:  # a bridge tells in the same way that a link leaves it, as if it were gone
+    if family != socket.AF_UNSPEC:  # a bridge reports a removed port in the same way as a deleted link
         return None
     while offset + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, offset)
@@ -157,8 +157,8 @@ def _raw(message: bytes) -> RawLink | None:
 
 @functools.cache
 def _ifinfmsg() -> Any:
-    """Return the codec alone: with all of pyroute2 it takes 6.1 MB instead of 1.2."""
-    with side_doors.of("pyroute2"):
+    """Return the codec without the rest of pyroute2: 1.2 MB instead of 6.1."""
+    with footprint.import_without_package("pyroute2"):
         from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     return ifinfmsg

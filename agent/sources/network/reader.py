@@ -1,4 +1,4 @@
-"""What asks the kernel, in threads of its own: one job at a time in each, each with a deadline."""
+"""Blocking kernel queries in threads of their own: one job at a time per thread, each with a deadline."""
 
 import asyncio
 import enum
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from agent.model.nics import Nic, RdmaPort
-from agent.sources.network import netlink, sockets, uevents
-from agent.sources.network.netlink import RawLink
-from agent.sources.network.sockets import Listener
-from agent.sources.network.sysfs import PortState, Scan, Sysfs
-from common.own_thread import OwnThread
+from kubemend.agent.model.nics import Nic, RdmaPort
+from kubemend.agent.sources.network import netlink, sockets, uevents
+from kubemend.agent.sources.network.netlink import RawLink
+from kubemend.agent.sources.network.sockets import Listener
+from kubemend.agent.sources.network.sysfs import PortState, Scan, Sysfs
+from kubemend.common.blocking import DedicatedThread
 
 T = TypeVar("T")
 
 
 class Task(enum.Enum):
-    """What can be looked at. ``DETAILS`` are speeds and counters, for which the device itself is asked."""
+    """The kinds of check. ``DETAILS`` are speeds and counters, which the device itself must answer."""
 
     SCAN = "scan"
     PORTS = "ports"
@@ -27,7 +27,7 @@ class Task(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one turn has found: None for what was not asked for."""
+    """The results of one check: None for what was not requested."""
 
     scan: Scan | None = None
     ports: Mapping[RdmaPort, PortState] | None = None
@@ -36,9 +36,9 @@ class Look:
 
 
 class Reader:
-    """Does the blocking work of the source, in one thread for netlink and one for sysfs: neither waits for the other.
+    """Does the blocking work of the source, in one thread for netlink and one for sysfs, independent of each other.
 
-    All sockets are of the network namespace ``netns``, by default our own.
+    All sockets belong to the network namespace ``netns``, by default the agent's own.
     """
 
     def __init__(self, sysfs: Sysfs, *, netns: Path | None, receive_buffer: int, deadline: float) -> None:
@@ -46,9 +46,9 @@ class Reader:
         self._netns = netns
         self._receive_buffer = receive_buffer
         self._deadline = deadline
-        self._asking = OwnThread("network-sysfs")
-        self._linking = OwnThread("network-links")
-        self._free = asyncio.Lock()  # both channels use the thread for netlink
+        self._asking = DedicatedThread("network-sysfs")
+        self._linking = DedicatedThread("network-links")
+        self._free = asyncio.Lock()  # both channels use the netlink thread
         self._entered = netns is None
 
     @property
@@ -57,12 +57,12 @@ class Reader:
         return self._sysfs.at
 
     def close(self) -> None:
-        """End the threads as soon as they come back."""
+        """Stop the threads as soon as their calls return."""
         self._asking.close()
         self._linking.close()
 
     async def listen_to_links(self) -> Listener:
-        """Open a socket for changes of links. Raises OSError and TimeoutError."""
+        """Open a socket for link changes. Raises OSError and TimeoutError."""
         return await self._in_netlink(lambda: netlink.listen(receive_buffer=self._receive_buffer))
 
     async def listen_to_uevents(self) -> Listener:
@@ -74,14 +74,14 @@ class Reader:
         return await self._in_netlink(lambda: tuple(raw.decode() for raw in netlink.links() if self.is_of_device(raw)))
 
     async def look(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str] = frozenset()) -> Look:
-        """Look at what is asked for, on these NICs where the tasks have no scan.
+        """Run the tasks, on the given NICs unless they include a scan.
 
-        ``up`` names the netdevs that are up: only they are asked for their speed. Raises OSError and TimeoutError.
+        ``up`` names the netdevs that are up: only their speed is read. Raises OSError and TimeoutError.
         """
         return await self._asking.call(lambda: self._look(tasks, nics, up=up), timeout=self._deadline)
 
     def is_of_device(self, raw: RawLink) -> bool:
-        """Whether a link belongs to a device, as virtual ones do not. Never hangs."""
+        """Return whether a link belongs to a device, as virtual links do not. Never blocks."""
         return self._sysfs.has_device(raw.name)
 
     def _look(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str]) -> Look:

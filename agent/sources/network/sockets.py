@@ -1,4 +1,4 @@
-"""Netlink sockets that only listen (netlink(7)). What the kernel could not queue for us is an error of its own."""
+"""Netlink sockets that only listen (netlink(7)). Messages dropped by the kernel raise an error of their own."""
 
 import ctypes
 import errno
@@ -7,10 +7,10 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.sources import readiness
+from kubemend.agent.sources import readiness
 
 KERNEL = 0
-"""The port of the kernel itself; other senders are not believed."""
+"""The kernel's port; messages from other senders are ignored."""
 
 _SO_RCVBUFFORCE = 33
 _MESSAGE_MAX = 64 * 1024
@@ -21,14 +21,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OverflowedError(Exception):
-    """Messages were lost, nobody knows how many: what they told must be looked at anew."""
+    """An unknown number of messages was lost: the state that they described must be read again."""
 
 
 class Listener:
     """A netlink socket that is a member of multicast groups, read on the event loop."""
 
     def __init__(self, protocol: int, *, groups: int, receive_buffer: int) -> None:
-        """Open the socket, with room for ``receive_buffer`` bytes of messages. Raises OSError."""
+        """Open the socket with a buffer of ``receive_buffer`` bytes. Raises OSError."""
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_NETLINK, kind, protocol)
         try:
@@ -41,7 +41,7 @@ class Listener:
     def _make_room(self, size: int) -> None:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
-        except PermissionError:  # without NET_ADMIN the kernel's limit for everybody holds
+        except PermissionError:  # without NET_ADMIN the kernel's general limit applies
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     async def wait(self) -> None:
@@ -49,7 +49,7 @@ class Listener:
         await readiness.readable(self._socket.fileno())
 
     def read(self) -> Iterator[bytes]:
-        """Yield what the kernel has sent, at most a batch. Raises OverflowedError, and OSError if the socket breaks."""
+        """Yield received messages, at most a batch. Raises OverflowedError, and OSError if the socket fails."""
         for _ in range(_BATCH):
             try:
                 message, sender = self._socket.recvfrom(_MESSAGE_MAX)
@@ -68,7 +68,7 @@ class Listener:
 
 
 def enter_network_namespace(path: Path) -> None:
-    """Move this thread into a network namespace for good: sockets that it opens belong there. Raises OSError."""
+    """Move this thread permanently into a network namespace: sockets that it opens belong there. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(fd, _CLONE_NEWNET) != 0:

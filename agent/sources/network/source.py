@@ -1,7 +1,7 @@
-"""The NICs of the node as a source of findings: see the package's docstring for how the work is divided.
+"""The NICs of the node as a source of findings; the package's docstring describes the division of work.
 
-A lost carrier is told as soon as netlink has told it. What no event tells of (RDMA ports, their counters, speeds) is
-looked at in ``Periods``. Where a look fails or hangs, what it would have shown counts as "could not tell".
+A lost carrier is reported as soon as netlink reports it. State without events (RDMA ports, their counters, speeds) is
+read periodically (``Periods``). If a read fails or hangs, its values count as unknown.
 """
 
 import asyncio
@@ -14,40 +14,40 @@ from typing import Protocol
 
 import structlog
 
-from agent.health import nics
-from agent.health.links import LinkLimits
-from agent.health.nic_memory import NicMemory
-from agent.health.nics import NicReading
-from agent.model.actions import ActionClass
-from agent.model.devices import PciAddress
-from agent.model.findings import Finding, FindingKind
-from agent.model.nics import Nic, NicInventory, PciPlace
-from agent.sources.network import netlink, statuses, uevents
-from agent.sources.network.agenda import Agenda
-from agent.sources.network.channel import Channel, ChannelName
-from agent.sources.network.netlink import Link, ListingError
-from agent.sources.network.reader import Reader, Task
-from agent.sources.network.sockets import Listener
-from agent.sources.network.sysfs import Sysfs
-from agent.sources.network.telling import Teller
-from agent.sources.network.view import View
-from common import aio, contained
-from common.parts import PartStatus
+from kubemend.agent.health.nic import rules
+from kubemend.agent.health.nic.links import LinkLimits
+from kubemend.agent.health.nic.nic_inventory_state import NicMemory
+from kubemend.agent.health.nic.rules import NicReading
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.nics import Nic, NicInventory, PciPlace
+from kubemend.agent.sources.network import component_status, netlink, uevents
+from kubemend.agent.sources.network.agenda import Agenda
+from kubemend.agent.sources.network.channel import Channel, ChannelName
+from kubemend.agent.sources.network.finding_emitter import FindingEmitter
+from kubemend.agent.sources.network.netlink import Link, ListingError
+from kubemend.agent.sources.network.reader import Reader, Task
+from kubemend.agent.sources.network.sockets import Listener
+from kubemend.agent.sources.network.sysfs import Sysfs
+from kubemend.agent.sources.network.view import View
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentStatus
 
 log = structlog.get_logger(__name__)
 
 _SUBSYSTEMS = ("pci", "infiniband")
 _ACTIONS = ("add", "remove", "bind", "unbind", "move")
-_NEEDED = frozenset({statuses.SYSFS, *(channel.value for channel in ChannelName)})
+_NEEDED = frozenset({component_status.SYSFS, *(channel.value for channel in ChannelName)})
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
     """All in seconds.
 
-    ``ports``: between looks at the RDMA ports, which is a few short questions to each device. ``details``: between
-    readings of speeds and counters. ``scan``: between lists of what is on the bus; uevents make it sooner.
-    ``deadline``: after which a look counts as hanging. ``retry``: until the next try after a look that failed.
+    ``ports``: between checks of the RDMA ports, a few short queries to each device. ``details``: between readings of
+    speeds and counters. ``scan``: between listings of the bus; uevents cause earlier ones. ``deadline``: after which a
+    check counts as hanging. ``retry``: between a failed check and the next attempt.
     """
 
     ports: float = 5.0
@@ -58,7 +58,7 @@ class Periods:
 
 
 class Meter(Protocol):
-    """Counters of the source. They only grow."""
+    """Monotonic counters of the source."""
 
     def overflowed(self, channel: str) -> None:
         """The kernel dropped messages of ``links`` or ``uevents``, because they were not read fast enough."""
@@ -75,7 +75,7 @@ class NetworkSource:
         *,
         emit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         meter: Meter,
         known_before: NicMemory,
         remember: Callable[[NicMemory], None],
@@ -88,28 +88,28 @@ class NetworkSource:
         receive_buffer: int = 1 << 20,
         make_reader: Callable[..., Reader] = Reader,
     ) -> None:
-        """Prepare the source.
+        """Create the source.
 
-        ``known_before`` is what an earlier agent gave to ``remember`` on this boot (``agent.health.nic_memory``), which
-        gets the new memory whenever it has changed and must not block. ``netns`` is the network namespace whose links
-        are watched, by default the agent's own, which then must be the host's. ``ignored`` and ``unasked`` hold PCI
-        addresses and names of netdevs and RDMA devices: NICs that do not matter, and NICs that may not be asked for
-        ports, speed and counters. ``receive_buffer`` is in bytes, of each of the two netlink sockets. ``make_reader``
-        makes what asks the kernel.
+        ``known_before`` is what a previous agent passed to ``remember`` on this boot (``nic_inventory_state``).
+        ``remember`` receives the new memory whenever it changes and must not block. ``netns`` is the network namespace
+        whose links are watched, by default the agent's own, which then must be the host's. ``ignored`` and ``unasked``
+        hold PCI addresses and names of netdevs and RDMA devices: ``ignored`` NICs do not matter, ``unasked`` NICs must
+        not be queried for ports, speed and counters. ``receive_buffer`` is in bytes, for each of the two netlink
+        sockets. ``make_reader`` creates the reader that queries the kernel.
         """
-        self._teller = Teller(emit=emit, classify=classify)
+        self._findings = FindingEmitter(emit=emit, classify=classify)
         self._meter = meter
         self._remember = remember
         self._limits = limits if limits is not None else LinkLimits()
         self._periods = periods if periods is not None else Periods()
         self._memory = _without(known_before, ignored)
-        self._state = nics.begun(self._memory)
+        self._state = rules.begun(self._memory)
         self._view = View(known=self._memory.nics, ignored=ignored)
         self._sysfs = Sysfs(sysfs, unasked=unasked)
         self._reader = make_reader(
             self._sysfs, netns=netns, receive_buffer=receive_buffer, deadline=self._periods.deadline
         )
-        self._statuses = statuses.Statuses(report=report, needed=_NEEDED)
+        self._statuses = component_status.Statuses(report=report, needed=_NEEDED)
         self._agenda = Agenda(
             {
                 Task.SCAN: self._periods.scan,
@@ -118,36 +118,36 @@ class NetworkSource:
             }
         )
         self._scanned: tuple[Nic, ...] = ()
-        self._needed = asyncio.Event()  # there are NICs, so their links are to be followed
+        self._needed = asyncio.Event()  # set when there are NICs, so their links must be followed
         self._judged = asyncio.Event()
 
     @property
     def inventory(self) -> NicInventory:
-        """Every NIC seen since the agent started, lost ones too; complete only while sysfs and netlink tell of them."""
+        """Every NIC seen since the agent started, including lost ones; complete only while sysfs and netlink work."""
         return self._view.inventory
 
     def place(self, pci: PciAddress) -> PciPlace:
-        """Return where any PCI function sits, such as a GPU (``agent.health.pairing``). Reads no more than links."""
+        """Return the position of any PCI function, such as a GPU (``agent.health.nic.pairing``). Only reads links."""
         return self._sysfs.place(pci)
 
     def forget(self, device: str) -> None:
-        """A person has said that what is known of a device is dealt with: a lost NIC need not come back.
+        """Forget a device whose faults an operator has cleared: a lost NIC need not come back.
 
-        Of one that is there all begins anew; a link of it that is down counts as one that was never cabled.
+        A NIC that is present starts from a clean state; a link of it that is down counts as never cabled.
         """
         try:
             pci = PciAddress.parse(device)
         except ValueError:
             return  # a GPU, by its UUID
         self._view.forget(pci)
-        self._state = nics.without(self._state, pci)
+        self._state = rules.without(self._state, pci)
         self._fold(())
         self._agenda.want(Task.SCAN)
 
     async def run(self) -> None:
-        """Follow the NICs for ever. What is missing or breaks is reported, and taken up again when it can be."""
+        """Follow the NICs indefinitely. Missing or failing components are reported, and resumed when possible."""
         uevents_channel = self._channel(
-            ChannelName.UEVENTS, connect=self._reader.listen_to_uevents, begin=self._look_again, take=self._take_uevent
+            ChannelName.UEVENTS, connect=self._reader.listen_to_uevents, begin=self._rescan, take=self._take_uevent
         )
         links_channel = self._channel(
             ChannelName.LINKS, connect=self._listen_to_links, begin=self._list_links, take=self._take_links
@@ -156,8 +156,8 @@ class NetworkSource:
             async with asyncio.TaskGroup() as tasks:
                 aio.spawn_eternal(tasks, uevents_channel.run(), name="network-uevents")
                 aio.spawn_eternal(tasks, links_channel.run(), name="network-links")
-                aio.spawn_eternal(tasks, self._look_for_ever(), name="network-sysfs")
-                aio.spawn_eternal(tasks, self._keep_time(), name="network-time")
+                aio.spawn_eternal(tasks, self._check_periodically(), name="network-sysfs")
+                aio.spawn_eternal(tasks, self._apply_timers(), name="network-time")
         finally:
             self._reader.close()
 
@@ -184,10 +184,10 @@ class NetworkSource:
             self._view.lose_links()
             self._fold(self._view.readings())
 
-    async def _look_again(self) -> None:
-        """Look at what came or went while nobody listened."""
+    async def _rescan(self) -> None:
+        """Scan for devices that came or went while the socket was closed."""
         self._agenda.want(Task.SCAN)
-        self._works(ChannelName.UEVENTS.value)
+        self._set_working(ChannelName.UEVENTS.value)
 
     def _take_uevent(self, message: bytes) -> None:
         event = uevents.parse(message)
@@ -202,14 +202,14 @@ class NetworkSource:
     async def _list_links(self) -> None:
         self._view.take_links(await self._reader.links())
         self._fold(self._view.readings())
-        self._agenda.want(Task.DETAILS)  # only links that are known to be up are asked for their speed
-        self._works(ChannelName.LINKS.value)
+        self._agenda.want(Task.DETAILS)  # only links that are known to be up are queried for their speed
+        self._set_working(ChannelName.LINKS.value)
 
     def _take_links(self, message: bytes) -> None:
         for raw in netlink.raw_links(message):
             with contained.within(contained.Part.DEVICE, f"link {raw.index}"):
                 if self._view.has_link(raw.index) or self._reader.is_of_device(raw):
-                    self._take_link(raw.decode())  # virtual links, most of all on a node full of pods, are not decoded
+                    self._take_link(raw.decode())  # virtual links, numerous on a node full of pods, are not decoded
 
     def _take_link(self, link: Link) -> None:
         if self._view.take_link(link):
@@ -218,7 +218,7 @@ class NetworkSource:
             self._fold(self._view.readings(owners))
             self._agenda.want(Task.PORTS, *([Task.DETAILS] if link.up else []))
 
-    async def _look_for_ever(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await self._look(await self._agenda.next())
 
@@ -232,11 +232,11 @@ class NetworkSource:
         else:
             self._view.take_look(look, at=time.monotonic())
             self._plan()
-            self._works(statuses.SYSFS)
+            self._set_working(component_status.SYSFS)
         self._fold(self._view.readings())
 
     def _plan(self) -> None:
-        """Decide what else is to be looked at, after what was found."""
+        """Schedule further tasks according to the results."""
         if self._view.empty:
             self._agenda.rest(Task.PORTS, Task.DETAILS)
             return
@@ -245,32 +245,32 @@ class NetworkSource:
             self._scanned = self._view.nics
             self._agenda.want(Task.PORTS, Task.DETAILS)
 
-    def _works(self, what: str) -> None:
+    def _set_working(self, what: str) -> None:
         self._statuses.well(what, idle=self._view.empty)
 
-    async def _keep_time(self) -> None:
-        """See to what begins or ends by itself."""
+    async def _apply_timers(self) -> None:
+        """Apply the rules when a state is due to change without a new reading."""
         while True:
             self._judged.clear()
             try:
-                async with asyncio.timeout_at(nics.due(self._state)):
+                async with asyncio.timeout_at(rules.due(self._state)):
                     await self._judged.wait()
             except TimeoutError:
                 self._fold(())
 
     def _fold(self, readings: Iterable[NicReading]) -> None:
-        self._state, changes = nics.observe(self._state, readings, now=time.monotonic(), limits=self._limits)
+        self._state, changes = rules.observe(self._state, readings, now=time.monotonic(), limits=self._limits)
         self._judged.set()
-        memory = nics.known(self._state, boot_id=self._memory.boot_id)
+        memory = rules.known(self._state, boot_id=self._memory.boot_id)
         if memory != self._memory:
             self._memory = memory
             self._remember(memory)
         for change in changes:
             with contained.within(contained.Part.DEVICE, type(change).__name__):
-                self._teller.tell(change)
+                self._findings.emit(change)
 
 
 def _without(memory: NicMemory, ignored: frozenset[str]) -> NicMemory:
-    """Return the memory without the NICs that are to be ignored now."""
+    """Return the memory without the NICs that are now ignored."""
     kept = {pci: nic for pci, nic in memory.nics.items() if not ignored & {str(pci), *nic.links}}
     return replace(memory, nics=MappingProxyType(kept))

@@ -1,6 +1,6 @@
-"""NICs as sysfs shows them. All of it blocks, and what asks the device may do so for long.
+"""NICs in sysfs. All reads block, and those that query the device may block for long.
 
-Paths: ``bus/pci/devices`` for what is on the bus, ``net`` and ``infiniband`` below each function, and
+Paths: ``bus/pci/devices`` for the devices on the bus, ``net`` and ``infiniband`` below each function, and
 ``class/infiniband/DEVICE/ports/N`` (the kernel's Documentation/ABI/stable/sysfs-class-infiniband).
 """
 
@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import structlog
 
-from agent.health import rdma_errors
-from agent.model.devices import PciAddress
-from agent.model.nics import LinkLayer, Nic, PciPlace, RdmaPort
-from common import kernel_files
+from kubemend.agent.health.nic import rdma_errors
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.nics import LinkLayer, Nic, PciPlace, RdmaPort
+from kubemend.common import kernel_files
 
 T = TypeVar("T")
 
@@ -37,14 +37,15 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 LINK_DOWNED = "link_downed"
 _COUNTERS = rdma_errors.COUNTERS | {LINK_DOWNED}
 _PAUSE = 300.0
-"""Seconds for which a device is not asked again for what it refused to tell."""
+"""Seconds for which a device is not queried again for a value that it refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is on the bus. ``drivers`` has every network function, with "" where no driver is bound to it.
+    """The devices on the bus.
 
-    A function with a driver that is no NIC may still be one whose netdev is in a pod's network namespace.
+    ``drivers`` has every network function, with "" where no driver is bound to it. A function that has a driver but is
+    not listed as a NIC may have its netdev in a pod's network namespace.
     """
 
     nics: tuple[Nic, ...] = ()
@@ -53,7 +54,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """How an RDMA port is. ``disabled``: its physical link was taken out of use. ``serial`` is its device's."""
+    """State of an RDMA port. ``disabled``: its physical link was disabled. ``serial`` belongs to its device."""
 
     word: str
     disabled: bool
@@ -72,10 +73,10 @@ class Sysfs:
     def __init__(
         self, root: Path, *, unasked: frozenset[str] = frozenset(), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare to read.
+        """Create the reader.
 
-        The NICs that ``unasked`` names (PCI address, netdev or RDMA device) are not asked for ports, speed and
-        counters: where the firmware forbids that, each read makes a line in the kernel log (``ACCESS_REG … failed``).
+        The NICs that ``unasked`` names (PCI address, netdev or RDMA device) are not queried for ports, speed and
+        counters: where the firmware forbids that, each read writes a line to the kernel log (``ACCESS_REG … failed``).
         """
         self._root = root
         self._unasked = unasked
@@ -83,10 +84,10 @@ class Sysfs:
         self._refused: dict[str, float] = {}
         self._classes: dict[str, tuple[int, bool]] = {}
         self.at: Path = root
-        """What is being read, or was read last: where a read hangs."""
+        """The path that is being read, or was read last: the place where a read hangs."""
 
     def scan(self) -> Scan:
-        """List the NICs. Raises OSError where it cannot be told which there are."""
+        """List the NICs. Raises OSError where they cannot be listed."""
         devices = self._root / "bus" / "pci" / "devices"
         names = self._functions(devices)
         self._classes = {name: kept for name, kept in self._classes.items() if name in names}
@@ -100,15 +101,15 @@ class Sysfs:
             nic = self._nic(devices / name, pci=pci, driver=drivers[pci])
             if nic.netdevs or nic.ports:
                 nics.append(nic)
-        self._functions(devices)  # else the bus went away meanwhile, and not the functions that were not found on it
+        self._functions(devices)  # raises if the whole bus is gone, rather than some functions of it
         return Scan(tuple(nics), MappingProxyType(drivers))
 
     def has_device(self, netdev: str) -> bool:
-        """Whether a netdev belongs to a device of the machine, as virtual ones do not. Asks no device: never hangs."""
+        """Return whether a netdev belongs to a device, as virtual ones do not. Queries no device: never blocks."""
         return (self._root / "class" / "net" / netdev / "device").exists()
 
     def place(self, pci: PciAddress) -> PciPlace:
-        """Return where a PCI function sits, an empty place if it is not there. Asks no device: never hangs."""
+        """Return the position of a PCI function, empty if it does not exist. Queries no device: never blocks."""
         device = self._root / "bus" / "pci" / "devices" / str(pci)
         parts = Path(os.path.realpath(device)).parts
         root = next((at for at, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), len(parts))
@@ -116,34 +117,35 @@ class Sysfs:
         return PciPlace(path=parts[root:], numa_node=node if node is not None and node >= 0 else None)
 
     def ports(self, nics: Iterable[Nic]) -> Mapping[RdmaPort, PortState]:
-        """Return the state of each RDMA port; one that could not be read is missing."""
-        states = {port: self._asked(port.name, functools.partial(self._port, port)) for port in self._ports(nics)}
+        """Return the state of each RDMA port; unreadable ports are omitted."""
+        states = {port: self._query(port.name, functools.partial(self._port, port)) for port in self._ports(nics)}
         return {port: state for port, state in states.items() if state is not None}
 
     def speeds(self, nics: Iterable[Nic], *, up: frozenset[str]) -> Mapping[str, int]:
-        """Return the speeds of those netdevs that are up, in Mb/s; one that could not be read is missing."""
-        names = [name for nic in self._askable(nics) for name in nic.netdevs if name in up]
-        speeds = {name: self._asked(name, functools.partial(self._speed, name)) for name in names}
+        """Return the speeds of the netdevs that are up, in Mb/s; unreadable ones are omitted."""
+        names = [name for nic in self._queryable(nics) for name in nic.netdevs if name in up]
+        speeds = {name: self._query(name, functools.partial(self._speed, name)) for name in names}
         return {name: speed for name, speed in speeds.items() if speed is not None and speed > 0}
 
     def counters(
         self, nics: Iterable[Nic], *, up: Mapping[RdmaPort, PortState]
     ) -> Mapping[RdmaPort, Mapping[str, int]]:
-        """Return the error counters of the ports that are active; of one that could not be read they are missing."""
+        """Return the error counters of the active ports; unreadable ones are omitted."""
         active = [port for port in self._ports(nics) if port in up and up[port].active]
-        read = {port: self._asked(f"{port.name} counters", functools.partial(self._counters, port)) for port in active}
+        read = {port: self._query(f"{port.name} counters", functools.partial(self._counters, port)) for port in active}
         return {port: values for port, values in read.items() if values is not None}
 
     def _ports(self, nics: Iterable[Nic]) -> list[RdmaPort]:
-        return [port for nic in self._askable(nics) for port in nic.ports]
+        return [port for nic in self._queryable(nics) for port in nic.ports]
 
-    def _askable(self, nics: Iterable[Nic]) -> list[Nic]:
+    def _queryable(self, nics: Iterable[Nic]) -> list[Nic]:
         return [nic for nic in nics if not nic.names & self._unasked]
 
-    def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
-        """Ask a device for something; None where it does not tell.
+    def _query(self, what: str, ask: Callable[[], T]) -> T | None:
+        """Query a device for a value; None where it does not answer.
 
-        What refuses is left alone for a while: it would refuse each time, with a line in the kernel log.
+        A query that the device refuses is suspended for a while: it would fail each time, with a line in the kernel
+        log.
         """
         now = self._clock()
         if now < self._refused.get(what, 0.0):
@@ -157,13 +159,13 @@ class Sysfs:
             return None
 
     def _functions(self, devices: Path) -> frozenset[str]:
-        """Return the names of all PCI functions. Raises OSError: every machine has some."""
+        """Return the names of all PCI functions. Raises OSError if there are none: every machine has some."""
         if names := self._names(devices):
             return names
-        raise OSError(errno.ENODATA, "it has no PCI devices at all", str(devices))
+        raise OSError(errno.ENODATA, "no PCI devices found", str(devices))
 
     def _is_network_function(self, device: Path) -> bool:
-        """Whether it is a network function and no virtual one. Remembered as long as the same directory is there."""
+        """Return whether it is a physical network function. Cached while the same directory exists."""
         try:
             inode = device.stat().st_ino
             kept = self._classes.get(device.name)
@@ -171,7 +173,7 @@ class Sysfs:
                 is_network = self._read(device / "class").startswith(_NETWORK_CLASS)
                 kept = self._classes[device.name] = inode, is_network and not (device / "physfn").exists()
         except OSError as error:
-            if error.errno in _GONE:  # it vanished between two looks
+            if error.errno in _GONE:  # it vanished after the listing
                 return False
             raise
         return kept[1]
@@ -194,7 +196,7 @@ class Sysfs:
         return [PciAddress.parse(name) for name in map(self._link_name, links) if name]
 
     def _netdevs(self, device: Path) -> list[str]:
-        """Return the netdevs of a function, also those of a virtio device on it, without the virtual functions' own."""
+        """Return the netdevs of a function and of virtio devices on it, without those of virtual functions."""
         parents = [device, *(device / name for name in self._names(device) if name.startswith("virtio"))]
         return [
             name
@@ -204,7 +206,7 @@ class Sysfs:
         ]
 
     def _rdma_ports(self, device: str) -> list[RdmaPort]:
-        """Return the ports whose link layer can be read: without it, it cannot be told when one is to be up."""
+        """Return the ports with a readable link layer: without it, whether a port should be up is unknown."""
         ports = self._root / "class" / "infiniband" / device / "ports"
         layers = {number: self._text(ports / number / "link_layer") for number in self._names(ports)}
         return [RdmaPort(device, int(number), _link_layer(layer)) for number, layer in layers.items() if layer]
@@ -237,10 +239,10 @@ class Sysfs:
         return {name: value for name, value in values.items() if value is not None}
 
     def _names(self, directory: Path) -> frozenset[str]:
-        """List a directory; one that is not there is empty. Raises OSError for any other reason."""
+        """List a directory; a missing one is empty. Raises OSError for any other reason."""
         self.at = directory
         try:
-            return frozenset(os.listdir(directory))  # noqa: PTH208 - names are what is wanted
+            return frozenset(os.listdir(directory))  # noqa: PTH208 - only the names are needed
         except OSError as error:
             if error.errno in _GONE:
                 return frozenset()
@@ -249,19 +251,19 @@ class Sysfs:
     def _read(self, path: Path) -> str:
         """Read one value. Raises OSError."""
         self.at = path
-        if (said := kernel_files.read(path)) is None:
+        if (text := kernel_files.read(path)) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return said.strip()
+        return text.strip()
 
     def _text(self, path: Path) -> str | None:
-        """Read one value that no device is asked for; None where it is not there."""
+        """Read one value that does not query the device; None where it does not exist."""
         try:
             return self._read(path)
         except OSError:
             return None
 
     def _link_name(self, path: Path) -> str:
-        """Return the name of what a link leads to, "" where there is none. Raises OSError for any other reason."""
+        """Return the name of a link's target, "" where there is none. Raises OSError for any other reason."""
         self.at = path
         try:
             return path.readlink().name

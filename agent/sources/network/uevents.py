@@ -1,14 +1,14 @@
-"""Uevents: what the kernel tells when devices come and go (``lib/kobject_uevent.c``).
+"""Uevents: the kernel's messages when devices come and go (``lib/kobject_uevent.c``).
 
-They say when to look, never what is there: that is read from sysfs, so a lost or a foreign uevent does no harm.
+They only trigger a scan of sysfs, so a lost or foreign uevent does no harm.
 """
 
 from dataclasses import dataclass
 
-from agent.sources.network import sockets
+from kubemend.agent.sources.network import sockets
 
 _NETLINK_KOBJECT_UEVENT = 15
-_GROUP_KERNEL = 0x1  # udevd's own messages, in group 2, would come later and say no more
+_GROUP_KERNEL = 0x1  # udevd's own messages, in group 2, come later and contain no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Uevent:
 
 
 def listen(*, receive_buffer: int) -> sockets.Listener:
-    """Open a socket that hears every uevent of the host. Raises OSError."""
+    """Open a socket that receives every uevent of the host. Raises OSError."""
     return sockets.Listener(_NETLINK_KOBJECT_UEVENT, groups=_GROUP_KERNEL, receive_buffer=receive_buffer)
 
 
 def parse(message: bytes) -> Uevent | None:
-    """Return the uevent, or None for what is none."""
+    """Return the uevent, or None if the message is not one."""
     head, *lines = message.decode(errors="replace").split("\0")
     action, at, path = head.partition("@")
     if not at:

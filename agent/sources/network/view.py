@@ -1,43 +1,43 @@
-"""What is known of the node's NICs at this moment, put together to readings for ``agent.health.nics``."""
+"""Current state of the node's NICs, combined into readings for ``agent.health.nic.rules``."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from agent.health.links import LinkReading, LinkType
-from agent.health.nics import NicReading
-from agent.health.rdma_errors import COUNTERS, CounterReading
-from agent.model.devices import PciAddress
-from agent.model.nics import LinkLayer, Nic, NicInventory, RdmaPort
-from agent.sources.network import sysfs
-from agent.sources.network.netlink import Link
-from agent.sources.network.reader import Look
-from agent.sources.network.sysfs import PortState, Scan
+from kubemend.agent.health.nic.links import LinkReading, LinkType
+from kubemend.agent.health.nic.rdma_errors import COUNTERS, CounterReading
+from kubemend.agent.health.nic.rules import NicReading
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.nics import LinkLayer, Nic, NicInventory, RdmaPort
+from kubemend.agent.sources.network import sysfs
+from kubemend.agent.sources.network.netlink import Link
+from kubemend.agent.sources.network.reader import Look
+from kubemend.agent.sources.network.sysfs import PortState, Scan
 
 
 class View:
-    """Keeps the last answers. What has not been told, or not been told lately, is missing from the readings."""
+    """Keeps the latest answers. Values that are unknown or outdated are omitted from the readings."""
 
     def __init__(self, *, known: Iterable[PciAddress], ignored: frozenset[str]) -> None:
-        """Begin with the NICs that are ``known`` of this boot; those that ``ignored`` names are left out of all."""
+        """Start with the NICs ``known`` from this boot; NICs named in ``ignored`` are omitted everywhere."""
         self._known = set(known)
         self._ignored = ignored
         self._nics: dict[PciAddress, Nic] = {}
         self._scan: Scan | None = None
         self._links: dict[int, Link] = {}
-        self._links_told = False
+        self._links_known = False
         self._ports: Mapping[RdmaPort, PortState] = {}
         self._speeds: Mapping[str, int] = {}
         self._counters: Mapping[RdmaPort, CounterReading] = {}
 
     @property
     def inventory(self) -> NicInventory:
-        """Every NIC that sysfs has shown since the agent started; complete only while their links are told of, too."""
-        told = self._scan is not None and (self._links_told or self.empty)
-        return NicInventory(tuple(self._nics[pci] for pci in sorted(self._nics)), complete=told)
+        """Every NIC that sysfs has shown since the agent started; complete only while their links are known too."""
+        known = self._scan is not None and (self._links_known or self.empty)
+        return NicInventory(tuple(self._nics[pci] for pci in sorted(self._nics)), complete=known)
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        """The NICs that were there at the last scan."""
+        """The NICs present at the last scan."""
         return self._wanted(self._scan) if self._scan is not None else ()
 
     @property
@@ -46,7 +46,7 @@ class View:
         return not self._known
 
     def take_look(self, look: Look, *, at: float) -> None:
-        """Take in what was found in sysfs at ``at`` seconds."""
+        """Store the results of a sysfs check made at ``at`` seconds."""
         if look.scan is not None:
             self._scan = look.scan
             found = {nic.pci: nic for nic in self._wanted(look.scan)}
@@ -65,21 +65,21 @@ class View:
         self._nics.pop(pci, None)
 
     def lose_sight(self) -> None:
-        """Forget what sysfs told last: it cannot be read now."""
+        """Forget all values from sysfs, because it cannot be read now."""
         self._scan = None
         self._ports, self._speeds, self._counters = {}, {}, {}
 
     def take_links(self, links: Iterable[Link]) -> None:
-        """Take in the whole list of links."""
+        """Store the complete list of links."""
         self._links = {link.index: link for link in links}
-        self._links_told = True
+        self._links_known = True
 
     def lose_links(self) -> None:
-        """Forget the links: nobody tells of them now."""
-        self._links, self._links_told = {}, False
+        """Forget the links, because netlink delivers none now."""
+        self._links, self._links_known = {}, False
 
     def take_link(self, link: Link) -> bool:
-        """Take in a change of one link. Return whether there are other links than before, or other names."""
+        """Store a change of one link. Return whether the set of links or their names changed."""
         before = self._links.pop(link.index, None)
         if link.gone:
             return before is not None
@@ -87,11 +87,11 @@ class View:
         return before is None or before.name != link.name
 
     def has_link(self, index: int) -> bool:
-        """Whether a link of that index is known."""
+        """Return whether a link with that index is known."""
         return index in self._links
 
     def owners(self, netdev: str) -> tuple[PciAddress, ...]:
-        """Return which NIC the netdev belongs to, if any."""
+        """Return the NICs that the netdev belongs to: one or none."""
         return tuple(pci for pci, nic in self._nics.items() if netdev in nic.netdevs)
 
     def links_up(self) -> frozenset[str]:
@@ -99,7 +99,7 @@ class View:
         return frozenset(link.name for link in self._links.values() if link.up)
 
     def readings(self, pcis: Iterable[PciAddress] | None = None) -> Iterator[NicReading]:
-        """Yield the reading of these NICs; without ``pcis``, of all that were there on this boot."""
+        """Yield the readings of these NICs; without ``pcis``, of all that were present on this boot."""
         by_name = {link.name: link for link in self._links.values()}
         for pci in sorted(self._known if pcis is None else pcis):
             yield self._reading(pci, by_name)
@@ -140,7 +140,7 @@ class View:
                 continue
             if port.link_layer is not LinkLayer.ETHERNET:
                 yield self._infiniband(port, state)
-            elif netdevs:  # where its netdev is in a pod's network namespace, nobody knows whether it is to be up
+            elif netdevs:  # if its netdev is in a pod's network namespace, whether the port should be up is unknown
                 yield LinkReading(
                     name=port.name,
                     type=LinkType.ROCE,

@@ -1,4 +1,4 @@
-"""Which NVML calls are in flight, and since when: how a worker knows that the driver hangs."""
+"""Track the NVML calls in flight and their start times, so that a worker detects a hanging driver."""
 
 import contextlib
 import threading
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class _Call:
     name: str
-    due: float  # time.monotonic() from when on it counts as stuck
+    due: float  # time.monotonic() at which it counts as stuck
     announced: bool = False
 
 
 class Calls:
-    """The calls in flight, one per thread at most.
+    """The calls in flight, at most one per thread.
 
-    A call is stuck when it takes longer than ``deadline`` seconds. ``announce`` is called with its name, or with
-    None while nothing is stuck, by every ``check`` and when a stuck call has come back after all; then
+    A call is stuck when it takes longer than ``deadline`` seconds. ``announce`` is called with its name, or with None
+    while nothing is stuck: by every ``check`` and when a stuck call has returned after all. In the latter case
     ``came_back`` is called too.
     """
 
@@ -33,7 +33,7 @@ class Calls:
 
     @contextlib.contextmanager
     def during(self, name: str, *, wait: float = 0.0) -> Iterator[None]:
-        """Mark a call as in flight; ``wait`` is how long it is allowed to wait by its own arguments (seconds)."""
+        """Mark a call as in flight; ``wait`` is the time in seconds that its own arguments let it wait."""
         call = _Call(name=name, due=time.monotonic() + self._deadline + wait)
         with self._lock:
             self._calls[threading.get_ident()] = call
@@ -48,7 +48,7 @@ class Calls:
                 self._came_back()
 
     def check(self) -> None:
-        """Announce what is stuck now, or that nothing is."""
+        """Announce the stuck call, or that there is none."""
         self._announce(self._stuck())
 
     def until_due(self) -> float:

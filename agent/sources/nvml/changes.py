@@ -1,34 +1,34 @@
-"""What changed between two polls of NVML. Pure: the last view and a snapshot in, the next view and the changes out.
+"""Compute what changed between two polls of NVML. Pure: last view and snapshot in, next view and changes out.
 
-The rule behind it: a GPU is lost only when NVML says so, or when every index has been identified and it is at none
-of them. An index that merely could not be read may be that GPU, and then nothing is said.
+A GPU is lost only when NVML reports it, or when every index has been identified and none of them is this GPU. An index
+that could not be read may be that GPU, and then no change is emitted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from agent.health.vitals.readings import Vital
-from agent.health.vitals.speed_rules import BOARD_FAULTS
-from agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
-from agent.model.findings import FindingKind
-from agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
+from kubemend.agent.health.gpu.readings import Vital
+from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
+from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
 
 NO_ACTION = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
 
 
 NO_INDEX = -1
-"""The NVML index of a GPU that only an earlier agent has seen."""
+"""NVML index of a GPU that only a previous agent has seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU that NVML has shown on this boot, as it was last known.
+    """A GPU that NVML has shown on this boot, in its last known state.
 
-    ``listed`` is whether NVML lists it now; ``answers`` whether it did at the last poll, if only that it needs a reset;
-    ``answered`` is False while this agent has not had an answer from it. ``recovery_action`` is the driver's word (NVML
-    field 230; GPU reset where every call answers RESET_REQUIRED), None while it could not be had.
+    ``listed``: NVML lists it now. ``answers``: it answered the last poll, even if only that it needs a reset.
+    ``answered`` is False until this agent has had an answer from it. ``recovery_action`` is the driver's recommendation
+    (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it is unknown.
     """
 
     gpu: Gpu
@@ -42,17 +42,17 @@ class GpuState:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What others call it."""
+        """The names used for it elsewhere: UUID and PCI address."""
         return self.gpu.uuid, str(self.gpu.pci)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that the polls have told so far.
+    """The combined result of the polls so far.
 
-    ``complete`` is False when some index could not be identified; ``strangers`` counts lost GPUs that nobody has
-    seen well, ``strange_faults`` are the errors of the board (nvmlReturn_t) that a GPU which could not be identified
-    answers with; ``unreadable`` says which GPUs could not be read, and why.
+    ``complete`` is False when some index could not be identified. ``strangers`` counts lost GPUs that were never seen
+    healthy. ``strange_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be identified. ``unreadable``
+    lists the GPUs that could not be read, with the reason.
     """
 
     gpus: Mapping[GpuUuid, GpuState] = field(default_factory=lambda: MappingProxyType({}))
@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that became different, in the words of a finding."""
+    """One change, in the terms of a finding."""
 
     kind: FindingKind
     code: str
@@ -79,14 +79,14 @@ class Change:
 
 
 def of_earlier_agents(known: Mapping[GpuUuid, PciAddress]) -> View:
-    """Return the view before the first poll, with the GPUs that NVML has shown to others on this boot."""
+    """Return the view before the first poll, with the GPUs that NVML showed to previous agents on this boot."""
     return View(
         gpus={uuid: GpuState(gpu=Gpu(uuid=uuid, pci=pci, index=NO_INDEX)) for uuid, pci in known.items()},
     )
 
 
 def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
-    """Return the view after this snapshot, and what changed."""
+    """Return the view after this snapshot, and the changes."""
     slots = {slot.gpu.uuid: slot for slot in snapshot.slots if slot.gpu is not None}
     nameless = [slot for slot in snapshot.slots if slot.gpu is None]
     provable = all(slot.condition is Condition.LOST for slot in nameless)
@@ -107,14 +107,15 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
 
 
 def is_lost(view: View, device: str) -> bool:
-    """Whether the GPU of that name (UUID or PCI address) is lost."""
+    """Return whether the GPU of that name (UUID or PCI address) is lost."""
     return any(state.lost and device in state.names for state in view.gpus.values())
 
 
 def without_missing(view: View, device: str) -> View:
-    """Return the view without a GPU (by UUID or PCI address) that need not come back, where it is missing indeed.
+    """Return the view without a missing GPU (by UUID or PCI address) that need not come back.
 
-    One that NVML still lists as lost is not missing, and while it lists any that cannot be identified, this may be it.
+    A GPU that NVML still lists as lost is not missing. While NVML lists an unidentified GPU, that may be this one, and
+    the view is unchanged.
     """
     if not view.complete:
         return view
@@ -125,7 +126,7 @@ def without_missing(view: View, device: str) -> View:
 
 
 def of_xid(event: XidEvent) -> Change:
-    """Return an Xid event as a change: on a MIG instance where NVML could tell which."""
+    """Return an Xid event as a change: on a MIG instance where NVML gives one."""
     where = DeviceLocator(
         uuid=event.uuid,
         pci=event.pci,
@@ -148,7 +149,7 @@ _HAPPENINGS = {
 
 
 def _without_replaced(known: Mapping[GpuUuid, GpuState], present: Iterable[Slot]) -> dict[GpuUuid, GpuState]:
-    """Forget GPUs whose place on the bus another one has taken: they will not come back there."""
+    """Drop GPUs whose place on the bus another one has taken: they will not come back there."""
     owners = {slot.gpu.pci: slot.gpu.uuid for slot in present if slot.gpu is not None}
     return {uuid: state for uuid, state in known.items() if owners.get(state.gpu.pci, uuid) == uuid}
 
@@ -176,7 +177,10 @@ def _flag(slot: Slot, vital: Vital, *, before: bool | None) -> bool | None:
 
 
 def _lost(before: GpuState, slot: Slot) -> bool:
-    """A lost GPU is back only when it answers; one that needs a reset or cannot be read stays what it was."""
+    """Return whether the GPU is lost.
+
+    A lost GPU is back only when it answers; reset-required and unreadable change nothing.
+    """
     if slot.condition is Condition.LOST:
         return True
     return before.lost and slot.condition is not Condition.ANSWERS
@@ -193,23 +197,23 @@ def _recovery_action(before: GpuState, slot: Slot) -> int | None:
 def _changes(before: GpuState | None, after: GpuState, slot: Slot | None) -> Iterator[Change]:
     where = DeviceLocator(uuid=after.gpu.uuid, pci=after.gpu.pci)
     name = f"GPU {after.gpu.index}" if after.gpu.index != NO_INDEX else f"GPU at {after.gpu.pci}"
-    error = slot.error if slot is not None else "NVML does not list it any more"
+    error = slot.error if slot is not None else "NVML no longer lists it"
     was_lost = before is not None and before.lost
     if after.lost and not was_lost:
         yield Change(kind=FindingKind.DEVICE_LOST, code="", device=where, text=f"{name}: {error}")
     if was_lost and not after.lost:
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=where, text=f"{name} answers again")
     if after.answered and not after.lost and not (before is not None and before.answered):
-        yield _over(FindingKind.DEVICE_LOST, where=where)  # an agent before this one may have raised it
+        yield _over(FindingKind.DEVICE_LOST, where=where)  # a previous agent may have raised it
     yield from _recovery_changes(before, after, where=where, name=name)
 
 
 def _recovery_changes(before: GpuState | None, after: GpuState, *, where: DeviceLocator, name: str) -> Iterator[Change]:
-    said = before.recovery_action if before is not None else None
-    if after.recovery_action is None or after.recovery_action == said:
+    previous = before.recovery_action if before is not None else None
+    if after.recovery_action is None or after.recovery_action == previous:
         return
-    if said is None and after.recovery_action == NO_ACTION:
-        yield _over(FindingKind.RECOVERY_ACTION, where=where)  # an agent before this one may have raised it
+    if previous is None and after.recovery_action == NO_ACTION:
+        yield _over(FindingKind.RECOVERY_ACTION, where=where)  # a previous agent may have raised it
         return
     yield Change(
         kind=FindingKind.RECOVERY_ACTION,
@@ -230,7 +234,7 @@ def _remap_evidence(state: GpuState) -> Mapping[str, str]:
 
 
 def _stranger_changes(before: View, after: View) -> Iterator[Change]:
-    """A GPU that was off the bus before anybody saw it well has no name; that one is lost is still a fact."""
+    """Yield changes for GPUs without a name: off the bus before they were seen healthy. Their loss is still a fact."""
     if after.strangers > before.strangers:
         text = f"{after.strangers} GPU(s) listed by NVML were lost before they could be identified"
         yield Change(kind=FindingKind.DEVICE_LOST, code="", device=DeviceLocator(), text=text)
@@ -238,7 +242,7 @@ def _stranger_changes(before: View, after: View) -> Iterator[Change]:
         text = "every GPU listed by NVML can be identified"
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=DeviceLocator(), text=text)
     elif after.complete and not before.complete:
-        yield _over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # an agent before this one may have raised it
+        yield _over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # a previous agent may have raised it
 
 
 def _strange_faults(nameless: Iterable[Slot]) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""A child process on pipes that is never killed. Not asyncio's own: that one sends SIGKILL when it is let go of."""
+"""A child process on pipes that is never killed. asyncio's own subprocess is not used: it sends SIGKILL on close."""
 
 import asyncio
 import os
@@ -10,10 +10,10 @@ LINE_LIMIT = 1 << 20  # bytes; a full snapshot of 8 GPUs with 18 NVLinks each ta
 
 
 class Child:
-    """A child process: its stdin, stdout and stderr, and its end. Closing stdin is how it is told to stop.
+    """A child process: its stdin, stdout and stderr, and its exit. Closing stdin asks it to stop.
 
-    It runs from construction on, which raises OSError when it cannot be started; ``connect`` its pipes next, and
-    ``let_go`` in the end, whatever happens.
+    Construction starts it, and raises OSError when it cannot be started. Call ``connect`` next, and ``let_go`` at the
+    end in any case.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended yet."""
+        """Whether the process still runs."""
         return not self._ended.is_set()
 
     async def connect(self) -> None:
@@ -46,24 +46,24 @@ class Child:
         self._transports[stderr] = await _read(self.stderr, stderr)
 
     def send(self, line: bytes) -> None:
-        """Write to the child's stdin without waiting. Nothing happens when either side has closed it."""
+        """Write to the child's stdin without waiting. Does nothing when either side has closed it."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(line)
 
     def close_stdin(self) -> None:
-        """Tell the child to stop. May be called again."""
+        """Ask the child to stop by closing its stdin. May be called again."""
         if self._stdin is None:
             self._pipes()[0].close()
         elif not self._stdin.is_closing():
             self._stdin.abort()
 
     async def ended(self) -> int:
-        """Wait for the end of the process and return its exit status (negative: the signal that ended it)."""
+        """Wait for the process to exit and return its exit status (negative: the signal that ended it)."""
         await self._ended.wait()
         return self._process.returncode
 
     def let_go(self) -> None:
-        """Close the pipes. The process, should it still run, is left alone."""
+        """Close the pipes. The process is not stopped if it still runs."""
         for pipe in self._pipes():
             (self._transports.get(pipe) or pipe).close()
 
@@ -75,7 +75,7 @@ class Child:
         return stdin, stdout, stderr
 
     def _watch_exit(self) -> None:
-        """Learn of the end by a pidfd: no child watcher, no SIGCHLD handler, no other child touched."""
+        """Detect the exit by a pidfd: no child watcher, no SIGCHLD handler, no effect on other children."""
         loop = asyncio.get_running_loop()
         pidfd = os.pidfd_open(self._process.pid)
 

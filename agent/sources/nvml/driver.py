@@ -1,40 +1,40 @@
-"""The driver as the engine sees it: what is there, does it answer, what does it say of itself."""
+"""The driver as the engine uses it: its GPUs, whether they answer, and the driver's recovery action."""
 
 from collections.abc import Iterable, Mapping
 
-from agent.model.devices import GpuUuid, Inventory
-from agent.model.loads import Load
-from agent.restart.gates import DeviceUse, ProcessUse
-from agent.sources.nvml.protocol import Condition, DevicesAnswer
-from agent.sources.nvml.source import NvmlSource
+from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.loads import Load
+from kubemend.agent.restart.device_release import DeviceUse, ProcessUse
+from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer
+from kubemend.agent.sources.nvml.source import NvmlSource
 
 
 class Driver:
-    """Asks NVML through its worker. None is "could not be asked", whatever the cause."""
+    """Queries NVML through its worker. None means that NVML could not be queried, for any reason."""
 
     def __init__(self, source: NvmlSource) -> None:
         self._source = source
 
     @property
     def inventory(self) -> Inventory:
-        """The GPUs of the node, as NVML last showed them."""
+        """The GPUs of the node, as NVML last listed them."""
         return self._source.inventory
 
     def loads(self) -> Mapping[GpuUuid, Load]:
-        """Return how hard each GPU works, by the latest poll."""
+        """Return the load of each GPU, from the latest poll."""
         return self._source.loads()
 
     async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
-        """Return which of the devices answer now; None when NVML did not say within ``timeout`` seconds."""
+        """Return the devices that answer now; None when NVML did not answer within ``timeout`` seconds."""
         answer = await self._source.query(sorted(uuids), timeout=timeout)
         if not isinstance(answer, DevicesAnswer):
             return None
         return frozenset(device.uuid for device in answer.devices if device.condition is Condition.ANSWERS)
 
     async def uses(self, uuids: Iterable[GpuUuid], *, timeout: float) -> Mapping[GpuUuid, DeviceUse] | None:
-        """Return who is on each of the devices, and how much memory is in use.
+        """Return the processes on each device, and its memory in use.
 
-        A device that does not say is left out; None when NVML did not answer within ``timeout`` seconds.
+        A device that does not answer is omitted; None when NVML did not answer within ``timeout`` seconds.
         """
         answer = await self._source.query(sorted(uuids), timeout=timeout)
         if not isinstance(answer, DevicesAnswer):
@@ -49,7 +49,7 @@ class Driver:
         }
 
     async def recovery_action(self, uuid: GpuUuid, *, timeout: float) -> int | None:
-        """Return the driver's recovery action (NVML field 230); None where it does not say (before R570)."""
+        """Return the driver's recovery action (NVML field 230); None where the driver has none (before R570)."""
         answer = await self._source.query([uuid], timeout=timeout)
         if not isinstance(answer, DevicesAnswer):
             return None

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent.model.devices import Gpu, GpuUuid
-from agent.sources.nvml import reader
-from agent.sources.nvml.outcomes import Failure, ReadError, Value
-from agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
+from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.sources.nvml import reader
+from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
 
 DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError
 XID = 0x8  # nvmlEventTypeXidCriticalError
@@ -26,10 +26,10 @@ GPU_UNAVAILABLE = 0x4000  # nvmlEventTypeGpuUnavailableError, R570 and later
 RECOVERY_ACTION = 0x8000  # nvmlEventTypeGpuRecoveryAction, R565 and later
 
 HAPPENINGS = {GPU_UNAVAILABLE: Happening.GPU_UNAVAILABLE, FATAL_POISON: Happening.MEMORY_POISONED}
-"""Events that say what happened. Xids do so too; all others only that a poll would find something new."""
+"""Events with a meaning of their own, as Xids have. All others only mean that a poll would find a change."""
 
 MILD = CLOCK | POWER_SOURCE | CORRECTED_ECC_STORM
-"""Events that may come in great numbers while all is well: a poll on their account can wait a little."""
+"""Events that may be numerous on a healthy GPU: a poll triggered by them can be delayed a little."""
 
 WANTED = (
     DOUBLE_BIT_ECC
@@ -44,17 +44,16 @@ WANTED = (
     | MILD
 )
 
-WAIT_MS = 500  # how long a stop may take; an event itself ends the wait at once
+WAIT_MS = 500  # limit of the time that a stop takes; an event itself ends the wait immediately
 NOT_ATTRIBUTED = 0xFFFFFFFF  # "no MIG instance", NVML's nvmlEventData_t
 
 
 class EventPump:
     """One NVML event set and the thread that waits on it.
 
-    The callbacks are called on that thread: ``on_event`` when an event says what happened; ``on_change`` when one
-    says that a poll would find something new (True: it is a ``MILD`` one); ``on_broken`` when the set cannot be
-    waited on any more (GPU_IS_LOST of any of its GPUs comes back at once, for ever, and does not say of which one).
-    The thread has ended by then.
+    The callbacks run on that thread. ``on_event``: an event describes what happened. ``on_change``: an event means that
+    a poll would find a change (True: it is a ``MILD`` one). ``on_broken``: the set can no longer be waited on, and the
+    thread has ended (GPU_IS_LOST of any of its GPUs returns immediately and repeatedly, without the GPU).
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class EventPump:
     def start(self, gpus: Iterable[Gpu]) -> None:
         """Register these GPUs for the wanted events that they support, and wait for them.
 
-        GPUs that support none are left to polling. Events are registered on whole GPUs; those of MIG instances
-        arrive there with their ids.
+        GPUs that support none are left to polling. Events are registered on whole GPUs; events of MIG instances arrive
+        there with their ids.
         """
         wanted = tuple(gpus)
         self.gpus = frozenset(gpu.uuid for gpu in wanted)
@@ -107,14 +106,14 @@ class EventPump:
             return
         supported = self._nvml.ask("nvmlDeviceGetSupportedEventTypes", handle.value)
         mask = supported.value & WANTED if isinstance(supported, Value) else 0
-        for types in (mask, mask & XID):  # one that is not permitted takes all others with it
+        for types in (mask, mask & XID):  # one event type that is not permitted fails the whole call
             if not types:
                 return
             registered = self._nvml.ask("nvmlDeviceRegisterEvents", handle.value, types, self._set)
             if isinstance(registered, Value):
                 self._origins[_address(handle.value)] = gpu
                 return
-            sys.stderr.write(f"NVML events {types:#x} of {gpu.uuid} cannot be had ({registered})\n")
+            sys.stderr.write(f"NVML events {types:#x} of {gpu.uuid} cannot be registered ({registered})\n")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -127,12 +126,12 @@ class EventPump:
 
     def _deliver(self, event: Any) -> None:
         gpu = self._origins.get(_address(event.device))
-        if gpu is not None and (told := _told(event, gpu)) is not None:
-            self._on_event(told)
+        if gpu is not None and (converted := _converted(event, gpu)) is not None:
+            self._on_event(converted)
         self._on_change(bool(event.eventType & MILD))
 
 
-def _told(event: Any, gpu: Gpu) -> XidEvent | DeviceEvent | None:
+def _converted(event: Any, gpu: Gpu) -> XidEvent | DeviceEvent | None:
     if event.eventType == XID:
         return XidEvent(
             observed_at=time.time(),

@@ -1,7 +1,7 @@
-"""Read a GPU's vitals: each value with its own outcome, the cheap ones in every poll, the others in full polls.
+"""Read a GPU's vitals, each with its own outcome: the cheap ones in every poll, the others in full polls.
 
-Runs in the worker process only. A value that this GPU or driver does not have is left out; what failed is told with
-its nvmlReturn_t. Functions that the driver's library lacks are asked for once (``reader.Reader.ask``).
+Runs in the worker process only. A value that this GPU or driver does not have is omitted; a failed read is reported
+with its nvmlReturn_t. A function missing in the driver's library is called only once (``reader.Reader.ask``).
 """
 
 import ctypes
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from agent.health.vitals.readings import Key, Vital, Vitals
-from agent.sources.nvml.outcomes import Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
+from kubemend.agent.sources.nvml.outcomes import Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
 
 FieldId = int | tuple[int, int]
 """A field of nvmlDeviceGetFieldValues, with its scope (the NVLink) where it has one."""
@@ -55,7 +55,7 @@ _LINK_COUNTERS: Mapping[Vital, int] = {Vital.NVLINK_REPLAYS: 0, Vital.NVLINK_REC
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function that answers with one number, and those that answer the same on older drivers."""
+    """A function that returns one number, and its equivalents on older drivers."""
 
     vital: Vital
     functions: tuple[str, ...]
@@ -96,7 +96,7 @@ _CONSTANT = frozenset(
         Vital.POWER_LIMIT,
     }
 )
-"""What full polls read and every poll tells: what the cheap values are measured against."""
+"""Values that full polls read and every poll reports: the references for the cheap values."""
 
 
 class Gauges:
@@ -115,7 +115,7 @@ class Gauges:
         self._constants: dict[int, dict[Key, int]] = {}  # by index
 
     def first(self, handle: object) -> dict[Key, Outcome[int]]:
-        """Read what shows whether the GPU answers at all: one call."""
+        """Read the fields that show whether the GPU answers at all: one call."""
         return dict(self._numbered(handle, _FIELDS))
 
     def others(self, handle: object, *, full: bool) -> dict[Key, Outcome[int]]:
@@ -126,7 +126,7 @@ class Gauges:
         return readings
 
     def vitals(self, index: int, readings: Mapping[Key, Outcome[int]], *, full: bool) -> Vitals:
-        """Return the readings of the GPU at this index as plain numbers, with what earlier polls know of it."""
+        """Return the readings of the GPU at this index as plain numbers, with constants from earlier polls."""
         values = {key: outcome.value for key, outcome in readings.items() if isinstance(outcome, Value)}
         constants = self._constants.setdefault(index, {})
         constants.update((key, value) for key, value in values.items() if key[0] in _CONSTANT)
@@ -167,7 +167,10 @@ class Gauges:
         return _picked(answered, lambda _: int(status.bThresholdExceeded))
 
     def _fabric(self, handle: object) -> Iterator[Reading]:
-        """Read the fabric by the newest form of the answer that the driver knows. The first two tell of its health."""
+        """Read the fabric by the newest form of the answer that the driver knows.
+
+        The first two forms include its health.
+        """
         answered: Outcome[Any] = Unsupported()
         forms = (self._pynvml.c_nvmlGpuFabricInfo_v3_t, self._pynvml.c_nvmlGpuFabricInfo_v2_t)
         for form in forms:
@@ -205,7 +208,7 @@ class Gauges:
 
 
 def refused(failure: ReadError) -> Vitals:
-    """Return the vitals of a GPU that answers nothing but this error."""
+    """Return the vitals of a GPU that answers every call with this error."""
     return Vitals(errors={(Vital.RECOVERY_ACTION, 0): failure.code})
 
 

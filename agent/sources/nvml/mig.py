@@ -1,11 +1,11 @@
-"""A GPU's MIG instances, by the ids that events and log lines name them by. Runs in the worker process only."""
+"""List a GPU's MIG instances by the ids in events and log lines. Runs in the worker process only."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from agent.model.devices import Gpu, MigInstance
-from agent.sources.nvml.outcomes import Outcome, ReadError, Unsupported, Value
+from kubemend.agent.model.devices import Gpu, MigInstance
+from kubemend.agent.sources.nvml.outcomes import Outcome, ReadError, Unsupported, Value
 
 _NOT_FOUND = 6
 
@@ -13,7 +13,7 @@ Ask = Callable[..., Outcome[Any]]
 
 
 def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[MigInstance, ...]]:
-    """Return the instances of a GPU whose nvmlDeviceGetMigMode came to ``mode``."""
+    """Return the instances of a GPU; ``mode`` is the outcome of nvmlDeviceGetMigMode."""
     if not isinstance(mode, Value):
         return mode
     if mode.value[0] == 0:
@@ -32,7 +32,7 @@ def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[
 
 
 def put_into(gpu: Gpu, instances: Outcome[tuple[MigInstance, ...]]) -> Gpu:
-    """Return the GPU with its instances as they are now; as they last were where that cannot be told."""
+    """Return the GPU with its current instances; with the last known ones where they could not be read."""
     if isinstance(instances, Value):
         return gpu if instances.value == gpu.mig else replace(gpu, mig=instances.value)
     return replace(gpu, mig=()) if isinstance(instances, Unsupported) and gpu.mig else gpu

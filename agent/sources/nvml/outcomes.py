@@ -1,4 +1,4 @@
-"""What one NVML call can come to, as values. "Not supported" is no fault, and an error is no answer."""
+"""The possible outcomes of one NVML call, as values. "Not supported" is not a fault, and an error is not an answer."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -30,7 +30,7 @@ class ResetRequired:
 
 @dataclass(frozen=True, slots=True)
 class ReadError:
-    """Any other error: it says nothing about the device. ``code`` is the nvmlReturn_t, ``text`` its name for people."""
+    """Any other error: no evidence about the device. ``code`` is the nvmlReturn_t, ``text`` its name for people."""
 
     code: int
     text: str

@@ -1,4 +1,4 @@
-"""The thread of the NVML worker that owns NVML: it polls, answers, and keeps the event set on the right GPUs."""
+"""The worker thread that owns NVML: it polls, answers queries, and keeps the event set on the right GPUs."""
 
 import collections
 import queue
@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.model.devices import Gpu, GpuUuid
-from agent.sources.nvml import protocol, reader
-from agent.sources.nvml.events import EventPump
-from agent.sources.nvml.outcomes import Failure, ReadError, Value
-from agent.sources.nvml.protocol import Condition, EndReason
+from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.sources.nvml import protocol, reader
+from kubemend.agent.sources.nvml.events import EventPump
+from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.protocol import Condition, EndReason
 
-NUDGE_GAP = 0.1  # seconds between polls that events ask for, so that a storm of them costs little
-MILD_GAP = 2.0  # the same for events that may come in great numbers while all is well
+NUDGE_GAP = 0.1  # seconds between polls triggered by events, so that a storm of events costs little
+MILD_GAP = 2.0  # the same for events that may be numerous on a healthy GPU
 FULL_GAP = 1.0  # the same for full polls
-REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before an event set that failed is made once more
+REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before a failed event set is recreated
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """In seconds, as ``agent.sources.nvml.source.Periods`` says."""
+    """In seconds, as described in ``agent.sources.nvml.source.Periods``."""
 
     poll_period: float
     full_period: float
@@ -30,19 +30,19 @@ class Options:
 
 
 class Stop:
-    """In the inbox: end."""
+    """Inbox message: end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nudge:
-    """In the inbox: an event says that a poll would find something new; a ``mild`` one can wait a little."""
+    """Inbox message: an event means that a poll would find a change; a ``mild`` one can wait a little."""
 
     mild: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """In the inbox: the event set cannot be waited on any more."""
+    """Inbox message: the event set can no longer be waited on."""
 
     failure: Failure
 
@@ -52,7 +52,7 @@ Inbox = queue.SimpleQueue[Letter]
 
 
 class Poller:
-    """Initialises NVML, polls and answers until it is told to stop. ``send`` takes messages from any thread."""
+    """Initialises NVML, polls and answers queries until stopped. ``send`` accepts messages from any thread."""
 
     def __init__(
         self, *, nvml: reader.Reader, inbox: Inbox, send: Callable[[protocol.Message], None], options: Options
@@ -71,7 +71,7 @@ class Poller:
         self._rearm_wait = REARM_FIRST
 
     def run(self) -> None:
-        """Work until stopped, or until another nvmlInit is needed; say why and end."""
+        """Work until stopped, or until another nvmlInit is needed; then send the reason and end."""
         ended = self._init() or self._poll_until_ended()
         if self._pump is not None:
             self._pump.stop()
@@ -95,19 +95,19 @@ class Poller:
         while not self._stopping:
             full = time.monotonic() >= self._next_full
             outcome = self._nvml.snapshot(full=full, between=self._answer_waiting)
-            self._last_poll = time.monotonic()  # its end: however slow the driver, there is time for letters
+            self._last_poll = time.monotonic()  # at its end, so that even with a slow driver there is time for letters
             if full:
                 self._last_full, self._next_full = self._last_poll, self._last_poll + self._options.full_period
             self._next_poll = min(self._last_poll + self._options.poll_period, self._next_full)
             if not isinstance(outcome, Value):
                 return _ended(outcome, EndReason.NO_ANSWER)
-            self._arm(outcome.value)  # before the agent hears of it: who knows a GPU gets its events
+            self._arm(outcome.value)  # before sending: events of a GPU that the agent knows are then delivered
             self._send(outcome.value)
             self._read_letters()
         return None
 
     def _read_letters(self) -> None:
-        """Serve the inbox until the next poll is due."""
+        """Process the inbox until the next poll is due."""
         while not self._stopping and (wait := self._next_poll - time.monotonic()) > 0:
             try:
                 letter = self._deferred.popleft() if self._deferred else self._inbox.get(timeout=wait)
@@ -116,8 +116,8 @@ class Poller:
             self._read(letter)
 
     def _answer_waiting(self) -> None:
-        """In the middle of a poll: answer whoever waits for an answer. All else comes after the poll."""
-        while not self._inbox.empty():  # nobody else takes letters out
+        """Answer waiting queries in the middle of a poll. Other letters wait until the poll ends."""
+        while not self._inbox.empty():  # no other thread removes letters
             letter = self._inbox.get()
             if isinstance(letter, protocol.Query):
                 self._read(letter)
@@ -134,7 +134,7 @@ class Poller:
                 self._next_full = min(self._next_full, self._last_full + FULL_GAP)
                 self._next_poll = min(self._next_poll, self._last_poll + NUDGE_GAP)
             case Broken(failure=failure):
-                sys.stderr.write(f"waiting for NVML events failed ({failure}); looking at each GPU\n")
+                sys.stderr.write(f"waiting for NVML events failed ({failure}); polling each GPU\n")
                 self._drop_pump()
                 self._next_poll = time.monotonic()
             case protocol.Query(request=request, uuids=uuids):
@@ -142,7 +142,7 @@ class Poller:
                 self._send(protocol.DevicesAnswer(devices=devices, request=request))
 
     def _arm(self, snapshot: protocol.Snapshot) -> None:
-        """Have every GPU that answers in the event set; a set that still works keeps the others as well."""
+        """Keep every GPU that answers in the event set; a set that still works keeps the others as well."""
         answering = [slot.gpu for slot in snapshot.slots if slot.condition is Condition.ANSWERS and slot.gpu]
         uuids = frozenset(gpu.uuid for gpu in answering)
         if self._pump is not None and uuids <= self._pump.gpus:
@@ -165,7 +165,10 @@ class Poller:
         return pump
 
     def _drop_pump(self) -> None:
-        """Give up a broken set. The same GPUs are tried again later each time: a bad set fails at once, for ever."""
+        """Drop a broken set.
+
+        The delay before the same GPUs are retried doubles, because a bad set fails immediately each time.
+        """
         if self._pump is None:
             return
         self._rearm_wait = (

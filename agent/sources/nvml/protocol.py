@@ -1,4 +1,4 @@
-"""What the NVML worker and the agent say to each other: one JSON object per line on the worker's stdin and stdout."""
+"""Messages between the NVML worker and the agent: one JSON object per line on the worker's stdin and stdout."""
 
 import dataclasses
 import enum
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.health.vitals.readings import Key, Vital, Vitals
-from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
+from kubemend.agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
 
 
 class Condition(enum.Enum):
-    """How a device answered. ``UNREADABLE`` is "could not tell", neither well nor lost."""
+    """The result of querying a device. ``UNREADABLE`` means unknown, neither healthy nor lost."""
 
     ANSWERS = "answers"
     LOST = "lost"
@@ -21,7 +21,10 @@ class Condition(enum.Enum):
 
 
 class EndReason(enum.Enum):
-    """Why a worker ended by itself. One worker makes one successful nvmlInit; what needs another needs a new one."""
+    """The reason why a worker ended by itself.
+
+    A worker makes one successful nvmlInit; another one needs a new worker.
+    """
 
     LIBRARY_NOT_FOUND = "library-not-found"
     VERSION_MISMATCH = "version-mismatch"
@@ -31,19 +34,19 @@ class EndReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The worker lives. ``call`` names an NVML call that has been in flight past the hang deadline."""
+    """A sign of life of the worker. ``call`` names an NVML call that has exceeded the hang deadline."""
 
     call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DriverAbsent:
-    """The library is there but no driver is loaded; the worker goes on looking."""
+    """The library exists but no driver is loaded; the worker keeps checking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The worker's last word."""
+    """The worker's last message."""
 
     reason: EndReason
     detail: str = ""
@@ -51,9 +54,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One NVML index as one poll found it.
+    """One NVML index in one poll.
 
-    ``gpu`` is None when the GPU could not be identified since nvmlInit. ``recovery_action`` (NVML field 230,
+    ``gpu`` is None when the GPU has not been identified since nvmlInit. ``recovery_action`` (NVML field 230,
     NVML_GPU_RECOVERY_ACTION_*) is None when it could not be read, and 0 where the driver does not have the field.
     ``vitals`` is None where the GPU is lost or needs a reset.
     """
@@ -68,7 +71,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One poll of every GPU. ``taken_at`` is Unix time in seconds, ``clock`` the node's monotonic clock then."""
+    """One poll of every GPU.
+
+    ``taken_at`` is Unix time in seconds, ``clock`` the node's monotonic clock at that time.
+    """
 
     taken_at: float
     clock: float
@@ -78,7 +84,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """An Xid that NVML announced on a GPU, or on one MIG instance of it. ``observed_at`` is Unix time in seconds."""
+    """An Xid event of a GPU, or of one of its MIG instances. ``observed_at`` is Unix time in seconds."""
 
     observed_at: float
     code: int
@@ -89,7 +95,7 @@ class XidEvent:
 
 
 class Happening(enum.Enum):
-    """What NVML announces by an event of its own, other than an Xid."""
+    """The occurrences, other than Xids, that NVML reports by events of their own."""
 
     GPU_UNAVAILABLE = "gpu-unavailable"
     MEMORY_POISONED = "memory-poisoned"
@@ -97,7 +103,7 @@ class Happening(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """Something that NVML announced on a GPU. ``observed_at`` is Unix time in seconds."""
+    """Another NVML event of a GPU. ``observed_at`` is Unix time in seconds."""
 
     observed_at: float
     happening: Happening
@@ -107,7 +113,10 @@ class DeviceEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """A process on the device (compute, graphics or MPS); ``used`` in bytes, None where the driver does not say."""
+    """A process on the device (compute, graphics or MPS).
+
+    ``used`` in bytes, None where the driver does not report it.
+    """
 
     pid: int
     used: int | None
@@ -115,7 +124,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAnswer:
-    """How one device answers right now. None is "could not be read": memory in bytes, processes, recovery action."""
+    """The current answer of one device. None means unreadable: memory in bytes, processes, recovery action."""
 
     uuid: GpuUuid
     condition: Condition
@@ -128,20 +137,20 @@ class DeviceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DevicesAnswer:
-    """The answer to a query, in the order asked."""
+    """The answer to a query, in the order of the query."""
 
     devices: tuple[DeviceAnswer, ...]
     request: int = 0
 
     @property
     def all_answer(self) -> bool:
-        """Whether every device asked about answers."""
+        """Whether every queried device answers."""
         return all(device.condition is Condition.ANSWERS for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The agent asks how these devices are, now."""
+    """The agent's query for the current state of these devices."""
 
     request: int
     uuids: tuple[GpuUuid, ...]
@@ -151,7 +160,7 @@ Message = Beat | DriverAbsent | Ended | Snapshot | XidEvent | DeviceEvent | Devi
 
 
 class ProtocolError(ValueError):
-    """A line that is none of our messages."""
+    """A line that is not a valid message."""
 
 
 def encode(message: Message) -> bytes:
@@ -161,7 +170,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Read one line. Raises ProtocolError when it is none of our messages."""
+    """Decode one line. Raises ProtocolError when it is not a valid message."""
     try:
         body = json.loads(line)
         return _DECODERS[body.pop("type")](body)

@@ -1,6 +1,7 @@
-"""Read NVML through pynvml: each call an outcome, each GPU by itself, so that one lost GPU hides no other.
+"""Read NVML through pynvml: each call an outcome, each GPU independently, so that one lost GPU hides no other.
 
-Runs in the worker process only. Index to GPU is fixed for the life of one nvmlInit, so identities are read once.
+Runs in the worker process only. The mapping of index to GPU is fixed for the life of one nvmlInit, so identities are
+read once.
 """
 
 import time
@@ -8,12 +9,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NewType
 
-from agent.health.vitals.readings import Vital
-from agent.model.devices import Gpu, GpuUuid, PciAddress
-from agent.sources.nvml import gauges, mig
-from agent.sources.nvml.calls import Calls
-from agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
-from agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slot, Snapshot
+from kubemend.agent.health.gpu.readings import Vital
+from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
+from kubemend.agent.sources.nvml import gauges, mig
+from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slot, Snapshot
 
 Handle = NewType("Handle", object)
 
@@ -25,7 +26,7 @@ _PROCESS_LISTS = (
 )
 
 _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Where c_nvmlValue_t holds the value, by nvmlValueType_t."""
+"""The field of c_nvmlValue_t that holds the value, by nvmlValueType_t."""
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
@@ -40,20 +41,20 @@ UNKNOWN = 999
 
 
 class Reader:
-    """NVML of this process. ``pynvml`` is the module; ``calls`` keeps track of what is in flight."""
+    """NVML of this process. ``pynvml`` is the module; ``calls`` tracks the calls in flight."""
 
     def __init__(self, *, pynvml: ModuleType, calls: Calls) -> None:
         self._pynvml = pynvml
         self._calls = calls
         self._gauges = gauges.Gauges(pynvml=pynvml, ask=self.ask, fields=self.fields)
-        self._gpus: dict[int, Gpu] = {}  # by index, as they were when last identified
-        self._absent: set[str] = set()  # functions that the driver's library does not have
+        self._gpus: dict[int, Gpu] = {}  # by index, in their last identified state
+        self._absent: set[str] = set()  # functions missing in the driver's library
         self._driver_version = ""
 
     def ask(self, function: str, *args: object, wait: float = 0.0) -> Outcome[Any]:
-        """Call one NVML function; ``wait`` is how long its own arguments let it wait (seconds).
+        """Call one NVML function; ``wait`` is the time in seconds that its own arguments let it wait.
 
-        One that the library lacks is not asked for again.
+        A function missing in the library is not called again.
         """
         if function in self._absent:
             return Unsupported()
@@ -66,7 +67,7 @@ class Reader:
             return self._failure(error.value)
 
     def fields(self, handle: object, ids: Sequence[gauges.FieldId]) -> list[Outcome[int]]:
-        """Read field values. Each carries a result of its own, which counts: unsupported is not 0."""
+        """Read field values. Each has its own result code, which must be checked: unsupported is not 0."""
         answer = self.ask("nvmlDeviceGetFieldValues", handle, ids)
         if not isinstance(answer, Value):
             return [answer] * len(ids)
@@ -84,10 +85,10 @@ class Reader:
         return outcome
 
     def snapshot(self, *, full: bool = False, between: Callable[[], None] = lambda: None) -> Outcome[Snapshot]:
-        """Poll every GPU. A failure means that not even their number could be had.
+        """Poll every GPU. A failure means that not even their count could be read.
 
-        A ``full`` poll reads all vitals, not only the cheap ones. ``between`` is called after each GPU: what is more
-        urgent than the poll need not wait for all of it.
+        A ``full`` poll reads all vitals, not only the cheap ones. ``between`` is called after each GPU, so that more
+        urgent work need not wait for the whole poll.
         """
         count = self.ask("nvmlDeviceGetCount")
         if not isinstance(count, Value):
@@ -106,7 +107,7 @@ class Reader:
         )
 
     def device(self, uuid: GpuUuid) -> DeviceAnswer:
-        """Say how one GPU or MIG instance answers right now."""
+        """Return the current answer of one GPU or MIG instance."""
         handle = self.ask("nvmlDeviceGetHandleByUUID", uuid)
         if not isinstance(handle, Value):
             return DeviceAnswer(uuid=uuid, condition=_condition(handle), error=_explain(handle))
@@ -124,7 +125,7 @@ class Reader:
         )
 
     def _processes(self, handle: Handle) -> Outcome[tuple[ProcessUse, ...]]:
-        """List who is on the device: those that compute, those that draw, and the clients of MPS.
+        """List the processes on the device: compute, graphics, and MPS clients.
 
         A process can be in several lists. Many devices and drivers do not have the last two.
         """
@@ -149,7 +150,7 @@ class Reader:
         self._gpus[index] = gpu.value
         readings = self._gauges.first(handle.value)
         recovery = readings[Vital.RECOVERY_ACTION, 0]
-        if isinstance(recovery, Lost | ResetRequired):  # every other call would say the same
+        if isinstance(recovery, Lost | ResetRequired):  # every other call would return the same
             return self._unreachable(index, recovery)
         mode = self.ask("nvmlDeviceGetMigMode", handle.value)
         instances = mig.instances(handle.value, mode=mode, ask=self.ask)
@@ -171,7 +172,7 @@ class Reader:
         gpu = self._gpus.get(index)
         condition = _condition(failure)
         if gpu is None and isinstance(failure, ReadError) and failure.code == UNKNOWN:
-            condition = Condition.LOST  # how NVML shows a GPU that was off the bus already at nvmlInit
+            condition = Condition.LOST  # NVML's answer for a GPU that was off the bus already at nvmlInit
         vitals = gauges.refused(failure) if isinstance(failure, ReadError) else None
         return Slot(index=index, condition=condition, gpu=gpu, vitals=vitals, error=_explain(failure))
 
@@ -207,7 +208,7 @@ class Reader:
 
 
 def _condition(*outcomes: Outcome[Any]) -> Condition:
-    """Return how a device is after these calls: what any of them proves, else whether any of them could tell."""
+    """Return the condition of a device from these calls: proven by any of them, else whether any could be read."""
     if any(isinstance(outcome, Lost) for outcome in outcomes):
         return Condition.LOST
     if any(isinstance(outcome, ResetRequired) for outcome in outcomes):
@@ -232,11 +233,11 @@ def _or_none(outcome: Outcome[Any], *, unsupported: Any = None) -> Any:
 
 
 def _process_uses(processes: Sequence[Any]) -> tuple[ProcessUse, ...]:
-    """Return each process once; what it uses is told alike in every list, or not at all (pynvml: None)."""
+    """Return each process once; each list gives the same memory size, or none (pynvml: None)."""
     used: dict[int, int | None] = {}
     for process in processes:
-        told = [size for size in (used.get(process.pid), process.usedGpuMemory) if size is not None]
-        used[process.pid] = max(told, default=None)
+        sizes = [size for size in (used.get(process.pid), process.usedGpuMemory) if size is not None]
+        used[process.pid] = max(sizes, default=None)
     return tuple(ProcessUse(pid=pid, used=size) for pid, size in used.items())
 
 

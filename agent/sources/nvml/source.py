@@ -1,6 +1,6 @@
-"""NVML for the agent: supervises the one worker process, turns what it says into findings, and asks it questions.
+"""NVML for the agent: supervises the one worker process, converts its messages into findings, and queries it.
 
-Everything here waits on events of the worker's pipes; no NVML call is ever made in the agent's own process.
+All waits are on events of the worker's pipes; no NVML call is ever made in the agent's own process.
 """
 
 import asyncio
@@ -13,18 +13,19 @@ from types import MappingProxyType
 
 import structlog
 
-from agent.health.vitals.limits import Limits
-from agent.model.actions import ActionClass
-from agent.model.devices import GpuUuid, Inventory, PciAddress
-from agent.model.findings import Finding, FindingKind
-from agent.model.loads import Load
-from agent.sources.nvml import loads, poller, presence, protocol, statuses
-from agent.sources.nvml.child import Child
-from agent.sources.nvml.protocol import DevicesAnswer, EndReason
-from agent.sources.nvml.questions import Questions, Unknown
-from agent.sources.nvml.telling import OnInventory, Teller
-from common import aio, contained, process
-from common.parts import PartState, PartStatus
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.loads import Load
+from kubemend.agent.sources.nvml import component_status, detection, poller, protocol
+from kubemend.agent.sources.nvml import utilization as loads
+from kubemend.agent.sources.nvml.child import Child
+from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter, OnInventory
+from kubemend.agent.sources.nvml.protocol import DevicesAnswer, EndReason
+from kubemend.agent.sources.nvml.queries import Questions, Unknown
+from kubemend.common import aio, contained, process
+from kubemend.common.components import ComponentState, ComponentStatus
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +34,11 @@ log = structlog.get_logger(__name__)
 class Periods:
     """All in seconds.
 
-    ``poll_period``: between polls of every GPU. ``full_period``: between polls that read everything, not only what
-    is cheap. ``recheck_period``: between looks for a driver that is not there, and for a library that is not there,
-    where it grows to six times as much. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it
-    stays lost; it doubles. ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging
-    (nvmlInit takes seconds on a node without persistence mode). ``stop_deadline``: how long the agent waits for its
-    worker when it ends.
+    ``poll_period``: between polls of every GPU. ``full_period``: between polls that read all values, not only the cheap
+    ones. ``recheck_period``: between checks for a missing driver, and for a missing library, where it grows to six
+    times as much. ``reinit_period``: from a GPU's loss to a new nvmlInit, without which it stays lost; it doubles.
+    ``hang_deadline``: after which an NVML call, or a silent worker, counts as hanging (nvmlInit takes seconds on a node
+    without persistence mode). ``stop_deadline``: the time that the agent waits for its worker when it ends.
     """
 
     poll_period: float = 5.0
@@ -52,12 +52,11 @@ class Periods:
 class NvmlSource:
     """NVML events and polls of this node as findings.
 
-    ``emit`` gets every finding, ``classify`` gives the action class of a (kind, code), ``report`` gets the part's
-    condition whenever it changes. ``env`` is the worker's environment (None: the agent's own).
-
-    ``known_before`` are the GPUs that NVML has shown to earlier agents on this boot of the node: one that is missing
-    now is lost. ``on_inventory`` gets the same for the next agent, whenever it changes. ``sysfs`` is where it is seen
-    whether GPUs are on the PCI bus.
+    ``emit`` receives every finding, ``classify`` returns the action class of a (kind, code), ``report`` receives the
+    component's status whenever it changes. ``env`` is the worker's environment (None: the agent's own).
+    ``known_before`` are the GPUs that NVML has shown to previous agents on this boot: one that is missing now is lost.
+    ``on_inventory`` receives the same for the next agent, whenever it changes. ``sysfs`` is the path by which GPUs on
+    the PCI bus are counted.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class NvmlSource:
         *,
         emit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
-        report: Callable[[PartStatus], None],
+        report: Callable[[ComponentStatus], None],
         periods: Periods | None = None,
         env: Mapping[str, str] | None = None,
         known_before: Mapping[GpuUuid, PciAddress] = MappingProxyType({}),
@@ -75,7 +74,7 @@ class NvmlSource:
     ) -> None:
         self._report = report
         self._sysfs = sysfs
-        self._teller = Teller(
+        self._findings = FindingEmitter(
             emit=emit,
             classify=classify,
             known_before=known_before,
@@ -84,13 +83,13 @@ class NvmlSource:
         )
         self._periods = periods if periods is not None else Periods()
         self._env = dict(env if env is not None else os.environ)
-        self._status = PartStatus(PartState.STARTING)
+        self._status = ComponentStatus(ComponentState.STARTING)
         self._child: Child | None = None
-        self._fresh = False  # a snapshot has come since the worker started or last hung
+        self._fresh = False  # a snapshot has arrived since the worker started or last hung
         self._stuck = False
         self._reinit_at: float | None = None  # loop time; None while no GPU is lost
         self._reinit_backoff = aio.Backoff(first=self._periods.reinit_period, limit=16 * self._periods.reinit_period)
-        self._renewing = False  # the worker has been told to end because another nvmlInit is due
+        self._renewing = False  # the worker has been asked to end because another nvmlInit is due
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._gone = asyncio.Event()  # no worker runs
@@ -102,7 +101,7 @@ class NvmlSource:
     @property
     def inventory(self) -> Inventory:
         """Every GPU that NVML has shown on this boot; complete only while NVML answers for all of them."""
-        view = self._teller.view
+        view = self._findings.view
         now = Inventory(
             gpus=tuple(state.gpu for state in view.gpus.values()),
             complete=self._ready and view.complete,
@@ -110,10 +109,10 @@ class NvmlSource:
         )
         if now != self._inventory:
             self._inventory = now
-        return self._inventory  # the same object while nothing changes: others keep what they made of it
+        return self._inventory  # the same object while nothing changes: callers cache values derived from it
 
     def loads(self) -> Mapping[GpuUuid, Load]:
-        """Return how hard each GPU worked at the latest poll; of none while NVML does not answer."""
+        """Return the load of each GPU at the latest poll; empty while NVML does not answer."""
         return self._loads if self._ready else {}
 
     @property
@@ -122,7 +121,7 @@ class NvmlSource:
         return self._child.pid if self._child is not None else None
 
     async def run(self) -> None:
-        """Supervise the worker for ever: one at a time, a new one only when the last has ended."""
+        """Supervise the worker indefinitely: one at a time, a new one only when the last has ended."""
         backoff = aio.Backoff(first=0.2, limit=30.0)
         no_library = aio.Backoff(first=self._periods.recheck_period, limit=6 * self._periods.recheck_period)
         while True:
@@ -133,27 +132,27 @@ class NvmlSource:
                 no_library.reset()
             self._fresh = self._stuck = False
             if not self._wanted.is_set():
-                self._set_status(statuses.RELEASED)
+                self._set_status(component_status.RELEASED)
             elif reason is EndReason.LIBRARY_NOT_FOUND:
-                self._set_status(statuses.no_library(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus()))
+                self._set_status(component_status.no_library(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus()))
                 await no_library.wait()
             else:
                 await backoff.wait()
 
     async def query(self, uuids: Sequence[GpuUuid], *, timeout: float) -> DevicesAnswer | Unknown:
-        """Ask how these GPUs or MIG instances answer now; Unknown when NVML does not say in ``timeout`` seconds."""
+        """Query the state of these GPUs or MIG instances; Unknown when NVML does not answer in ``timeout`` seconds."""
         if self._child is None or not self._ready:
             return Unknown(self._status.message or "NVML has not answered yet")
         child = self._child
         return await self._questions.ask(uuids, send=lambda query: child.send(protocol.encode(query)), timeout=timeout)
 
     async def release(self, *, timeout: float) -> bool:
-        """Let go of every NVML handle, as a GPU reset needs; False when the worker has not ended within ``timeout``.
+        """Close every NVML handle, as a GPU reset needs; False when the worker has not ended within ``timeout``.
 
-        No worker is started until ``resume``, also when the answer is False.
+        No worker is started until ``resume``, even when the result is False.
         """
         self._wanted.clear()
-        self._teller.counters_start_anew()
+        self._findings.counters_start_anew()
         if self._child is not None:
             self._child.close_stdin()
         try:
@@ -164,15 +163,15 @@ class NvmlSource:
         return True
 
     def resume(self) -> None:
-        """Take NVML up again after ``release``, with a new nvmlInit."""
+        """Start NVML again after ``release``, with a new nvmlInit."""
         self._wanted.set()
 
     def forget(self, device: str) -> None:
-        """Miss a GPU (by UUID or PCI address) no longer, which somebody has said need not come back.
+        """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone.
 
-        It is forgotten when NVML lists it no longer: while it is listed as lost, it is broken and not missing.
+        It is forgotten when NVML no longer lists it: while NVML lists it as lost, it is broken, not missing.
         """
-        self._teller.forget(device)
+        self._findings.forget(device)
 
     @property
     def _ready(self) -> bool:
@@ -180,21 +179,21 @@ class NvmlSource:
 
     @property
     def _has_seen_gpus(self) -> bool:
-        return bool(self._teller.view.gpus)
+        return bool(self._findings.view.gpus)
 
     def _gpus_on_bus(self) -> int:
-        return presence.gpus_on_bus(self._sysfs)
+        return detection.gpus_on_bus(self._sysfs)
 
     def _worth_a_worker(self) -> bool:
-        """Whether a process may find NVML: on a node without GPUs a look at files is all that it costs."""
-        return presence.library_found(self._env) or self._has_seen_gpus or self._gpus_on_bus() > 0
+        """Return whether a process may find NVML. On a node without GPUs this costs only a few file reads."""
+        return detection.library_found(self._env) or self._has_seen_gpus or self._gpus_on_bus() > 0
 
     async def _run_worker(self) -> EndReason | None:
         """Run one worker to its end and return the reason that it gave."""
         try:
             child = Child(self._argv(), env=self._env)
         except OSError as error:
-            self._set_status(statuses.not_started(error))
+            self._set_status(component_status.not_started(error))
             return None
         self._child = child
         self._gone.clear()
@@ -205,20 +204,20 @@ class NvmlSource:
                 reason = await self._listen(child)
             status = await child.ended()
         finally:
-            await self._part_with(child)
+            await self._stop_worker(child)
         renewed, self._renewing = self._renewing, False
         if reason is None and self._wanted.is_set() and not renewed:
             log.warning("nvml.worker_ended", status=status)
-            self._set_status(statuses.crashed(status))
+            self._set_status(component_status.crashed(status))
         return reason
 
     def _argv(self) -> list[str]:
         given = {option.name: getattr(self._periods, option.name) for option in fields(poller.Options)}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        return process.helper_command("agent.sources.nvml.worker", *flags)
+        return process.helper_command("kubemend.agent.sources.nvml.worker", *flags)
 
     async def _listen(self, child: Child) -> EndReason | None:
-        """Take in the worker's messages until it ends."""
+        """Process the worker's messages until it ends."""
         reason: EndReason | None = None
         async for message in self._messages(child):
             match message:
@@ -232,8 +231,10 @@ class NvmlSource:
                 case protocol.DevicesAnswer():
                     self._questions.answer(message)
                 case protocol.DriverAbsent():
-                    self._teller.counters_start_anew()
-                    self._set_status(statuses.no_driver(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus()))
+                    self._findings.counters_start_anew()
+                    self._set_status(
+                        component_status.no_driver(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus())
+                    )
                 case protocol.Ended():
                     reason = message.reason
                     self._on_ended(message)
@@ -250,66 +251,66 @@ class NvmlSource:
             except TimeoutError:
                 self._on_stuck("the whole NVML worker")
                 continue
-            if not line.endswith(b"\n"):  # the end, or a line that a crash cut short
+            if not line.endswith(b"\n"):  # the end, or a line truncated by a crash
                 return
             yield protocol.decode(line)
 
     def _on_event(self, event: protocol.XidEvent | protocol.DeviceEvent) -> None:
         if isinstance(event, protocol.XidEvent):
-            self._teller.xid(event)
+            self._findings.xid(event)
         else:
-            self._teller.event(event, clock=asyncio.get_running_loop().time())
+            self._findings.event(event, clock=asyncio.get_running_loop().time())
 
     def _on_beat(self, call: str | None) -> None:
         if call is not None:
             self._on_stuck(call)
         elif self._stuck:
             self._stuck = False
-            log.info("nvml.driver_moves_again")
-            if self._fresh:  # polls went on while the wait for events hung
-                self._set_status(statuses.ready(self._teller.view))
+            log.info("nvml.driver_responsive")
+            if self._fresh:  # polls continued while the wait for events hung
+                self._set_status(component_status.ready(self._findings.view))
 
     def _on_stuck(self, call: str) -> None:
         if self._stuck:
             return
         self._stuck, self._fresh = True, False
-        log.warning("nvml.driver_hangs", call=call, pid=self.worker_pid)
-        self._set_status(statuses.unresponsive(call=call, seconds=self._periods.hang_deadline))
+        log.warning("nvml.driver_unresponsive", call=call, pid=self.worker_pid)
+        self._set_status(component_status.unresponsive(call=call, seconds=self._periods.hang_deadline))
         self._questions.give_up("the NVIDIA driver does not answer")
 
     def _on_snapshot(self, snapshot: protocol.Snapshot) -> None:
         self._fresh = True
         self._loads = loads.of(snapshot)
         with contained.within(contained.Part.DEVICE, "a snapshot of all"):
-            self._teller.snapshot(snapshot)
+            self._findings.snapshot(snapshot)
         if not self._stuck:
-            self._set_status(statuses.ready(self._teller.view))
+            self._set_status(component_status.ready(self._findings.view))
         self._plan_reinit()
 
     def _plan_reinit(self) -> None:
-        """While a GPU is lost, end the worker now and then: only the nvmlInit of the next one can show it again."""
+        """While a GPU is lost, end the worker periodically: only another nvmlInit can show the GPU again."""
         now = asyncio.get_running_loop().time()
-        if not self._teller.view.wants_reinit:
+        if not self._findings.view.wants_reinit:
             self._reinit_at = None
             self._reinit_backoff.reset()
         elif self._reinit_at is None:
             self._reinit_at = now + self._reinit_backoff.next_wait()
         elif now >= self._reinit_at and self._child is not None:
             self._reinit_at, self._renewing = None, True
-            log.info("nvml.reinit", lost=[uuid for uuid, state in self._teller.view.gpus.items() if state.lost])
+            log.info("nvml.reinit", lost=[uuid for uuid, state in self._findings.view.gpus.items() if state.lost])
             self._child.close_stdin()
 
     def _on_ended(self, ended: protocol.Ended) -> None:
         log.info("nvml.worker_ends", reason=ended.reason.value, detail=ended.detail)
         if ended.reason is not EndReason.NO_ANSWER:
-            self._teller.counters_start_anew()
+            self._findings.counters_start_anew()
         if ended.reason is EndReason.LIBRARY_NOT_FOUND:
-            return  # said with all others that find none
+            return  # reported by `run` for all cases without a library
         if ended.reason is not EndReason.NO_ANSWER or not self._fresh:
-            self._set_status(statuses.not_initialised(ended.detail))
+            self._set_status(component_status.not_initialised(ended.detail))
 
-    async def _part_with(self, child: Child) -> None:
-        """Stop the worker and wait a while. One that hangs is left behind: killing it could wedge its GPU."""
+    async def _stop_worker(self, child: Child) -> None:
+        """Stop the worker and wait for a limited time. A hanging one is left behind: killing it could wedge its GPU."""
         self._child = None
         self._questions.give_up("the NVML worker has ended")
         child.close_stdin()
@@ -317,12 +318,12 @@ class NvmlSource:
             async with asyncio.timeout(self._periods.stop_deadline):
                 await child.ended()
         if child.alive:
-            log.warning("nvml.worker_left_behind", pid=child.pid)
+            log.warning("nvml.worker_abandoned", pid=child.pid)
         else:
             self._gone.set()
         child.let_go()
 
-    def _set_status(self, status: PartStatus) -> None:
+    def _set_status(self, status: ComponentStatus) -> None:
         if status != self._status:
             self._status = status
             self._report(status)

@@ -1,9 +1,10 @@
 """The NVML worker process: ``python -m agent.sources.nvml.worker``, started and stopped by ``NvmlSource``.
 
-Three threads. The main one reads requests and beats, and never calls NVML, so it can always say which call hangs
-and always end. One thread polls and answers queries, one waits for events. Closing stdin ends the process; signals
-that a terminal or a service manager sends to the whole group do not, because killing an NVML client in the middle
-of a call can wedge a GPU. Imports nothing but pynvml and small standard modules: it lives next to every workload.
+It has three threads. The main one reads requests and sends beats. It never calls NVML, so it can always report a
+hanging call and always end. One thread polls and answers queries, one waits for events. Closing stdin ends the process.
+Signals that a terminal or a service manager sends to the whole group do not, because killing an NVML client in the
+middle of a call can wedge a GPU. It imports only pynvml and small standard modules, because it runs next to every
+workload.
 """
 
 import argparse
@@ -14,22 +15,22 @@ import signal
 import threading
 from dataclasses import fields
 
-from agent.sources.nvml import protocol, reader
-from agent.sources.nvml.calls import Calls
-from agent.sources.nvml.poller import Inbox, Nudge, Options, Poller, Stop
+from kubemend.agent.sources.nvml import protocol, reader
+from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.poller import Inbox, Nudge, Options, Poller, Stop
 
-STOP_GRACE = 2.0  # seconds that an NVML call may still take when the worker has been told to stop
+STOP_GRACE = 2.0  # seconds that an NVML call may still take after the stop request
 
 
 class Outbox:
-    """Messages to the agent. An agent that is gone ends the worker."""
+    """Messages to the agent. The worker ends when the agent is gone."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
 
     def send(self, message: protocol.Message) -> None:
-        """Write one message as a whole, whichever thread it comes from."""
+        """Write one complete message, from any thread."""
         line = memoryview(protocol.encode(message))
         with self._lock:
             try:
@@ -53,7 +54,7 @@ def main() -> None:
     calls = Calls(
         deadline=options.hang_deadline,
         announce=lambda call: outbox.send(protocol.Beat(call=call)),
-        came_back=lambda: inbox.put(Nudge()),  # what was known before the hang is too old
+        came_back=lambda: inbox.put(Nudge()),  # values from before the hang are outdated
     )
     nvml = reader.Reader(pynvml=pynvml, calls=calls)
     poller = Poller(nvml=nvml, inbox=inbox, send=outbox.send, options=options)
@@ -62,23 +63,23 @@ def main() -> None:
     _serve_stdin(inbox=inbox, calls=calls, beat_period=options.hang_deadline / 4)
     inbox.put(Stop())
     thread.join(STOP_GRACE)
-    os._exit(0)  # past a hanging call, which would hold up a normal exit for ever
+    os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
 
 
 def _run_to_exit(poller: Poller) -> None:
-    """Run the poller as the life of the process: it ends with it, whatever the main thread is waiting for."""
+    """Run the poller and exit the process when it ends, even if the main thread is waiting."""
     poller.run()
     os._exit(0)
 
 
 def _die(failed: threading.ExceptHookArgs) -> None:
-    """End the process when a thread fails: a worker that only looks alive would be a false green."""
+    """End the process when a thread fails: a worker that only looks alive would hide faults."""
     threading.__excepthook__(failed)
     os._exit(1)
 
 
 def _serve_stdin(*, inbox: Inbox, calls: Calls, beat_period: float) -> None:
-    """Hand requests on and beat, until stdin is closed."""
+    """Forward requests and send beats, until stdin is closed."""
     pending = b""
     while True:
         ready, _, _ = select.select([0], [], [], min(beat_period, calls.until_due()))
@@ -96,7 +97,7 @@ def _serve_stdin(*, inbox: Inbox, calls: Calls, beat_period: float) -> None:
 
 
 def _take_stdout() -> int:
-    """Keep stdout for messages alone: what a library prints goes to stderr."""
+    """Reserve stdout for messages: output printed by a library goes to stderr."""
     private = os.dup(1)
     os.dup2(2, 1)
     return private

@@ -1,18 +1,17 @@
-"""Which Job gets which domain. Pure.
+"""Assign domains to Jobs. Pure.
 
-A domain goes to one Job alone. It is free when no pod of another Job's is there or on its way there, by whatever
-topology that Job was placed. Of those that are free and large enough a Job gets the one with the least room, so that
-large ones stay for large Jobs; and it stays there as long as any of its pods does.
+A domain is assigned to one Job only. It is free if no pod of another Job is in it or on its way there, whatever
+topology that Job was placed by. Of the free domains that are large enough a Job gets the one with the least room, so
+that large ones are left for large Jobs. It keeps the domain as long as any of its pods does.
 """
 
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from controller.jobset import naming
-from controller.jobset.model import ChildJob
-from controller.jobset.placement import fitting, marks
-from controller.jobset.placement.model import (
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import fitting, marks
+from kubemend.controller.jobset.placement.model import (
     Assignment,
     Domain,
     Needs,
@@ -23,9 +22,10 @@ from controller.jobset.placement.model import (
     Seeker,
     Waiting,
 )
+from kubemend.controller.jobset.spec.model import ChildJob
 
 _Room = tuple[int, str]
-"""How many pods a domain takes, and its value: in this order domains are tried."""
+"""How many pods a domain takes, and its value: domains are tried in this order."""
 
 
 def seeker(namespace: str, job: ChildJob) -> Seeker:
@@ -41,10 +41,10 @@ def place(
     nodes: Iterable[Node],
     promised: Mapping[str, Domain],
 ) -> Placements:
-    """Return where the pods that wait may go, Job by Job in the order of ``seekers``, and who goes on waiting.
+    """Return where the waiting pods may go, Job by Job in the order of ``seekers``, and which Jobs must still wait.
 
-    ``pods`` are those of all JobSets' Jobs, whoever runs the JobSet; pods of Jobs that are not among the seekers only
-    hold what they hold. ``promised``, by Job: what was assigned before and is not yet to be seen in the pods.
+    ``pods`` are those of all JobSets' Jobs, including JobSets of other controllers; pods of Jobs that are not among the
+    seekers only occupy domains. ``promised``, by Job: domains assigned earlier that the pods do not show yet.
     """
     every = tuple(pods)
     waiting: defaultdict[str, list[Pod]] = defaultdict(list)
@@ -67,7 +67,7 @@ def place(
 
 
 class _Board:
-    """Who is where, while one look lasts; what is chosen is held at once, and nothing is given back."""
+    """Occupied domains during one run of ``place``. A chosen domain is occupied at once; none is given back."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], promised: Mapping[str, Domain]) -> None:
         self._nodes = nodes
@@ -86,13 +86,13 @@ class _Board:
     def choose(self, seeker: Seeker, pod: Pod) -> Domain | Waiting:
         """Return the domain of a Job, of whose waiting pods this is one, and hold it."""
         own = [(-count, domain) for domain, count in self._own[seeker.job].items() if domain.topology == pod.topology]
-        if own:  # the choice is made; whether there is room for one more the scheduler knows better
+        if own:  # the domain is chosen already; the scheduler decides whether there is room for another pod
             return min(own)[1]
         rooms, left = self._sized(pod)
         smallest = (seeker.pods, "")
         index = bisect.bisect_left(left, smallest)
         while index < len(left):
-            domain = Domain(pod.topology, left.pop(index)[1])  # free or not, nobody gets it after this
+            domain = Domain(pod.topology, left.pop(index)[1])  # free or not, no other Job gets it after this
             if self._is_free(domain):
                 self._hold(seeker.job, domain)
                 return domain
@@ -107,7 +107,10 @@ class _Board:
             self._hold(pod.job, Domain(pod.topology, value))
 
     def _value(self, pod: Pod) -> str | None:
-        """Return where a pod is or may only go; a node that is gone tells no more, the pod's selector still does."""
+        """Return the domain of a pod, by its node or its node selector.
+
+        For a deleted node, only the selector is left.
+        """
         node = self._by_name.get(pod.node)
         if node is not None and pod.topology in node.labels:
             return node.labels[pod.topology]
@@ -142,11 +145,11 @@ class _Board:
 
 def _waiting(seeker: Seeker, topology: str, *, domains: int, large: int) -> Waiting:
     if not domains:
-        reason, text = Reason.NO_DOMAIN, f"no node has label {topology}; label the nodes by their domains"
+        reason, text = Reason.NO_DOMAIN, f"no node has label {topology}. Label the nodes by their domains"
     elif not large:
         reason = Reason.NO_ROOM
-        text = f"none of the {domains} domains of {topology} has ready nodes that take its {seeker.pods} pods"
+        text = f"none of the {domains} domains of {topology} has enough room on ready nodes for its {seeker.pods} pods"
     else:
         reason = Reason.ALL_HELD
-        text = f"each of the {large} domains of {topology} with room for its {seeker.pods} pods has other Jobs' pods"
+        text = f"each of the {large} domains of {topology} with room for its {seeker.pods} pods is in use by other Jobs"
     return Waiting(seeker.job, reason, f"Job {seeker.name}: {text}")

@@ -1,24 +1,24 @@
-"""Whether a node takes a pod, and how many of its kind: what of the scheduler's filters tells domains apart. Pure.
+"""Decide whether a node takes a pod, and how many: the scheduler's filters that distinguish domains. Pure.
 
 Source: ``pkg/scheduler/framework/plugins/{tainttoleration,nodeaffinity,noderesources}`` and
-``component-helpers/scheduling/corev1``. Not looked at: pods that belong to no JobSet, volumes, ports, resource claims
-and affinity between pods. So there may be less room than is found here, which the scheduler then says of the pods.
+``component-helpers/scheduling/corev1``. Ignored are pods that belong to no JobSet, volumes, ports, resource claims and
+affinity between pods. So there may be less room than computed here; the scheduler then reports that on the pods.
 """
 
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
 
-from controller.jobset.placement.model import Needs, Node, Requirement, Taint, Toleration
+from kubemend.controller.jobset.placement.model import Needs, Node, Requirement, Taint, Toleration
 
 _NAME_FIELD: Final = "metadata.name"
 _NONE: Final = Fraction(0)
 _PLENTY: Final = 2**31 - 1
-"""Of pods that ask for nothing. (Those of the API ask for a place among a node's pods.)"""
+"""Number of pods that request nothing. (Those of the API request a place among a node's pods.)"""
 
 
 def room(nodes: Iterable[Node], needs: Needs) -> int:
-    """Return how many such pods these nodes take while nothing else runs there."""
+    """Return how many such pods these nodes take if nothing else runs there."""
     return sum(_fit(node, needs) for node in nodes if takes(node, needs))
 
 

@@ -1,30 +1,30 @@
-"""What marks pods that wait for a domain, and how they are let go. Pure."""
+"""Marks of pods that wait for a domain, and the patch that releases them. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from controller.jobset.model import Json
-from controller.jobset.placement.model import Domain, Pod
+from kubemend.controller.jobset.placement.model import Domain, Pod
+from kubemend.controller.jobset.spec.model import Json
 
 GATE: Final = "kubemend.io/exclusive-placement"
-"""The scheduling gate: while a pod has it, the scheduler leaves it alone (KEP-3521)."""
+"""The scheduling gate: while a pod has it, the scheduler ignores the pod (KEP-3521)."""
 GATE_ENTRY: Final[Json] = {"name": GATE}
 PLACEMENT: Final = "kubemend.io/placement"
-"""Label of pods that are placed by us, to watch them by."""
+"""Label of the pods that kubemend places, for its Informer."""
 EXCLUSIVE: Final = "exclusive"
 LABELS: Final[Mapping[str, str]] = {PLACEMENT: EXCLUSIVE}
 
 
 def waits(pod: Pod) -> bool:
-    """Return whether it waits for us to say where it may go."""
+    """Return whether it waits for a domain from kubemend."""
     return GATE in pod.gates and bool(pod.topology) and not pod.over
 
 
 def letting_go(pod: Pod, domain: Domain) -> dict[str, Any]:
-    """Return the JSON merge patch that sends a pod to its domain and lifts our gate, and no other.
+    """Return the JSON merge patch that sets a pod's domain and removes kubemend's gate, and no other.
 
-    A gated pod's node selector may be added to in the same write (ValidatePodUpdate, ``podIsGated``). The patch is for
-    this very pod as it was seen: where somebody else has lifted a gate meanwhile it is a conflict.
+    A gated pod's node selector may be extended in the same write (ValidatePodUpdate, ``podIsGated``). The patch is
+    valid for the observed version only: if a gate was removed since, the result is a conflict.
     """
     return {
         "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},

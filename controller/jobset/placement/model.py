@@ -1,11 +1,11 @@
-"""Pods that want a domain for themselves, pods and Jobs that hold one, and the nodes that domains are made of."""
+"""Pods that wait for a domain, pods and Jobs that occupy one, and the nodes of domains."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from controller.jobset.model import NO_STRINGS
+from kubemend.controller.jobset.spec.model import NO_STRINGS
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -21,7 +21,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A node's taint with effect NoSchedule or NoExecute; PreferNoSchedule keeps nobody off."""
+    """A node's taint with effect NoSchedule or NoExecute; PreferNoSchedule excludes no pod."""
 
     key: str
     value: str
@@ -30,7 +30,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's; empty ``key`` and ``effect`` mean every one. ``exists``: whatever the taint's value is."""
+    """A pod's toleration; empty ``key`` and ``effect`` match all. ``exists``: any value of the taint matches."""
 
     key: str
     exists: bool
@@ -50,10 +50,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a pod needs of its node; pods of one template need the same.
+    """A pod's requirements for its node; pods of one template have the same.
 
-    ``terms`` is its required node affinity: one of them must hold, each whole; None where it has none.
-    ``requests`` are amounts by resource.
+    ``terms`` is its required node affinity: one of them must hold, each completely; None if it has none. ``requests``
+    are amounts by resource.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -66,10 +66,10 @@ class Needs:
 class Pod:
     """One pod of any JobSet's Job. ``job`` is its Job's key (``naming.job_key``), unique in the cluster.
 
-    ``topology``: the label whose values are domains, where its Job is to have one for itself, else empty. ``node``:
-    empty until it is bound. ``gates`` are its scheduling gates, ours among them while it waits for a domain. ``over``:
-    it has ended and holds nothing; one that is being deleted still does. Of the ``needs`` of one that does not wait
-    only the selector is known.
+    ``topology``: the label whose values are domains, if its Job is to have one for itself, else empty. ``node``: empty
+    until it is bound. ``gates`` are its scheduling gates, including kubemend's while it waits for a domain. ``over``:
+    it has ended and occupies nothing; a pod that is being deleted still does. Of the ``needs`` of a pod that does not
+    wait only the selector is known.
     """
 
     namespace: str
@@ -97,7 +97,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Seeker:
-    """A Job of which pods may wait. ``pods``: how many run at once, though they are created a few at a time."""
+    """A Job whose pods may wait. ``pods``: how many run at once, though they are created a few at a time."""
 
     job: str
     name: str
@@ -114,7 +114,7 @@ class Assignment:
 
 
 class Reason(enum.Enum):
-    """Why a Job's pods go on waiting."""
+    """Why a Job's pods must still wait."""
 
     NO_DOMAIN = "NoDomain"
     NO_ROOM = "NoRoom"
@@ -123,7 +123,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A Job whose pods go on waiting; ``message`` is for people."""
+    """A Job whose pods must still wait; ``message`` is readable text."""
 
     job: str
     reason: Reason
@@ -132,7 +132,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """What comes of one look."""
+    """The result of one placement."""
 
     assigned: tuple[Assignment, ...] = ()
     waiting: tuple[Waiting, ...] = ()

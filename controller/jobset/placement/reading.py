@@ -1,15 +1,16 @@
-"""Pods and nodes out of objects of the API, reduced to what placement needs. Pure."""
+"""Convert pods and nodes of the API to what placement needs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from common import gangs
-from controller.jobset import naming, quantities
-from controller.jobset.model import Json
-from controller.jobset.placement import marks, wishes
-from controller.jobset.placement.model import Needs, Node, Pod, Requirement, Taint, Toleration
+from kubemend.common import gangs
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import exclusive, marks
+from kubemend.controller.jobset.placement.model import Needs, Node, Pod, Requirement, Taint, Toleration
+from kubemend.controller.jobset.spec import quantities
+from kubemend.controller.jobset.spec.model import Json
 
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 _HARD: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -20,7 +21,7 @@ _PODS: Final = "pods"
 def pod(obj: Json) -> Pod | None:
     """Return a pod of a JobSet's Job; None for any other. Raises KeyError, TypeError, ValueError, AttributeError.
 
-    Its Job's key is worked out, not read: a label can claim to be of any Job, also of another namespace's.
+    Its Job's key is computed, not read: a label can claim any Job, even one of another namespace.
     """
     meta, spec = obj["metadata"], obj.get("spec") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
@@ -33,7 +34,7 @@ def pod(obj: Json) -> Pod | None:
         name=meta["name"],
         uid=meta["uid"],
         job=naming.job_key(meta["namespace"], job),
-        topology=wishes.topology(annotations),  # upstream's exclusive pods hold their domain as ours do
+        topology=exclusive.topology(annotations),  # upstream's exclusive pods occupy their domain like kubemend's
         node=spec.get("nodeName") or "",
         gates=gates,
         over=(obj.get("status") or {}).get("phase") in _OVER,
@@ -43,7 +44,7 @@ def pod(obj: Json) -> Pod | None:
 
 
 def bare(pod: Pod) -> Pod:
-    """Return what is kept of a pod that asks for too much: where it is. It goes on waiting behind its gate."""
+    """Return what is kept of a pod that is too large: where it is. It keeps waiting behind its gate."""
     domain = tuple(each for each in pod.needs.selector if each[0] == pod.topology)
     return replace(pod, gates=(), needs=Needs(selector=domain))
 
@@ -101,7 +102,7 @@ def _requirements(term: Json, kind: str, *, of_field: bool = False) -> Iterable[
 
 
 def _requests(spec: Json) -> Mapping[str, Fraction]:
-    """Return what a pod asks for in all (``component-helpers/resource``, PodRequests): the most at any one time."""
+    """Return a pod's total requests (``component-helpers/resource``, PodRequests): the maximum at any time."""
     running: dict[str, Fraction] = {}
     peak: dict[str, Fraction] = {}
     for container in spec.get("initContainers") or ():
@@ -126,7 +127,7 @@ def _amounts(given: Json) -> Iterable[tuple[str, Fraction]]:
     for name, value in given.items():
         amount = quantities.parse(value)
         if amount is None:
-            raise ValueError(f"{name}: {value!r} is no quantity")
+            raise ValueError(f"{name}: {value!r} is not a valid quantity")
         yield name, amount
 
 

@@ -1,6 +1,6 @@
-"""Proof of life: a worker in C that says when it was alive, by a clock that all containers of the machine share.
+"""Record lives: a worker in C that records when it was alive, by a clock that all containers of the machine share.
 
-Whether something new ran while something old was still alive is told by the containers themselves, not by our logs.
+The containers themselves, not our logs, show whether a new one ran while an old one was still alive.
 """
 
 import struct
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "/bin/pulse"
-"""Where it is in the dev node's image."""
+"""Its path in the dev node's image."""
 
 _LIFE = struct.Struct("=6Q")  # struct life in pulse.c
 _STEP = struct.Struct("=Q")
-_HELD = 50_000_000  # nanoseconds; a busy machine lets a process wait less than this, a round holds it longer
+_HELD = 50_000_000  # nanoseconds; a busy machine delays a process by less than this, a round holds it longer
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of a worker. Times are CLOCK_MONOTONIC nanoseconds (``time.monotonic_ns``), both ends inclusive.
+    """Describe one run of a worker. Times are CLOCK_MONOTONIC nanoseconds (``time.monotonic_ns``), both ends inclusive.
 
-    ``still_since`` and ``still_for`` tell of its longest stand-still. ``ours``: kubemend has started it, not kubelet.
+    ``still_since`` and ``still_for`` describe its longest pause. ``ours``: kubemend has started it, not kubelet.
     """
 
     member: str
@@ -33,7 +33,7 @@ class Life:
     ours: bool = False
 
     def ran_before(self, moment: int) -> int:
-        """Return for how many nanoseconds it ran before that moment, if it stood still from some time before it on."""
+        """Return for how many nanoseconds it ran before that moment, if it was paused from some time before it on."""
         if self.began >= moment:
             return 0
         stood_still = self.still_since < moment <= self.still_since + self.still_for
@@ -41,18 +41,18 @@ class Life:
 
     @property
     def runs_since(self) -> int:
-        """When it was let run: where it was held after its first moments, the end of that."""
+        """Return when it was released: the end of its hold, if it was held after its first moments."""
         was_held = self.still_for > _HELD and self.still_since - self.began < _HELD
         return self.still_since + self.still_for if was_held else self.began
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """How the lives of a gang lie around one round, in nanoseconds.
+    """Describe the lives of a gang around one round, in nanoseconds.
 
-    ``old`` and ``new`` count them. ``apart``: from the last sign of life of anything old to the first of anything new;
-    negative when they overlap. ``slipped``: for how long at most something new ran before everything old was dead, and
-    ``ours_slipped`` the same for what kubemend has started.
+    ``old`` and ``new`` count them. ``apart``: from the last sign of life of an old one to the first of a new one;
+    negative when they overlap. ``slipped``: the longest time that a new one ran before all old ones were dead, and
+    ``ours_slipped`` the same for those that kubemend has started.
     """
 
     old: int
@@ -65,7 +65,7 @@ class Barrier:
 def build(directory: Path) -> Path:
     """Compile the worker into a directory, for any root file system; return its path.
 
-    Raises subprocess.CalledProcessError when the compiler refuses, FileNotFoundError when there is none.
+    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / Path(PROGRAM).name
@@ -76,12 +76,12 @@ def build(directory: Path) -> Path:
 
 
 def command(lives: str) -> Sequence[str]:
-    """Return how a container runs it; ``lives`` is a directory as the container sees it."""
+    """Return the command of a container for it; ``lives`` is a directory as the container sees it."""
     return (PROGRAM, lives)
 
 
 def lives(directory: Path) -> tuple[Life, ...]:
-    """Return all lives that were ever led, oldest first."""
+    """Return all recorded lives, oldest first."""
     found = []
     for path in directory.glob("*.life"):
         data = path.read_bytes()
@@ -93,7 +93,7 @@ def lives(directory: Path) -> tuple[Life, ...]:
 
 
 def step(directory: Path, member: str) -> int:
-    """Return how far a member's training is; 0 when it has never begun."""
+    """Return the step of a member's training; 0 when it has never begun."""
     try:
         data = (directory / f"{member}.step").read_bytes()
     except FileNotFoundError:
@@ -102,16 +102,16 @@ def step(directory: Path, member: str) -> int:
 
 
 def barrier(seen: Iterable[Life], *, since: int) -> Barrier:
-    """Return how lives lie around one round, for a fault at ``since``.
+    """Return the relation of lives around one round, for a fault at ``since``.
 
-    Old is the last life of each member that began before; one that goes on has not been restarted, and counts. New is
-    all that began later. Raises ValueError when there is nothing old, or nothing new: then nothing is proved.
+    Old is the last life of each member that began before; one that continues has not been restarted, and counts. New
+    are all that began later. Raises ValueError when there is no old one, or no new one: then nothing is proved.
     """
     lives_seen = sorted(seen, key=lambda life: life.began)
     old = {life.member: life for life in lives_seen if life.began < since}
     new = [life for life in lives_seen if life.began >= since]
     if not old or not new:
-        raise ValueError(f"{len(old)} lives were there at {since} and {len(new)} began after it; no barrier to judge")
+        raise ValueError(f"{len(old)} lives existed at {since} and {len(new)} began after it; no barrier to judge")
     last_death = max(life.last for life in old.values())
     return Barrier(
         old=len(old),

@@ -1,9 +1,9 @@
-"""What an agent's token is good for, and what not."""
+"""Cases of what an agent's token allows and does not allow."""
 
 from typing import Final
 
-from common.kube import client, paths
-from controller.restarts import names
+from kubemend.common.kube import client, paths
+from kubemend.controller.restarts import names
 from tests.contract.api import objects, restarts
 from tests.contract.api.admission_calls import (
     HERE,
@@ -26,7 +26,7 @@ from tests.contract.api.admission_calls import (
 OURS: Final = "kubemend.io/DevicesHealthy"
 
 SPEAKS: Final = (
-    "kubemend-agent-status' denied request: the agent of node node-here speaks for that node and its pods alone"
+    "kubemend-agent-status' denied request: the agent of node node-here may write only about that node and its pods"
 )
 NO_OTHERS: Final = (
     "kubemend-agent-status' denied request: an agent writes conditions whose type begins with kubemend.io/"
@@ -36,26 +36,26 @@ NO_METADATA: Final = (
     "kubemend-agent-status' denied request: an agent changes no labels, annotations, finalizers or owners"
 )
 IN_ITS_NAME: Final = (
-    "kubemend-agent-events' denied request: the agent of node node-here tells Events as kubemend and in"
+    "kubemend-agent-events' denied request: the agent of node node-here may record Events only as kubemend"
 )
 OF_ITS_NODE: Final = (
-    "kubemend-agent-events' denied request: the agent of node node-here tells of pods and of that node alone"
+    "kubemend-agent-events' denied request: the agent of node node-here may record Events only of pods and"
 )
 ONLY_TIME: Final = (
-    "kubemend-agent-events' denied request: of an Event that is there an agent changes only message, count"
+    "kubemend-agent-events' denied request: an agent may change only message, count and time of an existing"
 )
 NO_NODE: Final = "denied request: the token names no node"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-agent" cannot {} resource "{}"'
 
 
 async def untaints_another_node(api: client.KubeClient, scene: Scene) -> None:
-    """Delete the rule that another node's agent has made."""
+    """Delete the rule that another node's agent has created."""
     made = await scene.administrator.create(RULES, taint_rule(THERE))
     await api.delete(f"{RULES}/{made['metadata']['name']}")
 
 
 async def asks_for_a_token(api: client.KubeClient, _: Scene) -> None:
-    """Ask for the controller's token."""
+    """Request the controller's token."""
     accounts = paths.collection("serviceaccounts", namespace="kubemend")
     await api.create(f"{accounts}/kubemend-controller/token", {"spec": {}})
 
@@ -86,6 +86,17 @@ CASES = (
     Case("its pod's labels by its status", "agent", status("here", says(OURS), labels={"app": "db"}), NO_METADATA),
     Case("its pod opts in by its status", "agent",
          status("here", says(OURS), annotations={"kubemend.io/restart": "InPlace"}), NO_METADATA),
+    Case("its pod's restart counts", "agent",
+         status("here", {}, annotations={"kubemend.io/restarts": "trainer=3"})),
+    Case("its pod's restart counts, and more", "agent",
+         status("here", {}, annotations={"kubemend.io/restarts": "x=1", "kubemend.io/restart": "InPlace"}),
+         NO_METADATA),
+    Case("too long restart counts", "agent",
+         status("here", {}, annotations={"kubemend.io/restarts": "x" * 4097}), NO_METADATA),
+    Case("another node's pod's restart counts", "agent",
+         status("there", {}, annotations={"kubemend.io/restarts": "trainer=3"}), SPEAKS),
+    Case("its node's restart counts", "agent", status(HERE, {}, annotations={"kubemend.io/restarts": "x=1"}),
+         NO_METADATA),
     Case("its pod's finalizers by its status", "agent", status("here", {}, finalizers=["a.b/c"]), NO_METADATA),
     Case("its node's labels by its status", "agent", status(HERE, says(OURS), labels={"zone": "x"}), NO_METADATA),
     Case("its node's owner by its status", "agent", status(HERE, {}, **owned()), NO_METADATA),
@@ -102,10 +113,10 @@ CASES = (
     Case("turns its Event upon another pod", "agent", retells(HERE, {"involvedObject": {"name": "there"}}),
          ONLY_TIME),
     Case("the reason of its Event", "agent", retells(HERE, {"reason": "Killing"}), ONLY_TIME),
-    Case("taints another node's device", "agent", taints(THERE), "belong to that node alone"),
+    Case("taints another node's device", "agent", taints(THERE), "belong to that node"),
     Case("evicts by a device's taint", "agent", taints(effect="NoExecute"), "and the effect NoSchedule"),
     Case("taints all devices of a driver", "agent", taints(device=""), "taints single devices"),
-    Case("another node's taint", "agent", untaints_another_node, "belong to that node alone"),
+    Case("another node's taint", "agent", untaints_another_node, "belong to that node"),
     Case("deletes a pod", "agent", deleted("here"), NO_RIGHT.format("delete", "pods")),
     Case("changes a pod", "agent", patched("here", {"metadata": {"labels": {"app": "db"}}}),
          NO_RIGHT.format("patch", "pods")),

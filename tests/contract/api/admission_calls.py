@@ -1,10 +1,10 @@
-"""Calls to the API as tables of cases name them (``admission_agents``, ``admission_controllers``)."""
+"""Build the calls of the tables of cases (``admission_agents``, ``admission_controllers``)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.kube import client, paths
+from kubemend.common.kube import client, paths
 from tests.contract.api import objects
 
 Json = dict[str, Any]
@@ -17,7 +17,7 @@ RULES: Final = paths.collection("devicetaintrules", group="resource.k8s.io", ver
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A namespace of the test's own, with what the cases are about."""
+    """Hold a namespace of the test's own, with the objects of the cases."""
 
     namespace: str
     administrator: client.KubeClient
@@ -36,7 +36,7 @@ Call = Callable[[client.KubeClient, Scene], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``refused`` are words of the refusal; empty where the call is allowed."""
+    """``refused`` is text of the refusal; empty where the call is allowed."""
 
     name: str
     who: str
@@ -76,7 +76,7 @@ def deleted(of: str, **options: Any) -> Call:
 
 
 def event(scene: Scene, *, node: str = HERE, component: str = "kubemend", about: Json | None = None) -> Json:
-    """Return an Event as the agent tells it."""
+    """Return an Event as the agent records it."""
     involved = about or {"kind": "Pod", "namespace": scene.namespace, "name": "here", "uid": "1"}
     return {
         "metadata": {"generateName": "told-", "namespace": involved.get("namespace", "default")},
@@ -93,7 +93,7 @@ def tells(*, where: str = "", **event_of: Any) -> Call:
 
 
 def retells(by: str, change: Json) -> Call:
-    """Return a change of an Event that an agent on that node has told."""
+    """Return a change of an Event that an agent on that node has recorded."""
 
     async def call(api: client.KubeClient, scene: Scene) -> None:
         told = await scene.administrator.create(scene.of("events"), event(scene, node=by))
@@ -103,7 +103,7 @@ def retells(by: str, change: Json) -> Call:
 
 
 def counts(of: str) -> Call:
-    """Return a change of how often an Event has happened that this component told, by events.k8s.io."""
+    """Return a change of the count of an Event that this component recorded, by events.k8s.io."""
 
     async def call(api: client.KubeClient, scene: Scene) -> None:
         about = {"kind": "JobSet", "namespace": scene.namespace, "name": "js", "uid": "1"}
@@ -128,7 +128,7 @@ def makes(resource: str, body: Json, *, group: str = "", version: str = "v1", wh
 
 
 def removes(resource: str, name: str, *, group: str = "", version: str = "v1") -> Call:
-    """Return the deletion of an object that is there."""
+    """Return the deletion of an existing object."""
     return lambda api, scene: api.delete(f"{scene.of(resource, group, version)}/{name}")
 
 
@@ -140,14 +140,14 @@ def owned(name: str = "js", *, kind: str = "JobSet", api_version: str = "jobset.
 
 
 def job(name: str, *, pod: Json | None = None, container: Json | None = None, **metadata: Any) -> Json:
-    """Return a suspended Job; ``pod`` is what its pods' spec has beside the rest, ``container`` the same of theirs."""
+    """Return a suspended Job; ``pod`` is added to its pods' spec, ``container`` to their container."""
     containers = [{"name": "trainer", "image": "busybox:1", **(container or {})}]
     pod = {"restartPolicy": "Never", "containers": containers, **(pod or {})}
     return {"metadata": {"name": name, **metadata}, "spec": {"suspend": True, "template": {"spec": pod}}}
 
 
 def taint_rule(node: str, *, effect: str = "NoSchedule", device: str = "gpu-0") -> Json:
-    """Return a DeviceTaintRule as the agent on a node makes it."""
+    """Return a DeviceTaintRule as the agent on a node creates it."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": "1"}
     selector = {"driver": "gpu.example.com", "pool": node, **({"device": device} if device else {})}
     return {

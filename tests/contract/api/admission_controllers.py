@@ -1,9 +1,9 @@
-"""What the controller's token is good for, and what not."""
+"""Cases of what the controller's token allows and does not allow."""
 
 from typing import Any, Final
 
-from common.kube import paths
-from controller.restarts import names
+from kubemend.common.kube import paths
+from kubemend.controller.restarts import names
 from tests.contract.api import objects, restarts
 from tests.contract.api.admission_calls import (
     THERE,
@@ -31,22 +31,22 @@ JOBSETS: Final = {"group": "jobset.x-k8s.io", "version": "v1alpha2"}
 
 NO_OTHER_TAINT: Final = "kubemend-controller-nodes' denied request: the controller sets and removes the taint"
 NOTHING_BUT: Final = (
-    "kubemend-controller-pods' denied request: the controller writes nothing of a pod's status but cond"
+    "kubemend-controller-pods' denied request: the controller writes nothing of a pod's status except cond"
 )
 NOT_OPTED_IN: Final = (
     "kubemend-controller-pods' denied request: the controller marks and deletes only pods that opted in: pod "
 )
 ONLY_ITS_TAINT: Final = (
-    "kubemend-controller-nodes' denied request: the controller changes nothing of a node but its taint"
+    "kubemend-controller-nodes' denied request: the controller changes nothing of a node except its taint"
 )
 OF_A_JOBSET: Final = "denied request: the controller touches only {} whose controlling owner is a JobSet"
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
 
-REACHES: Final = "reach into their node"
+REACHES: Final = "with access to their node"
 
 
 def reaching(name: str, *, where: str = "", container: Json | None = None, **pod: Any) -> Call:
-    """Return the creation of a Job of a JobSet whose pods have this of their node."""
+    """Return the creation of a Job of a JobSet whose pods have this node selection."""
     return makes("jobs", job(name, pod=pod, container=container, **owned()), group="batch", where=where)
 
 
@@ -84,15 +84,15 @@ CASES = (
          "no labels, annotations, finalizers or owners of pods"),
     Case("a pod that did not opt in", "controller", deleted("owned"), NOT_OPTED_IN),
     Case("marks a pod that did not opt in", "controller", status("owned", says("DisruptionTarget")), NOT_OPTED_IN),
-    Case("a pod that nobody makes anew", "controller", deleted("alone"), "that a controller owns and makes anew"),
+    Case("a pod that nobody makes anew", "controller", deleted("alone"), "that a controller owns and recreates"),
     Case("a pod that does not wait", "controller", patched("there", {"metadata": {"labels": {"app": "db"}}}),
-         "changes only pods that wait for their place"),
+         "changes only pods that wait for exclusive placement"),
     Case("the image of a pod that waits", "controller",
          patched("waiting", {"spec": {"containers": [{"name": "trainer", "image": "miner:1"}]}}),
          "changes nothing else of it"),
     Case("another's gate", "controller",
          patched("waiting", {"spec": {"schedulingGates": [{"name": "quota.example.com/q", "$patch": "delete"}]}}),
-         "lifts its own gate"),
+         "removes its own gate"),
     Case("a node's labels", "controller", patched(THERE, {"metadata": {"labels": {"zone": "x"}}}),
          "no labels, annotations, finalizers or owners of nodes"),
     Case("drains a node", "controller", patched(THERE, {"spec": {"unschedulable": True}}), ONLY_ITS_TAINT),
@@ -131,21 +131,22 @@ CASES = (
     Case("a Service of nobody", "controller",
          makes("services", {"metadata": {"name": "x"}, "spec": {"clusterIP": "None"}}), OF_A_JOBSET.format("services")),
     Case("a volume claim of nobody", "controller",
-         makes("persistentvolumeclaims", {"metadata": {"name": "c"}, "spec": CLAIM}), "volume claims for JobSets"),
+         makes("persistentvolumeclaims", {"metadata": {"name": "c"}, "spec": CLAIM}), "volume claims only for JobSets"),
     Case("somebody's JobSet", "controller", removes("jobsets", "theirs", **JOBSETS),
          "touches only JobSets whose spec.managedBy"),
     Case("another Secret", "controller", makes("secrets", {"metadata": {"name": "x"}}, where="kubemend"),
-         "of secrets the controller writes kubemend/kubemend-hub-tls alone"),
+         "the controller writes only kubemend/kubemend-hub-tls of secrets"),
     Case("a Secret that becomes another's token", "controller",
          makes("secrets", {"metadata": {"name": "kubemend-hub-tls", "annotations": STOLEN},
-                           "type": "kubernetes.io/service-account-token"}, where="kubemend"), "is an Opaque one"),
+                           "type": "kubernetes.io/service-account-token"}, where="kubemend"),
+         "must have the type Opaque"),
     Case("another Lease", "controller",
          makes("leases", {"metadata": {"name": "x"}}, group="coordination.k8s.io", where="kubemend"),
-         "of leases the controller writes kubemend/kubemend-controller alone"),
-    Case("counts in another's Event", "controller", counts("upstream"), "as kubemend and jobset, and keeps off others"),
-    Case("an Event of kubelet's", "controller", tells(component="kubelet"), "as kubemend and jobset, and keeps off"),
+         "the controller writes only kubemend/kubemend-controller of leases"),
+    Case("counts in another's Event", "controller", counts("upstream"), "only as kubemend and jobset"),
+    Case("an Event of kubelet's", "controller", tells(component="kubelet"), "only as kubemend and jobset"),
     Case("what its Event is about", "controller", retells(THERE, {"type": "Warning"}),
-         "an Event that is there the controller changes only message, count and time"),
+         "the controller may change only message, count and time"),
     Case("reads Secrets", "controller", lambda api, scene: api.list(scene.of("secrets", namespace="kubemend")),
          NO_RIGHT.format("list", "secrets")),
     Case("runs a pod", "controller", makes("pods", objects.pod("x")), NO_RIGHT.format("create", "pods")),

@@ -1,10 +1,10 @@
-"""What the cases of admission are about: nodes, pods, Jobs and JobSets, some of them ours."""
+"""Create the objects of the admission cases: nodes, pods, Jobs and JobSets, some of them ours."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from common.kube import client, errors, paths
-from controller.jobset import model
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.jobset.spec import model
 from tests.contract.api import installation, jobsets, objects
 from tests.contract.api.admission_calls import HERE, THERE, Json, Scene, job, owned
 
@@ -15,7 +15,7 @@ JOBSET_KIND = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
 
 
 async def built(administrator: client.KubeClient) -> Scene:
-    """Make all that the cases are about, in a namespace of its own where it has one."""
+    """Create all objects of the cases, in a namespace of its own where it has one."""
     made = await administrator.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-"}})
     found = Scene(made["metadata"]["name"], administrator)
     for pod in pods():

@@ -1,79 +1,52 @@
-"""Both API servers behind one fixture. The real one is started once for all tests here: it takes some seconds."""
+"""Provide a client of the worker's API server.
 
-import asyncio
-import uuid
+No admission policy of ours outlives the file of tests that applied it.
+"""
+
+import time
+import urllib.error
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
-from common.kube import client, paths
-from hack.devnode import realkube
-from hack.devnode.api import ApiServer, standin
+from kubemend.common.kube import client
+from kubemend.controller.jobset.spec import model
+from tests.contract.api import jobsets, objects
+from tests.control_plane import ControlPlane, Tenant
+from tests.unit.jobset import refused
 
-DEADLINES = client.Deadlines(call=15.0, watch=2.0)
-
-
-@pytest.fixture(scope="package")
-def real_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[realkube.RealKube]:
-    if why := realkube.missing():
-        pytest.skip(why)
-    server = realkube.RealKube(tmp_path_factory.mktemp("kube"))
-    loop = asyncio.new_event_loop()  # its processes are bound to no loop, so the tests' own loops can come and go
-    try:
-        loop.run_until_complete(server.__aenter__())
-        yield server
-    finally:
-        loop.run_until_complete(server.__aexit__(None, None, None))
-        loop.close()
-
-
-@pytest.fixture(params=["stand-in", "real"])
-def real_or_none(request: pytest.FixtureRequest) -> realkube.RealKube | None:
-    return request.getfixturevalue("real_kube") if request.param == "real" else None
+_REFUSED = (
+    (objects.pods("default"), objects.pod("x", annotations={"kubemend.io/restart": "InPlace"})),
+    (jobsets.collection("default"), {"apiVersion": model.API_VERSION, **refused.BY_POLICY[0].refused}),
+)
+"""What a policy of ours may refuse to everyone."""
 
 
 @pytest.fixture
-async def server(real_or_none: realkube.RealKube | None, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    if real_or_none is not None:
-        yield real_or_none
+async def api(tenant: Tenant) -> AsyncIterator[client.KubeClient]:
+    async with tenant.client() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_policies(control_plane: ControlPlane) -> Iterator[None]:
+    """Delete all admission policies, and wait until none is in force: the server needs a moment to notice."""
+    yield
+    if not control_plane.call("GET", jobsets.BINDINGS)["items"]:
         return
-    async with standin.StandIn(kubeconfig=tmp_path / "kubeconfig", bookmark_period=0.5) as stand_in:
-        yield stand_in
+    for collection in (jobsets.BINDINGS, jobsets.POLICIES):
+        control_plane.remove(collection)
+    for path, body in _REFUSED:
+        while not _is_taken(control_plane, f"{path}?dryRun=All", body):
+            time.sleep(0.05)
 
 
-@pytest.fixture
-async def api(server: ApiServer) -> AsyncIterator[client.KubeClient]:
-    async with client.connect(kubeconfig=server.kubeconfig, deadlines=DEADLINES) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def namespace(api: client.KubeClient) -> str:
-    """A namespace of the test's own."""
-    created = await api.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-"}})
-    return str(created["metadata"]["name"])
-
-
-@pytest.fixture
-def node() -> str:
-    """A node name of the test's own; the node need not exist."""
-    return f"node-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-async def own_server(real_or_none: realkube.RealKube | None, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """A server for this test alone, which may stop and start it."""
-    own = (
-        standin.StandIn(kubeconfig=tmp_path / "own" / "kubeconfig")
-        if real_or_none is None
-        else realkube.RealKube(tmp_path / "own")
-    )
-    async with own:
-        yield own
-
-
-@pytest.fixture
-async def own_api(own_server: ApiServer) -> AsyncIterator[client.KubeClient]:
-    async with client.connect(kubeconfig=own_server.kubeconfig, deadlines=DEADLINES) as connected:
-        yield connected
+def _is_taken(control_plane: ControlPlane, path: str, body: objects.Json) -> bool:
+    try:
+        control_plane.call("POST", path, body)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code not in (403, 422):
+            raise
+        return False
+    return True

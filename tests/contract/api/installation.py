@@ -1,7 +1,7 @@
-"""A real API server with the manifests applied as people apply them, and the accounts that these make.
+"""Provide a real API server with the manifests applied as people apply them, and their accounts.
 
-The controllers of kube-controller-manager that matter here run beside it: the one that ends namespaces, and the one
-that checks the expressions of admission policies for types.
+The relevant controllers of kube-controller-manager run, too: the one that ends namespaces, and the one that checks the
+expressions of admission policies for types.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from common.kube import client, paths
-from hack.devnode import kubernetes, processes, realkube
-from hack.devnode.api import kubeconfig as kubeconfigs
+from hack.devnode import apiserver, kubernetes, processes
+from hack.devnode import kubeconfig as kubeconfigs
+from kubemend.common.kube import client, paths
 from tests.contract.api import objects
-from tests.contract.api.conftest import DEADLINES
+from tests.control_plane import DEADLINES
 from tests.unit.daemonset import kubectl, manifests
 
 DAEMONSET = manifests.REPOSITORY / "daemonset"
@@ -31,24 +31,24 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An API server with kubemend installed. ``directory`` holds the kustomization that was applied."""
+    """Hold an API server with kubemend installed. ``directory`` holds the kustomization that was applied."""
 
-    server: realkube.RealKube
+    server: apiserver.KubeApiServer
     directory: Path
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl as administrator and return what it prints."""
+        """Run kubectl as administrator and return its output."""
         return kubectl.run("--kubeconfig", str(self.server.kubeconfig), *arguments)
 
     @contextlib.asynccontextmanager
     async def administrator(self) -> AsyncIterator[client.KubeClient]:
-        """A client that may do all."""
+        """Provide a client with all rights."""
         async with client.connect(kubeconfig=self.server.kubeconfig, deadlines=DEADLINES) as connected:
             yield connected
 
     @contextlib.asynccontextmanager
     async def account(self, name: str, *, pod: Mapping[str, Any] | None = None) -> AsyncIterator[client.KubeClient]:
-        """A client with a token of one of our service accounts, as kubelet gets it for this pod."""
+        """Provide a client with a token of one of our service accounts, as kubelet gets it for this pod."""
         async with client.connect(kubeconfig=await self.kubeconfig(name, pod=pod), deadlines=DEADLINES) as connected:
             yield connected
 
@@ -70,14 +70,14 @@ class Cluster:
 def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) -> Iterator[Cluster]:
     """Start an API server, apply daemonset/default with more components to it, and stop it at the end.
 
-    ``options`` are more flags for kube-apiserver. Skips where the real programs are not there.
+    ``options`` are more flags for kube-apiserver. Fails where the real programs are missing.
     """
     if why := kubernetes.missing("etcd", "kube-apiserver", "kube-controller-manager", "kubectl"):
-        pytest.skip(why)
-    server = realkube.RealKube(directory / "server", options=options)
+        pytest.fail(why, pytrace=False)
+    server = apiserver.KubeApiServer(directory / "server", options=options)
     loop = asyncio.new_event_loop()  # its processes are bound to no loop, so the tests' own loops can come and go
     try:
-        loop.run_until_complete(server.__aenter__())
+        loop.run_until_complete(server.start())
         manager = _manager(server, directory=directory)
         try:
             cluster = Cluster(server, _kustomization(directory / "installed", components))
@@ -86,12 +86,12 @@ def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) 
         finally:
             loop.run_until_complete(manager.stop(grace=_STOP_SECONDS))
     finally:
-        loop.run_until_complete(server.__aexit__(None, None, None))
+        loop.run_until_complete(server.end())
         loop.close()
 
 
 async def agent_pod(api: client.KubeClient, node: str) -> Mapping[str, Any]:
-    """Return the agent's pod on a node, which is there from then on."""
+    """Return the agent's pod on a node, created if necessary."""
     await api.create(paths.NODES, {"metadata": {"name": node}})
     wanted = objects.pod(f"agent-{node}", node=node)
     wanted["spec"] |= {"serviceAccountName": AGENT, "automountServiceAccountToken": False}
@@ -99,7 +99,7 @@ async def agent_pod(api: client.KubeClient, node: str) -> Mapping[str, Any]:
 
 
 def _kustomization(directory: Path, components: tuple[str, ...]) -> Path:
-    """Write a kustomization of an operator's own, as docs/operations.md says."""
+    """Write an operator's own kustomization, as in docs/operations.md."""
     directory.mkdir()
     wanted = {
         "resources": [os.path.relpath(DAEMONSET / "default", directory)],
@@ -109,7 +109,7 @@ def _kustomization(directory: Path, components: tuple[str, ...]) -> Path:
     return directory
 
 
-def _manager(server: realkube.RealKube, *, directory: Path) -> processes.Child:
+def _manager(server: apiserver.KubeApiServer, *, directory: Path) -> processes.Child:
     return processes.Child.start(
         [
             str(kubernetes.program("kube-controller-manager")),

@@ -1,4 +1,4 @@
-"""JobSets for the contract tests: their definition and their policy installed."""
+"""Provide JobSets for the contract tests: their definition and their policy installed."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from common import aio
-from common.kube import client, errors, paths
-from controller.jobset import model
+from kubemend.common import aio
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.jobset.spec import model
 from tests import eventually
 from tests.unit.jobset import refused
 
@@ -33,11 +33,11 @@ def documents(file: str) -> list[Json]:
 
 
 async def install(api: client.KubeClient) -> None:
-    """Install the definition where it is not, and wait until the resource is served."""
-    with contextlib.suppress(errors.ConflictError):  # by an earlier test
+    """Install the definition if necessary, and wait until the resource is served."""
+    with contextlib.suppress(errors.ConflictError):  # created by an earlier test
         await api.create(DEFINITIONS, *documents("crd.yaml"))
     async with asyncio.timeout(60):
-        async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it says Established
+        async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it reports Established
             try:
                 await api.list(WHOLE)
             except errors.NotFoundError:
@@ -46,7 +46,7 @@ async def install(api: client.KubeClient) -> None:
 
 
 async def install_policy(api: client.KubeClient) -> None:
-    """Install the policy where it is not, and wait until it is in force; a real API server only."""
+    """Install the policy if necessary, and wait until it is in force; a real API server only."""
     for path, body in zip((POLICIES, BINDINGS), documents("policy.yaml"), strict=True):
         with contextlib.suppress(errors.ConflictError):
             await api.create(path, body)
@@ -62,7 +62,7 @@ async def install_policy(api: client.KubeClient) -> None:
 
 
 async def lift_policy(api: client.KubeClient) -> None:
-    """Take the policy out of force, some time from now."""
+    """Remove the policy; it ends with a delay."""
     _, binding = documents("policy.yaml")
     await api.delete(f"{BINDINGS}/{binding['metadata']['name']}")
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from common.kube import paths
+from kubemend.common.kube import paths
+
+Json = dict[str, Any]
 
 
 def pod(name: str, *, node: str = "", **metadata: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Restart objects for the contract tests, and their definition installed."""
+"""Provide Restart objects for the contract tests, and their definition installed."""
 
 import asyncio
 import contextlib
@@ -7,22 +7,22 @@ from typing import Any
 
 import yaml
 
-from common import aio
-from common.gangs import GangKey
-from common.kube import client, errors, paths
-from controller.restarts import names
-from controller.restarts.objects import NewRound
+from kubemend.common import aio
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.restarts import names
+from kubemend.controller.restarts.objects import NewRound
 
 DEFINITION = Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
 DEFINITIONS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
 
 
 async def install(api: client.KubeClient) -> None:
-    """Install the definition where it is not, and wait until the resource is served."""
-    with contextlib.suppress(errors.ConflictError):  # by an earlier test
+    """Install the definition if necessary, and wait until the resource is served."""
+    with contextlib.suppress(errors.ConflictError):  # created by an earlier test
         await api.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
     async with asyncio.timeout(60):
-        async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it says Established
+        async for _ in aio.ticks(period=0.1):  # the real one serves it some time after it reports Established
             try:
                 await api.list(names.WHOLE)
             except errors.NotFoundError:
@@ -31,7 +31,7 @@ async def install(api: client.KubeClient) -> None:
 
 
 def restart(name: str, **spec: Any) -> dict[str, Any]:
-    """Return a request; without a word for the gang ``train``."""
+    """Return a request; by default for the gang ``train``."""
     wanted = spec or {"gang": {"kind": "Job", "name": "train"}}
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": name}, "spec": wanted}
 
@@ -49,7 +49,7 @@ def new_round(namespace: str, *, attempt: int = 1, epoch: int = 5, phase: str = 
 
 
 def done(new: NewRound) -> dict[str, Any]:
-    """Return the status with which it ends well."""
+    """Return the status of its success."""
     return {
         **new.status,
         "phase": "Done",

@@ -1,6 +1,6 @@
-"""What the agents' and the controller's accounts may do where all is installed, with their real tokens.
+"""The rights of the agents' and the controller's accounts in a full installation, with their real tokens.
 
-Each case is one call, allowed or refused; a refusal is known by its words, so that it is the right rule's.
+Each case is one call, allowed or refused; the text of a refusal identifies the rule.
 """
 
 import asyncio
@@ -15,24 +15,32 @@ from typing import Any
 
 import pytest
 
-from agent.model.announcements import Announcement
-from agent.model.conditions import Condition, ConditionStatus
-from agent.model.workloads import PodRef, PodUid
-from agent.reporters.events import EventReporter
-from agent.reporters.events import Outcome as Told
-from agent.reporters.node_condition import NodeConditionReporter
-from agent.reporters.node_condition import Outcome as NodeWritten
-from agent.reporters.pod_conditions import Outcome as Written
-from agent.reporters.pod_conditions import PodConditionReporter
-from common.kube import client, errors, paths
-from controller.certificates.keeper import Keeper, KeeperOptions
-from controller.jobset import keeping_off, model
-from controller.model import members
-from controller.model.rounds import Recreate
-from controller.restarts import recreate
 from hack.devnode import loopback, processes
+from kubemend.agent.model.announcements import EventMessage
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import PodRef, PodUid
+from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.reporters.events import Outcome as Told
+from kubemend.agent.reporters.node_condition import NodeConditionReporter
+from kubemend.agent.reporters.node_condition import Outcome as NodeWritten
+from kubemend.agent.reporters.pod_conditions import Outcome as Written
+from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
+from kubemend.controller.jobset.placement import device_taints
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.model import members
+from kubemend.controller.model.rounds import Recreate
+from kubemend.controller.restarts import pod_replacer
 from tests import background, eventually
-from tests.contract.api import admission_agents, admission_controllers, admission_scene, installation, jobsets, objects
+from tests.contract.api import (
+    admission_agents,
+    admission_controllers,
+    admission_scene,
+    installation,
+    jobsets,
+    objects,
+)
 from tests.contract.api.admission_calls import HERE, RULES, THERE, Case, Scene, event, job, taint_rule
 from tests.contract.api.installation import Cluster
 
@@ -60,7 +68,7 @@ NEVER = (
     Case("controller-own", "controller",
          lambda api, _: api.create(f"{paths.collection('secrets', namespace='kubemend')}{TRY}", NAMED)),
 )  # fmt: skip
-"""For each policy a call that it alone refuses, and that does nothing where it does not."""
+"""For each policy a call that it alone refuses, and that has no effect if it does not."""
 
 Callers = dict[str, client.KubeClient]
 
@@ -97,12 +105,12 @@ async def callers(cluster: Cluster, administrator: client.KubeClient, scene: Sce
 
 @pytest.fixture
 async def scene(administrator: client.KubeClient) -> Scene:
-    await jobsets.install(administrator)  # it is there: this waits until it is served
+    await jobsets.install(administrator)  # it is defined: this waits until it is served
     return await admission_scene.built(administrator)
 
 
 async def in_force(never: Case, callers: Callers, scene: Scene) -> None:
-    """Return when a policy refuses: the API server takes a moment to learn of one."""
+    """Return when a policy refuses: the API server needs a moment to notice it."""
 
     async def refuses() -> bool:
         try:
@@ -145,7 +153,7 @@ def shared(one: str, other: str) -> int:
     return difflib.SequenceMatcher(None, one, other, autojunk=False).find_longest_match().size
 
 
-async def test_expressions_are_right_about_the_types_of_what_they_look_at(administrator: client.KubeClient) -> None:
+async def test_expressions_have_correct_types(administrator: client.KubeClient) -> None:
     async def checked() -> bool:
         return all("observedGeneration" in policy["status"] for policy in (await administrator.list(POLICIES)).items)
 
@@ -154,9 +162,7 @@ async def test_expressions_are_right_about_the_types_of_what_they_look_at(admini
         assert policy["status"]["typeChecking"] == {}, policy["metadata"]["name"]
 
 
-async def test_the_agents_reporters_get_through(
-    callers: Callers, administrator: client.KubeClient, scene: Scene
-) -> None:
+async def test_agents_reporters_are_allowed(callers: Callers, administrator: client.KubeClient, scene: Scene) -> None:
     pod = PodRef(scene.namespace, "here", PodUid(await named(administrator, scene, "here")))
     outcomes: asyncio.Queue[Any] = asyncio.Queue()
     api, took = callers["agent"], outcomes.put_nowait
@@ -174,7 +180,7 @@ async def test_the_agents_reporters_get_through(
         node.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
         assert await outcomes.get() is NodeWritten.WRITTEN
         for about in (pod, None):
-            events.tell(Announcement(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
+            events.tell(EventMessage(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
             assert await outcomes.get() is Told.TOLD
 
 
@@ -182,13 +188,13 @@ async def test_the_controller_has_a_pod_recreated(
     callers: Callers, administrator: client.KubeClient, scene: Scene
 ) -> None:
     pod = members.PodRef(scene.namespace, "asked", members.PodUid(await named(administrator, scene, "asked")))
-    outcomes: asyncio.Queue[recreate.Outcome] = asyncio.Queue()
-    recreator = recreate.Recreator(
+    outcomes: asyncio.Queue[pod_replacer.Outcome] = asyncio.Queue()
+    recreator = pod_replacer.PodReplacer(
         api=callers["controller"], on_outcome=lambda _, outcome, __: outcomes.put_nowait(outcome)
     )
     async with background.running(recreator.run()), asyncio.timeout(60):
         recreator.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
-        assert await outcomes.get() is recreate.Outcome.DELETED
+        assert await outcomes.get() is pod_replacer.Outcome.DELETED
 
 
 async def test_the_controller_keeps_its_certificates(callers: Callers) -> None:
@@ -199,18 +205,18 @@ async def test_the_controller_taints_a_node_and_lets_pods_back(
     callers: Callers, administrator: client.KubeClient
 ) -> None:
     path = f"{paths.NODES}/{THERE}"
-    for change in (lambda node: keeping_off.KeepOff(node, 1_000.0, "Xid79"), keeping_off.LetBack):
-        node = keeping_off.node(await administrator.get(path))
+    for change in (lambda node: device_taints.KeepOff(node, 1_000.0, "Xid79"), device_taints.LetBack):
+        node = device_taints.node(await administrator.get(path))
         wanted = change(node)
-        await callers["controller"].patch(path, keeping_off.patch(wanted), content_type=client.Patch.MERGE)
-        tainted = keeping_off.node(await administrator.get(path))
-        assert tainted.is_tainted == isinstance(wanted, keeping_off.KeepOff)
+        await callers["controller"].patch(path, device_taints.patch(wanted), content_type=client.Patch.MERGE)
+        tainted = device_taints.node(await administrator.get(path))
+        assert tainted.is_tainted == isinstance(wanted, device_taints.KeepOff)
 
 
-async def test_what_is_large_is_not_too_much_for_the_rules(
+async def test_large_objects_stay_within_the_cost_of_rules(
     callers: Callers, administrator: client.KubeClient, scene: Scene
 ) -> None:
-    """An expression that costs too much refuses (k8s.io/apiserver, pkg/apis/cel): this is as large as objects get."""
+    """An expression that costs too much refuses (k8s.io/apiserver, pkg/apis/cel): objects get no larger than this."""
     images = [{"names": [f"registry.example.com/{n}/{i}:1" for i in range(5)], "sizeBytes": 1} for n in range(50)]
     conditions = [objects.condition(f"example.com/{n}", message="x" * 1024) for n in range(40)]
     of_node = {"conditions": conditions, "images": images, "capacity": {f"example.com/{n}": "1" for n in range(40)}}
@@ -230,7 +236,7 @@ async def test_what_is_large_is_not_too_much_for_the_rules(
 
 @asynccontextmanager
 async def controller(cluster: Cluster, directory: Path) -> AsyncIterator[Path]:
-    """The controller as a process with its account's token; yields its log."""
+    """Run the controller as a process with its account's token; yields its log."""
     log = directory / "controller.log"
     flags = {
         "kubeconfig": await cluster.kubeconfig(installation.CONTROLLER),
@@ -239,7 +245,7 @@ async def controller(cluster: Cluster, directory: Path) -> AsyncIterator[Path]:
         "metrics-address": f"127.0.0.1:{loopback.free_port()}",
     }
     child = processes.Child.start(
-        [sys.executable, "-m", "cli", "controller", *(f"--{name}={value}" for name, value in flags.items())],
+        [sys.executable, "-m", "kubemend.cli", "controller", *(f"--{name}={value}" for name, value in flags.items())],
         name="kubemend controller",
         log=log,
         pid_file=directory / "controller.pid",

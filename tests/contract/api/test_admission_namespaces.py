@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from common.kube import client, errors, paths
-from controller.restarts import names
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.restarts import names
 from tests import eventually
 from tests.contract.api import installation, objects, restarts
 from tests.contract.api.installation import Cluster
@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
-    """An administrator, once the policy is in force: it is for administrators, too."""
+    """An administrator, once the policy is in force: it applies to administrators, too."""
     async with cluster.administrator() as connected:
         await eventually.true(lambda: refuses(connected))
         yield connected
@@ -76,15 +76,13 @@ async def test_a_pod_that_had_opted_in_can_still_be_changed(api: client.KubeClie
     await api.patch(paths.pod(allowed, "a"), {"metadata": {"labels": {"a": "b"}}})
 
 
-async def test_people_ask_for_restarts_where_it_is_allowed(
-    api: client.KubeClient, allowed: str, forbidden: str
-) -> None:
+async def test_restarts_are_requested_where_allowed(api: client.KubeClient, allowed: str, forbidden: str) -> None:
     await api.create(names.collection(allowed), restarts.restart("a"))
     with pytest.raises(errors.ForbiddenError, match=f"namespace {forbidden} {REFUSED}"):
         await api.create(names.collection(forbidden), restarts.restart("a"))
 
 
-async def test_the_controllers_record_of_a_round_is_no_request(
+async def test_controllers_record_of_a_round_is_not_a_request(
     cluster: Cluster, api: client.KubeClient, forbidden: str
 ) -> None:
     async with cluster.account(installation.CONTROLLER) as controller:

@@ -1,19 +1,19 @@
-"""The controller's manifests on a real API server: taken without a complaint, and its account can do its work alone."""
+"""The controller's manifests on a real API server: accepted without a warning, with exactly the rights it needs."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from agent.doctor.api_rights import Right
-from common.kube import client, paths, transport
-from controller.restarts import names
-from hack.devnode import realkube
-from hack.devnode.api import kubeconfig as kubeconfigs
+from hack.devnode import kubeconfig as kubeconfigs
+from kubemend.agent.doctor.api_rights import Right
+from kubemend.common.kube import client, paths, transport
+from kubemend.controller.restarts import names
 from tests.contract.api import objects, restarts
-from tests.contract.api.conftest import DEADLINES
+from tests.control_plane import DEADLINES, ControlPlane
 from tests.unit.daemonset import controller_manifests, manifests
 
 _RESOURCES = {
@@ -44,19 +44,16 @@ FORBIDDEN = (
     (Right("update", "leases", group="coordination.k8s.io"), "kube-system"),
     (Right("update", "configmaps"), "default"),
 )
-"""What nobody would want of it, each with the namespace. What admission refuses is in ``admission_controllers``."""
+"""Rights that it must not have, each with the namespace.
+
+Those that admission refuses are in ``admission_controllers``.
+"""
 
 
 @pytest.fixture
-def real_or_none(real_kube: realkube.RealKube) -> realkube.RealKube:
-    """Only the real one: the stand-in neither validates nor knows RBAC."""
-    return real_kube
-
-
-@pytest.fixture
-async def applied(real_or_none: realkube.RealKube) -> list[str]:
-    """All is applied as ``kubectl apply --server-side --validate=strict`` does; what the server warned of."""
-    sender = transport.Transport(kubeconfig=real_or_none.kubeconfig, connect_timeout=5.0)
+async def applied(control_plane: ControlPlane) -> list[str]:
+    """All objects, applied as ``kubectl apply --server-side --validate=strict`` does; the server's warnings."""
+    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=5.0)
     warnings: list[str] = []
     for obj in [manifests.one("Namespace"), *controller_manifests.render()]:
         request = transport.Request(
@@ -75,19 +72,20 @@ async def applied(real_or_none: realkube.RealKube) -> list[str]:
 
 @pytest.fixture
 async def as_controller(
-    applied: list[str], api: client.KubeClient, real_or_none: realkube.RealKube, tmp_path: Path
+    applied: list[str], api: client.KubeClient, control_plane: ControlPlane, tmp_path: Path
 ) -> AsyncIterator[client.KubeClient]:
     """A client with the token that the controller's pods get."""
     account = paths.collection("serviceaccounts", namespace="kubemend") + "/kubemend-controller"
     token = await api.create(f"{account}/token", {"spec": {"expirationSeconds": 600}})
-    (cluster,) = yaml.safe_load(real_or_none.kubeconfig.read_text())["clusters"]
+    (cluster,) = yaml.safe_load(control_plane.kubeconfig.read_text())["clusters"]
     kubeconfig = kubeconfigs.write(
         tmp_path / "as-controller",
         server=cluster["cluster"]["server"],
         token=token["status"]["token"],
         certificate_authority=Path(cluster["cluster"]["certificate-authority"]),
     )
-    async with client.connect(kubeconfig=kubeconfig, deadlines=DEADLINES) as connected:
+    deadlines = replace(DEADLINES, watch=1.0)  # the server ends each watch after a second
+    async with client.connect(kubeconfig=kubeconfig, deadlines=deadlines) as connected:
         yield connected
 
 
@@ -115,7 +113,7 @@ async def test_the_account_can_do_what_the_controller_does(
     for path in (paths.PODS, paths.NODES, names.WHOLE):
         listing = await as_controller.list(path)
         async for _ in as_controller.watch(path, resource_version=listing.resource_version):
-            pass  # until the server ends it: to be allowed to watch is all that matters
+            pass  # until the server ends it: only the right to watch matters
     pod = paths.pod(namespace, "a")
     await as_controller.patch_status(pod, {"status": {"conditions": [objects.condition("DisruptionTarget")]}})
     await as_controller.delete(pod)
@@ -153,7 +151,7 @@ def _path(obj: manifests.Json) -> str:
 
 
 async def _allowed(api: client.KubeClient, right: Right, namespace: str) -> bool:
-    """Ask as an administrator what the controller's account may do."""
+    """Check as an administrator what the controller's account may do."""
     attributes = {"verb": right.verb, "resource": right.resource, "group": right.group}
     review = await api.create(
         paths.collection("subjectaccessreviews", group="authorization.k8s.io"),

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from common.kube import client, errors
-from controller.leader.election import Election, LostError, Term, Timing
-from controller.leader.lease import EPOCH
-from hack.devnode.api import ApiServer
+from kubemend.common.kube import client, errors
+from kubemend.controller.leader.election import Election, LostError, Term, Timing
+from kubemend.controller.leader.lease import EPOCH
 from tests.contract.api import objects
+from tests.control_plane import Tenant
 
 SECONDS = 60.0
 NAME = "kubemend-controller"
@@ -92,7 +92,7 @@ async def test_one_leads_and_the_next_has_a_higher_epoch(api: client.KubeClient,
             assert lease["metadata"]["annotations"][EPOCH] == "1"
             await first.stop()
             assert not first.leads
-            await second.until(lambda: second.leads)  # at once: the Lease was given up
+            await second.until(lambda: second.leads)  # at once: the Lease was released
             assert (first.terms[0].epoch, second.terms[0].epoch) == (1, 2)
             lease = await api.get(path(namespace))
             assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("b", 1)
@@ -108,7 +108,7 @@ async def test_a_lease_that_is_not_renewed_is_taken_over(api: client.KubeClient,
         assert replica.terms[0].epoch == 8
 
 
-async def test_who_sees_another_holder_stops_leading_at_once(api: client.KubeClient, namespace: str) -> None:
+async def test_leader_that_sees_another_holder_stops_at_once(api: client.KubeClient, namespace: str) -> None:
     replica = Replica(api, namespace, "a")
     async with replica.campaigning():
         await replica.until(lambda: replica.leads)
@@ -119,9 +119,7 @@ async def test_who_sees_another_holder_stops_leading_at_once(api: client.KubeCli
             await risen(replica.terms[0], above=5)
 
 
-async def test_who_waits_for_a_higher_epoch_when_the_term_ends_campaigns_again(
-    own_server: ApiServer, own_api: client.KubeClient
-) -> None:
+async def test_waiting_for_an_epoch_at_term_end_campaigns_again(tenant: Tenant, api: client.KubeClient) -> None:
     class Raising(Replica):
         """Its leading waits for a higher epoch, as the hub's does."""
 
@@ -130,24 +128,22 @@ async def test_who_waits_for_a_higher_epoch_when_the_term_ends_campaigns_again(
                 group.create_task(super()._lead(term))
                 group.create_task(term.risen(above=term.epoch + 5))
 
-    replica = Raising(own_api, "default", "a", timing=FAST)
+    replica = Raising(api, tenant.namespace, "a", timing=FAST)
     async with replica.campaigning():
         await replica.until(lambda: bool(replica.terms))
-        await edit(own_api, "default", holderIdentity="thief", leaseDurationSeconds=1)
+        await edit(api, tenant.namespace, holderIdentity="thief", leaseDurationSeconds=1)
         await replica.until(lambda: len(replica.terms) > 1)
 
 
-async def test_who_cannot_renew_stops_leading_before_others_may_begin(
-    own_server: ApiServer, own_api: client.KubeClient
-) -> None:
-    replica = Replica(own_api, "default", "a", timing=FAST)
+async def test_leader_without_renewal_stops_before_others_may_begin(tenant: Tenant, api: client.KubeClient) -> None:
+    replica = Replica(api, tenant.namespace, "a", timing=FAST)
     async with replica.campaigning():
         await replica.until(lambda: replica.leads)
-        await own_server.stop()
+        await tenant.server.stop()
         await replica.until(lambda: not replica.leads)
         last = replica.terms[-1]
         assert asyncio.get_running_loop().time() >= last.renewed_at + FAST.renew
-        await own_server.start()
+        await tenant.server.start()
         await replica.until(lambda: replica.leads)
         assert replica.terms[-1] is not last
 
@@ -162,7 +158,7 @@ async def test_a_deleted_lease_begins_another_term_with_a_higher_epoch(api: clie
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "2"
 
 
-async def test_a_leader_rises_above_an_epoch_that_agents_have_obeyed(api: client.KubeClient, namespace: str) -> None:
+async def test_leader_rises_above_an_epoch_that_agents_accepted(api: client.KubeClient, namespace: str) -> None:
     replica = Replica(api, namespace, "a")
     async with replica.campaigning():
         await replica.until(lambda: replica.leads)
@@ -182,7 +178,7 @@ async def test_a_leader_rises_above_an_epoch_that_agents_have_obeyed(api: client
         assert successor.terms[0].epoch == 44
 
 
-async def test_who_has_lost_the_lease_cannot_rise(api: client.KubeClient, namespace: str) -> None:
+async def test_replica_without_the_lease_cannot_rise(api: client.KubeClient, namespace: str) -> None:
     replica = Replica(api, namespace, "a")
     async with replica.campaigning():
         await replica.until(lambda: replica.leads)
@@ -194,9 +190,7 @@ async def test_who_has_lost_the_lease_cannot_rise(api: client.KubeClient, namesp
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "1"
 
 
-async def test_an_error_of_the_leader_ends_the_campaign_and_gives_the_lease_up(
-    api: client.KubeClient, namespace: str
-) -> None:
+async def test_leader_error_ends_the_campaign_and_releases_the_lease(api: client.KubeClient, namespace: str) -> None:
     async def fail(_: Term) -> None:
         raise RuntimeError("a defect")
 

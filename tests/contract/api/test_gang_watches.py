@@ -1,4 +1,4 @@
-"""Members and nodes as the controller's watches tell of them."""
+"""Members and nodes as the controller's watches report them."""
 
 import asyncio
 import contextlib
@@ -7,25 +7,30 @@ from typing import Any
 
 import pytest
 
-from common import aio, gangs
-from common.gangs import GangKey
-from common.kube import client, paths
-from controller.model.members import NodeName, PodUid
-from controller.watches.members import MemberChange, MemberChangeKind, Members
-from controller.watches.nodes import OUT_OF_SERVICE, Nodes
-from hack.devnode.api import ApiServer
+from kubemend.common import aio, gangs
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, paths
+from kubemend.controller.model.members import NodeName, PodUid
+from kubemend.controller.watches.members import MemberChange, MemberChangeKind, Members
+from kubemend.controller.watches.nodes import OUT_OF_SERVICE, Nodes
 from tests.contract.api import objects
+from tests.control_plane import Tenant
 
 SECONDS = 60.0
 INDEXED = {gangs.JOB_NAME: "train", gangs.JOB_INDEX: "0"}
 JOBSET = {gangs.JOBSET_NAME: "set", gangs.JOB_NAME: "set-workers-0", gangs.JOB_INDEX: "0"}
 
 
+def quick() -> aio.Backoff:
+    """Wait as briefly as a test can."""
+    return aio.Backoff(first=0.05, limit=0.2)
+
+
 class Watched:
-    """Members that are watched, and what was told of those of one namespace."""
+    """Members that are watched, and the reports about those of one namespace."""
 
     def __init__(self, api: client.KubeClient, namespace: str) -> None:
-        self.members = Members(api=api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.05, limit=0.2))
+        self.members = Members(api=api, report=lambda _: None, backoff=quick, following=quick)
         self.told: list[tuple[str, str]] = []
         self._namespace = namespace
         self._news = asyncio.Event()
@@ -97,7 +102,7 @@ async def test_members_are_found_by_each_of_their_labels(
     assert sorted(watched.told) == [("appeared", name) for name in "abcde"]
 
 
-async def test_a_pod_that_ends_is_gone_when_the_server_has_it_no_more(
+async def test_ended_pod_is_gone_when_the_server_removes_it(
     api: client.KubeClient, namespace: str, watched: Watched, node: str
 ) -> None:
     uid = await create(api, namespace, "a", INDEXED, node=node)
@@ -123,7 +128,7 @@ async def test_a_pod_whose_label_is_taken_away_has_left_but_is_not_gone(
 async def test_a_pod_that_changes_its_gang_leaves_one_and_appears_in_the_other(
     api: client.KubeClient, namespace: str, watched: Watched, node: str
 ) -> None:
-    """Its watch changes with it: what the one does not tell any more, the other does, in whatever order."""
+    """Its watch changes with it: one stops reporting it, the other starts, in any order."""
     uid = await create(api, namespace, "a", INDEXED, node=node)
     await watched.until(lambda: bool(watched.told))
     await relabel(api, namespace, "a", **{gangs.GANG: "mine"})
@@ -144,23 +149,23 @@ async def test_another_pod_of_the_name_is_another_member(
     assert [kind for kind, _ in watched.told if kind != "changed"] == ["appeared", "gone", "appeared"]
 
 
-async def test_nothing_is_told_twice_or_lost_over_an_outage(own_server: ApiServer, own_api: client.KubeClient) -> None:
-    kept = await create(own_api, "default", "kept", INDEXED, node="node-1")
-    await create(own_api, "default", "deleted", INDEXED, node="node-1")
-    async with watching(own_api, "default") as watched:
+async def test_outage_neither_repeats_nor_loses_reports(tenant: Tenant, api: client.KubeClient) -> None:
+    kept = await create(api, tenant.namespace, "kept", INDEXED, node="node-1")
+    await create(api, tenant.namespace, "deleted", INDEXED, node="node-1")
+    async with watching(api, tenant.namespace) as watched:
         await watched.until(lambda: len(watched.told) == 2)
-        await own_server.stop()
-        await own_server.start()
-        await own_api.delete(paths.pod("default", "deleted"), options={"gracePeriodSeconds": 0})
-        await create(own_api, "default", "new", INDEXED, node="node-2")
-        await own_server.forget_history()
+        await tenant.server.stop()
+        await tenant.server.start()
+        await api.delete(paths.pod(tenant.namespace, "deleted"), options={"gracePeriodSeconds": 0})
+        await create(api, tenant.namespace, "new", INDEXED, node="node-2")
+        await tenant.server.forget_history()
         await watched.until(lambda: {("gone", "deleted"), ("appeared", "new")} <= {*watched.told})
         assert watched.members.by_uid(kept) is not None
         told = [pair for pair in watched.told if pair[0] != MemberChangeKind.CHANGED.value]
         assert sorted(told) == [("appeared", "deleted"), ("appeared", "kept"), ("appeared", "new"), ("gone", "deleted")]
 
 
-async def test_nodes_tell_whether_they_work(api: client.KubeClient, node: str) -> None:
+async def test_nodes_report_whether_they_are_ready(api: client.KubeClient, node: str) -> None:
     nodes = Nodes(api=api, report=lambda _: None)
     news = asyncio.Event()
     nodes.subscribe(lambda _: news.set())
@@ -194,3 +199,55 @@ async def test_nodes_tell_whether_they_work(api: client.KubeClient, node: str) -
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def test_a_single_pod_is_a_member_while_it_is_followed(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    uid = await create(api, namespace, "a", {}, node=node)
+    await create(api, namespace, "b", {}, node=node)
+    key, members = GangKey(namespace, gangs.POD, "a"), watched.members
+    async with members.following(key) as gang:
+        assert (set(members.of_gang(key)), members.node_of(uid), gang()) == ({uid}, node, None)
+        await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
+        await watched.until(lambda: ("gone", "a") in watched.told)
+        assert members.by_uid(uid) is None
+    async with members.following(key):
+        assert not members.of_gang(key)
+    assert [each for each in watched.told if each[0] != "changed"] == [("appeared", "a"), ("gone", "a")]
+
+
+async def test_unfollowed_single_pod_has_left_but_is_not_gone(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    uid = await create(api, namespace, "a", {}, node=node)
+    async with watched.members.following(GangKey(namespace, gangs.POD, "a")):
+        assert watched.members.by_uid(uid) is not None
+    assert watched.told == [("appeared", "a"), ("left", "a")]
+    assert watched.members.by_uid(uid) is None
+
+
+async def test_pod_of_a_gang_is_followed_as_a_member(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    uid = await create(api, namespace, "a", INDEXED, node=node)
+    await watched.until(lambda: bool(watched.told))
+    key, job = GangKey(namespace, gangs.POD, "a"), GangKey(namespace, "Job", "train")
+    async with watched.members.following(key) as gang:
+        assert (gang(), not watched.members.of_gang(key)) == (job, True)
+    found = watched.members.by_uid(uid)
+    assert found is not None
+    assert found.gang == job
+
+
+async def test_a_single_pod_that_joins_a_gang_is_a_member_of_that(
+    api: client.KubeClient, namespace: str, watched: Watched, node: str
+) -> None:
+    uid = await create(api, namespace, "a", {}, node=node)
+    mine = GangKey(namespace, "Gang", "mine")
+    async with watched.members.following(GangKey(namespace, gangs.POD, "a")) as gang:
+        await relabel(api, namespace, "a", **{gangs.GANG: "mine"})
+        await watched.until(lambda: set(watched.members.of_gang(mine)) == {uid})
+    assert set(watched.members.of_gang(mine)) == {uid}
+    assert gang() in (None, mine)  # its own watch may be later than the gangs'
+    assert ("gone", "a") not in watched.told

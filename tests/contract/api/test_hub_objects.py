@@ -1,14 +1,14 @@
-"""What the hub asks of the API server: whose a token is, and a place for its certificates."""
+"""The hub's requests to the API server: token reviews, and the Secret of its certificates."""
 
 import asyncio
 
 import pytest
 
-from common.kube import client, paths
-from controller.certificates import keeper
-from controller.certificates.keeper import Keeper, KeeperOptions
-from controller.hub.identity import AUDIENCE, TokenReviewer
-from controller.hub.refusals import RefusedError
+from kubemend.common.kube import client, paths
+from kubemend.controller.certificates import keeper
+from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
+from kubemend.controller.hub.identity import AUDIENCE, TokenReviewer
+from kubemend.controller.hub.refusals import RefusedError
 from tests.contract.api import objects
 
 
@@ -24,7 +24,7 @@ async def test_an_agents_token_names_its_node(api: client.KubeClient, namespace:
     token = (await api.create(f"{accounts}/agent/token", asked))["status"]["token"]
     user = f"system:serviceaccount:{namespace}:agent"
     assert (await TokenReviewer(api, user=user).review(token)).node == node
-    with pytest.raises(RefusedError, match="the token is not good"):
+    with pytest.raises(RefusedError, match="the token is not valid"):
         await TokenReviewer(api, user=user, audience="another").review(token)
     with pytest.raises(RefusedError, match="agents run as"):
         await TokenReviewer(api, user="system:serviceaccount:other:agent").review(token)

@@ -1,16 +1,18 @@
-"""What JobSets' children are made of, as API servers take it: Jobs, Service, claims; resumes, gates and taints."""
+"""The bodies of JobSets' children are accepted by API servers: Jobs, Service, claims; resumes, gates and taints."""
 
 from typing import Any
 
 import pytest
 
-from common.kube import client, errors, paths
-from controller.jobset import building, keeping_off, naming, reading
-from controller.jobset.keeping_off import DeviceFault, KeepOff, LetBack
-from controller.jobset.model import JobSet
-from controller.jobset.placement import choosing, marks
-from controller.jobset.placement import reading as placement_reading
-from controller.jobset.placement.model import Node, Seeker
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import choosing, device_taints, marks
+from kubemend.controller.jobset.placement import reading as placement_reading
+from kubemend.controller.jobset.placement.device_taints import DeviceFault, KeepOff, LetBack
+from kubemend.controller.jobset.placement.model import Node, Seeker
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import JobSet
 from tests.contract.api import objects
 
 Json = dict[str, Any]
@@ -35,7 +37,7 @@ CLAIMS = [
 
 
 def jobset(namespace: str, *, annotations: Json | None = None, pods: Json | None = None, **spec: Any) -> JobSet:
-    """A JobSet of one replicated Job that uses all there is."""
+    """A JobSet of one replicated Job that uses every field."""
     job = {
         "parallelism": 2,
         "completions": 2,
@@ -58,17 +60,17 @@ def jobset(namespace: str, *, annotations: Json | None = None, pods: Json | None
 
 
 def body_of(owner: JobSet) -> Json:
-    return building.job(owner, owner.spec.replicated_jobs[0], 0, attempt=0, job_attempt=0)
+    return children.job(owner, owner.spec.replicated_jobs[0], 0, attempt=0, job_attempt=0)
 
 
 async def made(api: client.KubeClient, path: str, body: Json) -> Json:
-    """Create it, and return what the server made of it."""
+    """Create it, and return the server's object."""
     found: Json = await api.create(path, body)
     return found
 
 
 @pytest.mark.parametrize("strategy", [{}, TOPOLOGY, {**TOPOLOGY, naming.NODE_SELECTOR: "true"}])
-async def test_a_job_s_body_is_taken_as_it_is(api: client.KubeClient, namespace: str, strategy: Json) -> None:
+async def test_job_body_is_accepted_unchanged(api: client.KubeClient, namespace: str, strategy: Json) -> None:
     body = body_of(jobset(namespace, annotations=strategy, suspend=True))
     found = await made(api, objects.jobs(namespace), body)
     for kind in ("labels", "annotations"):
@@ -83,16 +85,16 @@ async def test_a_job_s_body_is_taken_as_it_is(api: client.KubeClient, namespace:
     assert job.made_of == body["metadata"]["annotations"][naming.MADE_OF]
 
 
-async def test_the_service_and_the_claims_are_taken_as_they_are(api: client.KubeClient, namespace: str) -> None:
+async def test_service_and_claims_are_accepted_unchanged(api: client.KubeClient, namespace: str) -> None:
     owner = jobset(namespace)
-    service = await made(api, paths.collection("services", namespace=namespace), building.service(owner))
+    service = await made(api, paths.collection("services", namespace=namespace), children.service(owner))
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
-    (body,) = building.claims(owner)
+    (body,) = children.claims(owner)
     claim = await made(api, paths.collection("persistentvolumeclaims", namespace=namespace), body)
     assert (claim["metadata"]["name"], claim["metadata"]["labels"]) == ("data-train", {naming.JOBSET_NAME: "train"})
 
 
-async def test_a_suspended_job_takes_what_a_resume_merges(api: client.KubeClient, namespace: str) -> None:
+async def test_suspended_job_accepts_the_merge_of_a_resume(api: client.KubeClient, namespace: str) -> None:
     before = jobset(namespace, annotations=TOPOLOGY, suspend=True, pods={"tolerations": [{"key": "a", "value": "b"}]})
     path = f"{objects.jobs(namespace)}/train-w-0"
     found = await made(api, objects.jobs(namespace), body_of(before))
@@ -103,7 +105,7 @@ async def test_a_suspended_job_takes_what_a_resume_merges(api: client.KubeClient
         "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
     }
     after = jobset(namespace, annotations=TOPOLOGY, pods=admitted)
-    (write,) = building.resume(after.spec.replicated_jobs[0], [reading.job(found)])
+    (write,) = children.resume(after.spec.replicated_jobs[0], [reading.job(found)])
     patch = {
         "metadata": {"uid": write.uid, "annotations": write.annotations},
         "spec": {"suspend": False, "template": write.template},
@@ -118,7 +120,7 @@ async def test_a_suspended_job_takes_what_a_resume_merges(api: client.KubeClient
     assert resumed["spec"]["template"]["metadata"]["labels"][naming.JOB_INDEX] == "0"
 
 
-async def test_a_gated_pod_is_let_go_to_its_domain_once(api: client.KubeClient, namespace: str) -> None:
+async def test_gated_pod_is_released_to_its_domain_once(api: client.KubeClient, namespace: str) -> None:
     template = body_of(jobset(namespace, annotations=TOPOLOGY, volumeClaimPolicies=[]))["spec"]["template"]
     labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": "train-w-0"}
     metadata = {"name": "train-w-0-0-abcde", "labels": labels, "annotations": template["metadata"]["annotations"]}
@@ -141,18 +143,18 @@ async def test_a_gated_pod_is_let_go_to_its_domain_once(api: client.KubeClient, 
         await api.patch(path, patch, content_type=client.Patch.MERGE)
 
 
-async def test_a_node_is_kept_off_and_let_back(api: client.KubeClient, node: str) -> None:
+async def test_node_is_tainted_and_untainted(api: client.KubeClient, node: str) -> None:
     other = {"key": "maintenance", "effect": "NoSchedule"}
     created = await made(api, paths.NODES, {"metadata": {"name": node}, "spec": {"taints": [other]}})
-    state = keeping_off.node(created)
+    state = device_taints.node(created)
     fault = DeviceFault(node, state.created_at + 100.0, "Xid79")
-    (kept_off,) = keeping_off.changes([state], [fault])
+    (kept_off,) = device_taints.changes([state], [fault])
     assert isinstance(kept_off, KeepOff)
-    await api.patch(f"{paths.NODES}/{node}", keeping_off.patch(kept_off), content_type=client.Patch.MERGE)
-    tainted = keeping_off.node(await api.get(f"{paths.NODES}/{node}"))
+    await api.patch(f"{paths.NODES}/{node}", device_taints.patch(kept_off), content_type=client.Patch.MERGE)
+    tainted = device_taints.node(await api.get(f"{paths.NODES}/{node}"))
     assert tainted.tainted_at == fault.at
-    assert [each["key"] for each in tainted.taints][-1] == keeping_off.TAINT
-    await api.patch(f"{paths.NODES}/{node}", keeping_off.patch(LetBack(tainted)), content_type=client.Patch.MERGE)
-    after = keeping_off.node(await api.get(f"{paths.NODES}/{node}"))
+    assert [each["key"] for each in tainted.taints][-1] == device_taints.TAINT
+    await api.patch(f"{paths.NODES}/{node}", device_taints.patch(LetBack(tainted)), content_type=client.Patch.MERGE)
+    after = device_taints.node(await api.get(f"{paths.NODES}/{node}"))
     assert not after.is_tainted
     assert other in [dict(each) for each in after.taints]

@@ -1,7 +1,6 @@
-"""A controller process runs a JobSet from its creation to its completion, on an API server.
+"""A controller process runs a JobSet from its creation to its completion, on a real API server.
 
-On the real one Kubernetes' own Job controller and garbage collector run beside it, and only pods' phases are set by
-hand, for nothing runs them. On the stand-in the statuses of Jobs are set by hand, and what is deleted is let go.
+Kubernetes' own Job controller and garbage collector run, too. Nothing runs pods: their phases are set by hand.
 """
 
 import shutil
@@ -9,62 +8,32 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pytest
 
-from controller.jobset import naming
-from hack.devnode import kubernetes, layout, processes, realkube
-from hack.devnode.api import ApiServer
+from hack.devnode import kubernetes, layout, processes
 from hack.devnode.controllers import Controllers
 from hack.devnode.node import DevNode
+from kubemend.controller.jobset.children import naming
 from tests import eventually
+from tests.control_plane import ControlPlane, Tenant
 from tests.unit.jobsets import rig
 
 _MANAGER = "kube-controller-manager"
 
 
-class Workloads(Protocol):
-    """What becomes of Jobs."""
-
-    async def start(self, job: str) -> None:
-        """Its pods run, and are ready."""
-
-    async def stop(self, job: str) -> None:
-        """It has been suspended, and its pods are gone."""
-
-    async def end(self, job: str, *, failed: bool) -> None:
-        """It comes to its end."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
-    """As much of a dev node as a controller beside it needs."""
+    """The part of a dev node that a controller needs."""
 
     layout: layout.NodeLayout
     kubeconfig: Path
     name: str = "place"
 
 
-class ByHand:
-    """The stand-in's: statuses of Jobs are said, and what is deleted in the foreground is let go."""
-
-    def __init__(self, bench: rig.Bench) -> None:
-        self._bench = bench
-
-    async def start(self, job: str) -> None:
-        await self._bench.runs(job)
-
-    async def stop(self, job: str) -> None:
-        stopped = {"type": "Suspended", "status": "True", "lastTransitionTime": rig.now()}
-        await self._bench.job_status(job, active=0, ready=0, conditions=[stopped])
-
-    async def end(self, job: str, *, failed: bool) -> None:
-        await self._bench.ends(job, failed=failed)
-
-
-class ByPods:
-    """The real one's: phases of pods are said, the Job controller draws its conclusions."""
+class Workloads:
+    """Set the phases of Jobs' pods; the Job controller reacts."""
 
     def __init__(self, bench: rig.Bench) -> None:
         self._api = bench.api
@@ -81,7 +50,7 @@ class ByPods:
         await self._say(job, phase="Failed" if failed else "Succeeded")
 
     async def _say(self, job: str, **status: Any) -> None:
-        """Say something of the one pod that a Job has now."""
+        """Set the status of a Job's current single pod."""
         of_job = {"labelSelector": f"batch.kubernetes.io/job-name={job}"}
         names: list[str] = []
 
@@ -100,18 +69,12 @@ class ByPods:
 
 
 @pytest.fixture
-async def workloads(
-    server: ApiServer, bench: rig.Bench, real_or_none: realkube.RealKube | None, tmp_path: Path
-) -> AsyncIterator[Workloads]:
-    if real_or_none is None:
-        async with rig.background(bench.collecting):
-            yield ByHand(bench)
-        return
+async def workloads(control_plane: ControlPlane, bench: rig.Bench, tmp_path: Path) -> AsyncIterator[Workloads]:
     if why := kubernetes.missing(_MANAGER):
-        pytest.skip(why)
+        pytest.fail(why, pytrace=False)
     binary = kubernetes.program(_MANAGER)
     flags = {
-        "kubeconfig": str(server.kubeconfig),
+        "kubeconfig": str(control_plane.kubeconfig),
         "controllers": "job-controller,garbage-collector-controller",
         "leader-elect": "false",
         "secure-port": "0",
@@ -125,24 +88,23 @@ async def workloads(
         pid_file=tmp_path / "manager.pid",
     )
     try:
-        yield ByPods(bench)
+        yield Workloads(bench)
     finally:
         await manager.stop(grace=10.0)
 
 
 @pytest.fixture
-async def bench(server: ApiServer, namespace: str) -> AsyncIterator[rig.Bench]:
-    async with rig.Client(server.kubeconfig) as connected:
-        await rig.install(connected)
-        yield rig.Bench(server, connected, namespace=namespace)
+async def bench(tenant: Tenant) -> AsyncIterator[rig.Bench]:
+    async with rig.Client(tenant.kubeconfig) as connected:
+        yield rig.Bench(tenant.server, connected, namespace=tenant.namespace)
 
 
 @pytest.fixture
-async def controllers(server: ApiServer) -> AsyncIterator[Controllers]:
+async def controllers(control_plane: ControlPlane) -> AsyncIterator[Controllers]:
     with tempfile.TemporaryDirectory(prefix="km-") as root:  # a socket's path below it must be short
         where = layout.NodeLayout(root=Path(root), name="place")
         where.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(server.kubeconfig, where.kubeconfig)
+        shutil.copy(control_plane.kubeconfig, where.kubeconfig)
         place = Place(where, where.kubeconfig)
         async with Controllers.on([cast("DevNode", place)], replicas=1) as made:
             yield made
@@ -201,7 +163,7 @@ async def test_a_jobset_is_created_suspended_resumed_restarted_and_completed(
 
 
 async def counts(bench: rig.Bench, name: str, **wanted: int) -> bool:
-    """Whether replicatedJobsStatus counts so many."""
+    """Return whether replicatedJobsStatus has these counts."""
     told = {each["name"]: each for each in (await bench.status()).get("replicatedJobsStatus") or ()}
     return name in told and wanted.items() <= told[name].items()
 
@@ -212,7 +174,7 @@ async def all_suspended(bench: rig.Bench, *, suspended: bool) -> bool:
 
 
 async def anew(bench: rig.Bench, before: dict[str, str]) -> bool:
-    """Whether every Job is another one than before, of the next attempt."""
+    """Return whether every Job has been replaced, and belongs to the next attempt."""
     jobs = await bench.jobs()
     uids = {name: job["metadata"]["uid"] for name, job in jobs.items()}
     attempts = {job["metadata"]["labels"][naming.RESTART_ATTEMPT] for job in jobs.values()}

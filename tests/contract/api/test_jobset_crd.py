@@ -1,4 +1,4 @@
-"""The JobSet resource: what its definition takes and fills in, what it refuses, and how it reads."""
+"""The JobSet resource: what its definition accepts, defaults and refuses, and how it reads."""
 
 import asyncio
 import re
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from common.kube import client, errors
-from controller.jobset import reading, writing
-from controller.jobset.model import Condition, ReplicatedJobStatus, Status
-from hack.devnode import kubernetes, realkube
+from hack.devnode import kubernetes
+from kubemend.common.kube import client, errors
+from kubemend.controller.jobset import writing
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import Condition, ReplicatedJobStatus, Status
 from tests.contract.api import jobsets
+from tests.control_plane import ControlPlane
 from tests.unit.jobset import refused, refused_changes, written
 from tests.unit.jobset.refused import Case
 from tests.unit.jobset.refused_changes import Change
@@ -39,15 +41,8 @@ async def resource(api: client.KubeClient) -> None:
     await jobsets.install(api)
 
 
-@pytest.fixture
-def rules_in_cel(real_or_none: realkube.RealKube | None) -> None:
-    """Only where they are run."""
-    if real_or_none is None:
-        pytest.skip("the API stand-in does not run rules in CEL")
-
-
 async def create(api: client.KubeClient, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
-    """Create it as upstream's, so that our policy has no say."""
+    """Create it as upstream's, so that our policy does not apply."""
     return await api.create(jobsets.collection(namespace), jobsets.others(obj))
 
 
@@ -88,7 +83,6 @@ async def test_any_path_with_a_domain_can_be_a_manager(api: client.KubeClient, n
     assert made["spec"]["managedBy"] == manager
 
 
-@pytest.mark.usefixtures("rules_in_cel")
 @pytest.mark.parametrize("case", refused.BY_DEFINITION, ids=lambda case: case.name)
 async def test_what_a_rule_of_the_definition_forbids_is_refused(
     api: client.KubeClient, namespace: str, case: Case
@@ -98,7 +92,6 @@ async def test_what_a_rule_of_the_definition_forbids_is_refused(
     await create(api, namespace, case.allowed)
 
 
-@pytest.mark.usefixtures("rules_in_cel")
 @pytest.mark.parametrize("change", refused_changes.BY_DEFINITION, ids=lambda change: change.name)
 async def test_what_is_immutable_cannot_be_changed(api: client.KubeClient, namespace: str, change: Change) -> None:
     before = await create(api, namespace, change.before)
@@ -125,7 +118,7 @@ async def test_defaults_are_upstreams(api: client.KubeClient, namespace: str) ->
     assert {"network", "successPolicy", "startupPolicy"}.isdisjoint(made["spec"])
 
 
-async def test_a_template_stays_as_it_was_written(api: client.KubeClient, namespace: str) -> None:
+async def test_template_is_stored_unchanged(api: client.KubeClient, namespace: str) -> None:
     container = {
         "name": "main",
         "image": "trainer",
@@ -173,17 +166,15 @@ async def test_half_a_status_is_refused(api: client.KubeClient, namespace: str, 
         await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": status})
 
 
-async def test_kubectl_shows_what_it_shows_of_upstreams(
-    api: client.KubeClient, namespace: str, real_or_none: realkube.RealKube | None
+async def test_kubectl_shows_the_columns_of_upstream(
+    api: client.KubeClient, namespace: str, control_plane: ControlPlane
 ) -> None:
-    if real_or_none is None or kubernetes.missing("kubectl"):
-        pytest.skip("tables are made by a real kube-apiserver, and shown by kubectl")
     made = await create(api, namespace, jobset(suspend=True))
     over = Condition("Completed", status=True, reason="AllJobsCompleted", message="", since=1769846400.0)
     told = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
     await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": told})
     process = await asyncio.create_subprocess_exec(
-        kubernetes.program("kubectl"), "--kubeconfig", real_or_none.kubeconfig, "--namespace", namespace,
+        kubernetes.program("kubectl"), "--kubeconfig", control_plane.kubeconfig, "--namespace", namespace,
         "get", "jobset", stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, _ = await process.communicate()
@@ -197,7 +188,7 @@ def _of_version(obj: dict[str, Any], version: dict[str, str]) -> dict[str, Any]:
 
 
 def _rules(schema: Any) -> list[dict[str, str]]:
-    """Return all rules in CEL below here."""
+    """Return all CEL rules below here."""
     if isinstance(schema, list):
         return [rule for each in schema for rule in _rules(each)]
     if not isinstance(schema, dict):

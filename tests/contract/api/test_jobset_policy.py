@@ -1,12 +1,11 @@
-"""The admission policy for our JobSets on a real API server: each rule refuses in its own words, and no more."""
+"""The admission policy for our JobSets on a real API server: each rule refuses with its own message, and no more."""
 
 import re
 from typing import Any
 
 import pytest
 
-from common.kube import client, errors
-from hack.devnode import realkube
+from kubemend.common.kube import client, errors
 from tests import eventually
 from tests.contract.api import jobsets
 from tests.unit.jobset import refused, refused_changes, written
@@ -19,12 +18,6 @@ Json = dict[str, Any]
 INVALID = refused.BY_POLICY[0].refused
 
 
-@pytest.fixture
-def real_or_none(real_kube: realkube.RealKube) -> realkube.RealKube:
-    """Only the real one: the stand-in knows no admission policies."""
-    return real_kube
-
-
 @pytest.fixture(autouse=True)
 async def policy(api: client.KubeClient) -> None:
     """Definition and policy are in force."""
@@ -33,7 +26,7 @@ async def policy(api: client.KubeClient) -> None:
 
 
 @pytest.mark.parametrize("case", refused.BY_POLICY, ids=lambda case: case.name)
-async def test_what_cannot_be_run_is_refused_in_the_rules_words(
+async def test_invalid_jobset_is_refused_with_the_rules_message(
     api: client.KubeClient, namespace: str, case: Case
 ) -> None:
     with pytest.raises(errors.InvalidError, match=re.escape(case.says)) as refusal:
@@ -43,19 +36,19 @@ async def test_what_cannot_be_run_is_refused_in_the_rules_words(
 
 
 @pytest.mark.parametrize("case", refused.BY_POLICY, ids=lambda case: case.name)
-async def test_nobody_elses_is_looked_at(api: client.KubeClient, namespace: str, case: Case) -> None:
+async def test_foreign_jobset_is_not_checked(api: client.KubeClient, namespace: str, case: Case) -> None:
     await api.create(jobsets.collection(namespace), jobsets.others(case.refused))
 
 
 @pytest.mark.parametrize("manager", ["jobset.sigs.k8s.io/jobset-controller", "kueue.x-k8s.io/multikueue"])
-async def test_nor_is_one_with_another_manager(api: client.KubeClient, namespace: str, manager: str) -> None:
+async def test_jobset_of_another_manager_is_not_checked(api: client.KubeClient, namespace: str, manager: str) -> None:
     theirs = written.changed(INVALID, lambda spec: spec.update(managedBy=manager))
     made = await api.create(jobsets.collection(namespace), theirs)
     await update(api, made, written.changed(theirs, lambda spec: spec["replicatedJobs"].pop()))
 
 
 @pytest.mark.parametrize("change", refused_changes.BY_POLICY, ids=lambda change: change.name)
-async def test_a_change_is_refused_in_the_rules_words(api: client.KubeClient, namespace: str, change: Change) -> None:
+async def test_change_is_refused_with_the_rules_message(api: client.KubeClient, namespace: str, change: Change) -> None:
     made = await api.create(jobsets.collection(namespace), change.before)
     with pytest.raises(errors.InvalidError, match=re.escape(change.says)):
         await update(api, made, change.refused)
@@ -73,9 +66,7 @@ async def test_a_generated_name_counts(api: client.KubeClient, namespace: str) -
                 await api.create(jobsets.collection(namespace), obj)
 
 
-async def test_one_that_is_older_than_a_rule_can_be_labelled_reported_on_and_deleted(
-    api: client.KubeClient, namespace: str
-) -> None:
+async def test_jobset_older_than_a_rule_can_be_labelled_and_deleted(api: client.KubeClient, namespace: str) -> None:
     path = f"{jobsets.collection(namespace)}/{INVALID['metadata']['name']}"
     await _slip_in(api, namespace, INVALID)
     for metadata in ({"labels": {"a": "b"}, "finalizers": ["example.com/wait"]}, {"finalizers": None}):
@@ -89,13 +80,11 @@ async def test_one_that_is_older_than_a_rule_can_be_labelled_reported_on_and_del
         await api.get(path)
 
 
-async def test_the_largest_that_is_allowed_stays_within_the_cost_of_expressions(
-    api: client.KubeClient, namespace: str
-) -> None:
+async def test_largest_allowed_stays_within_the_cost_of_expressions(api: client.KubeClient, namespace: str) -> None:
     await api.create(jobsets.collection(namespace), _largest())
 
 
-async def test_the_largest_that_is_refused_is_told_why(api: client.KubeClient, namespace: str) -> None:
+async def test_largest_refused_gets_the_reason(api: client.KubeClient, namespace: str) -> None:
     largest = _largest()
     largest["spec"]["failurePolicy"]["rules"] *= 20
     largest["spec"]["replicatedJobs"] += [written.replicated(f"more-{index}") for index in range(2000)]
@@ -104,14 +93,14 @@ async def test_the_largest_that_is_refused_is_told_why(api: client.KubeClient, n
 
 
 async def update(api: client.KubeClient, made: Json, obj: Json) -> Json:
-    """Replace an object that was not changed since."""
+    """Replace an object that has not changed since."""
     version = {"resourceVersion": made["metadata"]["resourceVersion"], "namespace": made["metadata"]["namespace"]}
     body = {**obj, "metadata": {**obj["metadata"], **version}}
     return await api.update(f"{jobsets.collection(version['namespace'])}/{made['metadata']['name']}", body)
 
 
 async def _slip_in(api: client.KubeClient, namespace: str, obj: Json) -> None:
-    """Create what the policy refuses, as if it was not in force yet."""
+    """Create an object that the policy refuses, as if the policy was not in force yet."""
     await jobsets.lift_policy(api)
 
     async def taken() -> bool:
@@ -126,7 +115,7 @@ async def _slip_in(api: client.KubeClient, namespace: str, obj: Json) -> None:
 
 
 def _largest() -> Json:
-    """Every list as long as it may be: each job depends on five, each rule is about all, all claims are mounted."""
+    """Every list at its maximum: each job depends on five, each rule is about all, all claims are mounted."""
     names = [f"w{index:03}" for index in range(200)]
     claims = [f"claim-{index}" for index in range(50)]
     mounts = [{"name": each, "mountPath": f"/{each}"} for each in claims]

@@ -1,4 +1,4 @@
-"""What is written for JobSets beside their Jobs: an API server takes it as it is meant."""
+"""Other writes for JobSets than their Jobs: an API server accepts them as intended."""
 
 import functools
 import time
@@ -6,34 +6,34 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.kube import client, paths
-from controller.jobset import keeping_off, naming
-from controller.jobset.plan import Event, EventType
-from controller.jobsets import events
-from controller.jobsets.events import About, Story
-from hack.devnode.api import ApiServer
+from kubemend.common.kube import client, paths
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import device_taints
+from kubemend.controller.jobset.plan import Event, EventType
+from kubemend.controller.jobsets import events
+from kubemend.controller.jobsets.events import About, Story
 from tests import eventually
+from tests.control_plane import Tenant
 from tests.unit.jobsets import places, rig
 from tests.unit.jobsets.rig import Bench, Leader
 
 
 @pytest.fixture
-async def bench(server: ApiServer, namespace: str) -> AsyncIterator[Bench]:
-    async with rig.Client(server.kubeconfig) as connected:
-        await rig.install(connected)
-        yield Bench(server, connected, namespace=namespace)
+async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+    async with rig.Client(tenant.kubeconfig) as connected:
+        yield Bench(tenant.server, connected, namespace=tenant.namespace)
 
 
 @pytest.fixture
-async def leader(server: ApiServer) -> AsyncIterator[Leader]:
-    async with rig.Client(server.kubeconfig) as api:
+async def leader(tenant: Tenant) -> AsyncIterator[Leader]:
+    async with rig.Client(tenant.kubeconfig) as api:
         yield Leader(api)
 
 
 async def test_a_gated_pod_goes_to_its_jobs_domain(bench: Bench, leader: Leader, node: str) -> None:
     topology = f"example.com/{node}"
     await places.node(bench, node)
-    # A real server taints new nodes as not ready, and nobody is there who would take that away.
+    # A real server taints new nodes as not ready, and no controller removes that here.
     labelled = {"metadata": {"labels": {topology: "a"}}, "spec": {"taints": None}}
     await bench.api.patch(f"{paths.NODES}/{node}", labelled, content_type=client.Patch.MERGE)
     async with leader.leading():
@@ -46,7 +46,7 @@ async def test_a_gated_pod_goes_to_its_jobs_domain(bench: Bench, leader: Leader,
         assert (await places.pod(bench, "train-w-0"))["spec"]["nodeSelector"] == {topology: "a"}
 
 
-async def test_a_node_is_kept_free_and_its_other_taints_stay(bench: Bench, leader: Leader, node: str) -> None:
+async def test_reserved_node_keeps_its_other_taints(bench: Bench, leader: Leader, node: str) -> None:
     await places.node(bench, node)
     other = {"key": "example.com/mine", "effect": "NoSchedule"}
     await bench.api.patch(f"{paths.NODES}/{node}", {"spec": {"taints": [other]}}, content_type=client.Patch.MERGE)
@@ -54,10 +54,10 @@ async def test_a_node_is_kept_free_and_its_other_taints_stay(bench: Bench, leade
         jobsets.left(node, code="Xid79", pod="uid-1")
         await eventually.true(lambda: places.is_kept_off(bench, node))
         taints = (await bench.api.get(f"{paths.NODES}/{node}"))["spec"]["taints"]
-        assert {"example.com/mine", keeping_off.TAINT} <= {each["key"] for each in taints}
+        assert {"example.com/mine", device_taints.TAINT} <= {each["key"] for each in taints}
 
 
-async def test_without_a_spec_a_status_is_taken_and_the_spec_stays(bench: Bench, leader: Leader) -> None:
+async def test_status_without_a_spec_is_accepted_and_keeps_the_spec(bench: Bench, leader: Leader) -> None:
     created = await bench.create(rig.jobset())
     async with leader.leading():
         await bench.until_jobs(2)
@@ -65,14 +65,14 @@ async def test_without_a_spec_a_status_is_taken_and_the_spec_stays(bench: Bench,
     assert (await bench.jobset())["spec"] == created["spec"]
 
 
-async def test_the_longest_event_is_taken(bench: Bench) -> None:
+async def test_longest_event_is_accepted(bench: Bench) -> None:
     told = Event(EventType.WARNING, "R" * 200, "ü" * 5000)
     story = Story(About(bench.namespace, "train", "uid-1"), told, at=time.time())
     made = await bench.api.create(bench.all_events, events.body(story, instance="one"))
     assert (len(made["reason"]), len(made["note"].encode())) == (events.MAX_REASON, events.MAX_NOTE - 1)
 
 
-async def test_what_fails_again_is_counted_in_its_event(bench: Bench) -> None:
+async def test_repeated_failure_is_counted_in_its_event(bench: Bench) -> None:
     moment = [time.time()]
     about, failed = About(bench.namespace, "train", "uid-1"), Event(EventType.WARNING, "JobCreationFailed", "no room")
 
@@ -80,7 +80,7 @@ async def test_what_fails_again_is_counted_in_its_event(bench: Bench) -> None:
         (found,) = (await bench.api.list(bench.all_events)).items or [{}]
         return bool((found.get("series") or {}).get("count", 1 if found else 0) == times)
 
-    for times, leader in ((2, "one"), (3, "two")):  # the second one does not know how often it was told
+    for times, leader in ((2, "one"), (3, "two")):  # the second one does not know the count so far
         told = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
         async with rig.background(told.run):
             if leader == "one":
@@ -91,7 +91,7 @@ async def test_what_fails_again_is_counted_in_its_event(bench: Bench) -> None:
             await eventually.true(functools.partial(counted, times))
 
 
-async def test_a_status_that_is_late_is_a_conflict_and_is_decided_anew(bench: Bench, leader: Leader) -> None:
+async def test_late_status_conflicts_and_is_decided_again(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset())
         await bench.until_jobs(2)

@@ -1,4 +1,4 @@
-"""The manifests on a real API server: accepted without a complaint, and the account that they make can do its work."""
+"""The manifests on a real API server: accepted without a warning, and their account can do its work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.doctor import api_rights, checks
-from agent.doctor.api_rights import Right
-from common.kube import client, errors, paths, transport
-from hack.devnode import realkube
-from hack.devnode.api import kubeconfig as kubeconfigs
+from hack.devnode import kubeconfig as kubeconfigs
+from kubemend.agent.doctor import api_rights, checks
+from kubemend.agent.doctor.api_rights import Right
+from kubemend.common.kube import client, errors, paths, transport
 from tests.contract.api import objects
+from tests.control_plane import ControlPlane
 from tests.unit.daemonset import manifests
 
 Apply = Callable[[Sequence[manifests.Json]], Awaitable[list[str]]]
@@ -27,7 +27,7 @@ _RESOURCES = {
     "ConfigMap": "configmaps",
 }
 _FOREIGN = "monitoring.coreos.com/"  # custom resources of others, which this API server does not know
-_POLICIES = "admissionregistration.k8s.io/"  # would hold for all tests here: ``test_admission`` has a server of its own
+_POLICIES = "admissionregistration.k8s.io/"  # would apply to all tests here: ``test_admission`` has a server of its own
 
 FORBIDDEN = (
     Right("delete", "pods"),
@@ -41,24 +41,18 @@ FORBIDDEN = (
     Right("delete", "nodes"),
     Right("delete", "events"),
 )
-"""What nobody would want of an agent, though some of it would be handy."""
+"""Rights that an agent must not have, though some of them would be convenient."""
 
 every_variant = pytest.mark.parametrize("variant", [(), tuple(manifests.COMPONENTS)], ids="+".join)
 
 
 @pytest.fixture
-def real_or_none(real_kube: realkube.RealKube) -> realkube.RealKube:
-    """Only the real one: the stand-in neither validates nor knows RBAC."""
-    return real_kube
-
-
-@pytest.fixture
-async def apply(real_or_none: realkube.RealKube) -> AsyncIterator[Apply]:
+async def apply(control_plane: ControlPlane) -> AsyncIterator[Apply]:
     """Returns a function that applies objects as ``kubectl apply --server-side --validate=strict`` does."""
-    sender = transport.Transport(kubeconfig=real_or_none.kubeconfig, connect_timeout=5.0)
+    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=5.0)
 
     async def apply_all(wanted: Sequence[manifests.Json]) -> list[str]:
-        """Apply and return what the server warns of."""
+        """Apply and return the server's warnings."""
         warnings: list[str] = []
         for obj in wanted:
             request = transport.Request(
@@ -79,13 +73,13 @@ async def apply(real_or_none: realkube.RealKube) -> AsyncIterator[Apply]:
 
 @pytest.fixture
 async def as_agent(
-    apply: Apply, api: client.KubeClient, real_or_none: realkube.RealKube, tmp_path: Path
+    apply: Apply, api: client.KubeClient, control_plane: ControlPlane, tmp_path: Path
 ) -> AsyncIterator[client.KubeClient]:
     """A client with the token that the agent's pods get."""
     await apply(_known(()))
     account = paths.collection("serviceaccounts", namespace="kubemend") + "/kubemend-agent"
     token = await api.create(f"{account}/token", {"spec": {"expirationSeconds": 600}})
-    (cluster,) = yaml.safe_load(real_or_none.kubeconfig.read_text())["clusters"]
+    (cluster,) = yaml.safe_load(control_plane.kubeconfig.read_text())["clusters"]
     kubeconfig = kubeconfigs.write(
         tmp_path / "as-agent",
         server=cluster["cluster"]["server"],
@@ -161,7 +155,7 @@ def _path(obj: manifests.Json) -> str:
 
 
 async def _allowed(api: client.KubeClient, right: Right) -> bool:
-    """Ask as an administrator what the agent's account may do."""
+    """Check as an administrator what the agent's account may do."""
     attributes = {"verb": right.verb, "resource": right.resource, "group": right.group}
     review = await api.create(
         paths.collection("subjectaccessreviews", group="authorization.k8s.io"),

@@ -1,4 +1,4 @@
-"""All is installed on a real API server, used, and taken away again: what is left is what the docs say."""
+"""kubemend is installed on a real API server, used, and uninstalled: the remains are those that the docs name."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from common.kube import client, errors, paths
-from controller.certificates.keeper import Keeper, KeeperOptions
-from controller.restarts import names
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
+from kubemend.controller.restarts import names
 from tests.contract.api import admission_calls, installation, objects, restarts
 from tests.contract.api.installation import Cluster
-from tests.unit.daemonset import kubectl, manifests
+from tests.unit.daemonset import manifests
 
 Json = dict[str, Any]
 
 COMPONENTS = sorted(manifests.COMPONENTS.keys() - {"gangs", "monitoring"})
-"""Those that ``daemonset/default`` has not; the Prometheus Operator's resources are none of this API server's."""
+"""Those that ``daemonset/default`` lacks; the Prometheus Operator's resources do not exist on this API server."""
 OVERLAYS = sorted(path.name for path in (installation.DAEMONSET / "overlays").iterdir())
 
 NODE_CONDITION = "kubemend.io/DevicesHealthy"
@@ -28,12 +28,12 @@ FORGET = (
     ("patch", "node", "node-a", "--subresource", "status", "--patch",
      '{"status":{"conditions":[{"type":"kubemend.io/DevicesHealthy","$patch":"delete"}]}}'),
 )  # fmt: skip
-"""What docs/operations.md, "Uninstall", has people do about what is no object of the manifests."""
+"""The steps of docs/operations.md, "Uninstall", for everything that is not an object of the manifests."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The server takes all of it without a warning: kubectl would print it, and fail here."""
+    """The server accepts all of it without a warning: kubectl would print it, and fail here."""
     options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
     with installation.installed(tmp_path_factory.mktemp("uninstall"), *COMPONENTS, options=options) as made:
         yield made
@@ -46,7 +46,7 @@ async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_server_takes_every_overlay_without_a_warning(cluster: Cluster, overlay: str) -> None:
+def test_server_accepts_every_overlay_without_a_warning(cluster: Cluster, overlay: str) -> None:
     directory = installation.DAEMONSET / "overlays" / overlay
     applied = cluster.kubectl(
         "apply",
@@ -57,10 +57,10 @@ def test_the_server_takes_every_overlay_without_a_warning(cluster: Cluster, over
         "--kustomize",
         str(directory),
     )
-    assert len(applied.splitlines()) == len(kubectl.render(directory))
+    assert len(applied.splitlines()) == len(manifests.build(directory))
 
 
-async def test_what_is_uninstalled_leaves_what_the_docs_say(cluster: Cluster, api: client.KubeClient) -> None:
+async def test_uninstall_leaves_only_what_the_docs_name(cluster: Cluster, api: client.KubeClient) -> None:
     await use(cluster, api)
     assert await traces(api) > {"configmaps/kubemend/kubemend-hub-ca", "secrets/kubemend/kubemend-hub-tls"}
     cluster.kubectl("delete", "--kustomize", str(cluster.directory))
@@ -77,7 +77,7 @@ async def test_what_is_uninstalled_leaves_what_the_docs_say(cluster: Cluster, ap
 
 
 async def use(cluster: Cluster, api: client.KubeClient) -> None:
-    """Have agent and controller write all that they ever write."""
+    """Have agent and controller write everything that they ever write."""
     pod = await installation.agent_pod(api, "node-a")
     await api.create(objects.pods("default"), objects.pod("a", node="node-a"))
     condition = {"status": {"conditions": [objects.condition(NODE_CONDITION)]}}
@@ -95,7 +95,7 @@ async def use(cluster: Cluster, api: client.KubeClient) -> None:
         taints = (await api.get(f"{paths.NODES}/node-a"))["spec"].get("taints", [])
         await controller.patch(f"{paths.NODES}/node-a", {"spec": {"taints": [*taints, TAINT]}})
     ended = paths.pod("kubemend", pod["metadata"]["name"])
-    await api.delete(ended, options={"gracePeriodSeconds": 0})  # as kubelet does in the end
+    await api.delete(ended, options={"gracePeriodSeconds": 0})  # as kubelet does at the end
 
 
 def named(obj: Json, name: str) -> Json:
@@ -105,12 +105,12 @@ def named(obj: Json, name: str) -> Json:
 
 
 async def traces(api: client.KubeClient) -> set[str]:
-    """Return all that the API server has of us: objects that name us, conditions and taints of ours on others."""
+    """Return everything of kubemend on the API server: objects that name it, its conditions and taints on others."""
     found: set[str] = set()
     for path in await collections(api):
         try:
             items = (await api.list(path)).items
-        except (errors.NotFoundError, errors.InvalidError):  # cannot be listed, or has just been taken away
+        except (errors.NotFoundError, errors.InvalidError):  # cannot be listed, or has just been removed
             continue
         for item in items:
             found |= marks(item, resource=path.rpartition("/")[2])
@@ -118,7 +118,7 @@ async def traces(api: client.KubeClient) -> set[str]:
 
 
 def marks(item: Json, *, resource: str) -> set[str]:
-    """Return what of an object is ours."""
+    """Return kubemend's part of an object."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     where = "/".join(filter(None, (resource, metadata.get("namespace"), metadata["name"])))
     source = (item.get("source") or {}).get("component")

@@ -1,12 +1,12 @@
-"""Lists in pages: complete, as of one moment, and forgotten in the end."""
+"""Lists in pages: complete, as of one moment, and expired in the end."""
 
 import contextlib
 
 import pytest
 
-from common.kube import client, errors
-from hack.devnode.api import ApiServer
+from kubemend.common.kube import client, errors
 from tests.contract.api import objects
+from tests.control_plane import Tenant
 
 
 async def test_pages_are_the_whole_list_in_order(api: client.KubeClient, namespace: str) -> None:
@@ -36,19 +36,15 @@ async def test_pages_are_narrowed_by_labels(api: client.KubeClient, namespace: s
     assert [names for names in found if names] == [["a"], ["c"]]  # the real one may end with an empty page
 
 
-async def test_unknown_continuation_is_refused(own_server: ApiServer, own_api: client.KubeClient) -> None:
+async def test_forgotten_continuation_is_gone(tenant: Tenant, api: client.KubeClient) -> None:
     for name in "abc":
-        await own_api.create(objects.pods("default"), objects.pod(name))
-    first = await own_api.get(f"{objects.pods('default')}?limit=1")
-    assert first["metadata"]["continue"]
-    assert first["metadata"]["remainingItemCount"] == 2
-    with pytest.raises((errors.GoneError, errors.InvalidError)):
-        await own_api.get(f"{objects.pods('default')}?limit=1&continue=nonsense")
+        await api.create(tenant.of("pods"), objects.pod(name))
+    tenant.server.fail_next(1, status=410, path="continue=")
+    with pytest.raises(errors.GoneError):
+        _ = [page async for page in api.pages(tenant.of("pods"), limit=2)]
 
 
-async def test_metadata_alone_is_listed_and_watched_where_no_more_is_asked_for(
-    api: client.KubeClient, namespace: str
-) -> None:
+async def test_metadata_only_lists_and_watches_metadata(api: client.KubeClient, namespace: str) -> None:
     pods = objects.pods(namespace)
     await api.create(pods, objects.pod("a"))
     found = [page async for page in api.pages(pods, metadata_only=True)]

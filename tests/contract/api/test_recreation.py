@@ -1,4 +1,4 @@
-"""Pods that have to be replaced, and the Events about rounds, against an API server."""
+"""Pods that must be replaced, and the Events about rounds, against an API server."""
 
 import asyncio
 import contextlib
@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from common import aio, conditions
-from common.kube import client, errors, paths
-from controller.model.members import PodRef, PodUid
-from controller.model.rounds import Recreate
-from controller.restarts.events import EventTeller, ObjectRef
-from controller.restarts.recreate import Outcome, Recreator
+from kubemend.common import aio, conditions
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.model.members import PodRef, PodUid
+from kubemend.controller.model.rounds import Recreate
+from kubemend.controller.restarts.events import EventTeller, ObjectRef
+from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
 from tests.contract.api import objects
 
 SECONDS = 60.0
 
 
 class Recreation:
-    """A recreator that runs, and what became of the pods."""
+    """A recreator that runs, and the results of its pods."""
 
     def __init__(self, api: client.KubeClient) -> None:
         self.outcomes: asyncio.Queue[tuple[str, Outcome]] = asyncio.Queue()
-        self.recreator = Recreator(
+        self.recreator = PodReplacer(
             api=api,
             on_outcome=lambda pod, outcome, _: self.outcomes.put_nowait((pod.name, outcome)),
             backoff=lambda: aio.Backoff(first=0.05, limit=0.2),
@@ -67,7 +67,7 @@ async def test_a_pod_is_marked_and_then_ends(
     assert marks(found)[conditions.DISRUPTION_TARGET] == ("True", "NodeLost")
     assert conditions.DEVICE_FAILURE not in marks(found)
     assert found["metadata"]["deletionGracePeriodSeconds"] == 1
-    recreation.recreator.recreate(wanted(pod))  # said again it changes nothing
+    recreation.recreator.recreate(wanted(pod))  # a repetition changes nothing
     recreation.recreator.recreate(wanted(pod, force=True))
     assert await recreation.next() == ("a", Outcome.DELETED)
     with pytest.raises(errors.NotFoundError):
@@ -75,7 +75,7 @@ async def test_a_pod_is_marked_and_then_ends(
     assert recreation.outcomes.empty()
 
 
-async def test_a_failing_device_is_told(
+async def test_failing_device_is_reported(
     api: client.KubeClient, namespace: str, node: str, recreation: Recreation
 ) -> None:
     pod = await create(api, namespace, node)
@@ -84,7 +84,7 @@ async def test_a_failing_device_is_told(
     assert marks(await api.get(paths.pod(namespace, "a")))[conditions.DEVICE_FAILURE] == ("True", "NodeLost")
 
 
-async def test_what_has_come_in_its_place_is_never_touched(
+async def test_replacement_pod_is_never_touched(
     api: client.KubeClient, namespace: str, node: str, recreation: Recreation
 ) -> None:
     pod = await create(api, namespace, node)
@@ -97,7 +97,7 @@ async def test_what_has_come_in_its_place_is_never_touched(
     assert before["metadata"]["uid"] == successor.uid
 
 
-async def test_a_pod_that_is_gone_needs_nothing(
+async def test_deleted_pod_needs_nothing(
     api: client.KubeClient, namespace: str, node: str, recreation: Recreation
 ) -> None:
     pod = await create(api, namespace, node)
@@ -106,10 +106,10 @@ async def test_a_pod_that_is_gone_needs_nothing(
     assert await recreation.next() == ("a", Outcome.GONE)
 
 
-async def test_each_story_is_told_once(api: client.KubeClient, namespace: str, node: str) -> None:
+async def test_each_event_is_recorded_once(api: client.KubeClient, namespace: str, node: str) -> None:
     pod = await create(api, namespace, node)
     about = ObjectRef("v1", "Pod", namespace, pod.name, pod.uid)
-    for replica in range(2):  # the second is another leader, which does not know what has been told
+    for replica in range(2):  # the second is another leader, which does not know the earlier Events
         teller = EventTeller(api=api, report=lambda _: None)
         task = asyncio.create_task(teller.run())
         for subject in ("round-1", "round-1", "round-2", f"round-of-{replica}"):

@@ -1,36 +1,37 @@
-"""The node's condition, events and device taints as the API takes them, on the stand-in and on a real server.
+"""The node's condition, Events and device taints as a real API server accepts them.
 
-Only what hangs on the server is looked at here; the reporters' own behaviour is in ``tests/unit/reporters``.
+Only server-dependent behaviour is tested here; the reporters' own behaviour is in ``tests/unit/reporters``.
 """
 
 import asyncio
+import functools
+import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.actions import ActionClass
-from agent.model.announcements import Announcement
-from agent.model.conditions import Condition, ConditionStatus
-from agent.model.verdicts import Health, Verdict
-from agent.model.workloads import PodRef, PodUid
-from agent.reporters import events, node_condition
-from agent.reporters.device_taints import DeviceTaintReporter
-from agent.reporters.events import EventReporter
-from agent.reporters.node_condition import NodeConditionReporter
-from common import aio
-from common.kube import client, paths
-from common.parts import PartState, PartStatus
-from hack.devnode import realkube
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.announcements import EventMessage
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.workloads import PodRef, PodUid
+from kubemend.agent.reporters import events, node_condition, taint_rules
+from kubemend.agent.reporters.device_taints import DeviceTaintReporter
+from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.reporters.node_condition import NodeConditionReporter
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, paths
 from tests import background
 from tests.contract.api import objects
+from tests.control_plane import Tenant
 
 KIND = "kubemend.io/DevicesHealthy"
 
 
 class Attempts:
-    """What a reporter says of its attempts, to be waited for."""
+    """Record the component status that a reporter reports, and wait for it."""
 
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[Any] = asyncio.Queue()
@@ -38,7 +39,7 @@ class Attempts:
     def took(self, outcome: object, _announcements: int = 1) -> None:
         self.outcomes.put_nowait(outcome)
 
-    def told(self, status: PartStatus) -> None:
+    def told(self, status: ComponentStatus) -> None:
         self.outcomes.put_nowait(status.state)
 
     async def until(self, outcome: object) -> None:
@@ -87,9 +88,7 @@ async def test_nodes_condition_is_written_changed_and_survives_the_nodes_own(api
     }
 
 
-async def test_node_that_comes_late_and_one_that_is_made_anew_get_the_condition(
-    api: client.KubeClient, node: str
-) -> None:
+async def test_late_and_recreated_nodes_get_the_condition(api: client.KubeClient, node: str) -> None:
     attempts = Attempts()
     reporter = NodeConditionReporter(
         api=api,
@@ -111,7 +110,7 @@ async def test_node_that_comes_late_and_one_that_is_made_anew_get_the_condition(
         assert (await stored(api, node))[KIND]["message"] == "two"
 
 
-async def test_events_of_a_pod_and_of_the_node_are_found_as_describe_looks_for_them(
+async def test_events_are_found_by_the_query_of_kubectl_describe(
     api: client.KubeClient, namespace: str, node: str
 ) -> None:
     created = await api.create(objects.pods(namespace), objects.pod("trainer-0", node=node))
@@ -121,9 +120,9 @@ async def test_events_of_a_pod_and_of_the_node_are_found_as_describe_looks_for_t
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took, limits=limits)
     async with background.running(reporter.run()):
         for message, at in (("once", 1_000.0), ("twice", 2_000.0)):
-            reporter.tell(Announcement(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
+            reporter.tell(EventMessage(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
             await attempts.until(events.Outcome.TOLD)
-        reporter.tell(Announcement(None, "DeviceUnhealthy", "on the node", 1_000.0, subject="GPU-a"))
+        reporter.tell(EventMessage(None, "DeviceUnhealthy", "on the node", 1_000.0, subject="GPU-a"))
         await attempts.until(events.Outcome.TOLD)
     selector = f"involvedObject.kind=Pod,involvedObject.name=trainer-0,involvedObject.uid={pod.uid}"
     in_namespace = paths.collection("events", namespace=namespace)
@@ -135,63 +134,60 @@ async def test_events_of_a_pod_and_of_the_node_are_found_as_describe_looks_for_t
     assert (of_node["metadata"]["namespace"], of_node["message"]) == ("default", "on the node")
 
 
-async def test_next_agent_finds_what_was_told(api: client.KubeClient, node: str) -> None:
+async def test_next_agent_finds_the_recorded_events(api: client.KubeClient, node: str) -> None:
     outcomes = []
     for _ in range(2):
         attempts = Attempts()
         reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
         async with background.running(reporter.run()), asyncio.timeout(60):
-            reporter.tell(Announcement(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
+            reporter.tell(EventMessage(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
             outcomes.append(await attempts.outcomes.get())
     assert outcomes == [events.Outcome.TOLD, events.Outcome.KNOWN]
 
 
-async def test_pod_whose_namespace_does_not_exist_costs_one_refusal(api: client.KubeClient, node: str) -> None:
+async def test_pod_without_a_namespace_costs_one_refusal(api: client.KubeClient, node: str) -> None:
     attempts = Attempts()
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
     async with background.running(reporter.run()):
-        reporter.tell(Announcement(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
+        reporter.tell(EventMessage(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
         await attempts.until(events.Outcome.REFUSED)
 
 
-async def test_server_without_taint_rules_leaves_the_part_idle(api: client.KubeClient, node: str) -> None:
+@pytest.mark.parametrize(("version", "other"), [("v1beta2", "v1alpha3"), ("v1alpha3", "v1beta2")])
+async def test_device_is_tainted_and_freed(tenant: Tenant, api: client.KubeClient, version: str, other: str) -> None:
+    """A server of another release serves only the one version."""
+    tenant.server.rewrite = functools.partial(without, other)
+    node = tenant.node
+    rules = paths.collection("devicetaintrules", group="resource.k8s.io", version=version)
+    mine = {"labelSelector": taint_rules.selector(node)}
+    created = await api.create(paths.NODES, {"metadata": {"name": node}})
+    await api.create(paths.collection("resourceslices", group="resource.k8s.io"), _slice(node))
     attempts = Attempts()
     reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
     async with background.running(reporter.run()):
-        await attempts.until(PartState.IDLE)
-        reporter.set([])
-        await attempts.until(PartState.IDLE)
+        lost = Verdict("GPU-a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "")
+        reporter.set([lost])
+        await attempts.until(ComponentState.READY)
+        (rule,) = (await api.list(rules, params=mine)).items
+        assert rule["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
+        assert rule["spec"]["taint"].pop("timeAdded")
+        assert rule["spec"]["taint"] == {"key": "kubemend.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}
+        assert rule["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
+        reporter.set([replace(lost, reason="Xid48")])
+        await attempts.until(ComponentState.READY)
+        assert [item["spec"]["taint"]["value"] for item in (await api.list(rules, params=mine)).items] == ["Xid48"]
+        reporter.set([replace(lost, health=Health.HEALTHY)])
+        await attempts.until(ComponentState.READY)
+        assert (await api.list(rules, params=mine)).items == []
 
 
-@pytest.mark.skipif(bool(realkube.missing()), reason=realkube.missing())
-@pytest.mark.parametrize("version", ["v1beta2", "v1alpha3"])
-async def test_device_is_tainted_and_freed_on_a_real_server(version: str, node: str, tmp_path: Path) -> None:
-    """The real server alone: it checks the rules' fields, which the stand-in would take whatever they are."""
-    options = (f"--runtime-config=resource.k8s.io/{version}=true", "--feature-gates=DRADeviceTaintRules=true")
-    rules = paths.collection("devicetaintrules", group="resource.k8s.io", version=version)
-    async with (
-        realkube.RealKube(tmp_path / "kube", options=options) as server,
-        client.connect(kubeconfig=server.kubeconfig) as api,
-    ):
-        created = await api.create(paths.NODES, {"metadata": {"name": node}})
-        await api.create(paths.collection("resourceslices", group="resource.k8s.io"), _slice(node))
-        attempts = Attempts()
-        reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
-        async with background.running(reporter.run()):
-            lost = Verdict("GPU-a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "")
-            reporter.set([lost])
-            await attempts.until(PartState.READY)
-            (rule,) = (await api.list(rules)).items
-            assert rule["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
-            assert rule["spec"]["taint"].pop("timeAdded")
-            assert rule["spec"]["taint"] == {"key": "kubemend.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"}
-            assert rule["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
-            reporter.set([replace(lost, reason="Xid48")])
-            await attempts.until(PartState.READY)
-            assert [item["spec"]["taint"]["value"] for item in (await api.list(rules)).items] == ["Xid48"]
-            reporter.set([replace(lost, health=Health.HEALTHY)])
-            await attempts.until(PartState.READY)
-            assert (await api.list(rules)).items == []
+def without(version: str, text: bytes) -> bytes:
+    """Remove a version from the server's description of an API group."""
+    if b'"APIGroup"' not in text:
+        return text
+    group = json.loads(text)
+    kept = [each for each in group["versions"] if each["version"] != version]
+    return json.dumps({**group, "versions": kept}).encode()
 
 
 def _slice(node: str) -> dict[str, Any]:

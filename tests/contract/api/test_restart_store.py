@@ -1,4 +1,4 @@
-"""The store of Restart objects against an API server: what is written, what is not, and who may."""
+"""The store of Restart objects against an API server: what it writes, what it does not, and with which leader."""
 
 import asyncio
 import contextlib
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from common import aio
-from common.kube import client, errors
-from common.parts import PartState, PartStatus
-from controller.restarts import names
-from controller.restarts.history import Keeping
-from controller.restarts.objects import Restart
-from controller.restarts.store import RestartChange, RestartChangeKind, RestartStore
-from hack.devnode.api import ApiServer
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors
+from kubemend.controller.restarts import names
+from kubemend.controller.restarts.history import Keeping
+from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.restarts.store import RestartChange, RestartChangeKind, RestartStore
 from tests import background
 from tests.contract.api import restarts
+from tests.control_plane import Tenant
 
 SECONDS = 60.0
 
@@ -113,7 +113,7 @@ async def test_a_request_becomes_a_round_by_one_write(api: client.KubeClient, na
     assert store.store.newest_attempt(begun.ref.gang) == 3
 
 
-async def test_a_request_that_somebody_edits_meanwhile_is_taken_all_the_same(
+async def test_request_edited_in_the_meantime_is_still_accepted(
     api: client.KubeClient, namespace: str, store: Store
 ) -> None:
     await api.create(names.collection(namespace), restarts.restart("mine"))
@@ -135,7 +135,7 @@ async def test_a_request_can_be_refused(api: client.KubeClient, namespace: str, 
     await store.until(lambda: not [each for each in store.store.requests() if each.namespace == namespace])
 
 
-async def test_a_former_leaders_words_do_not_count(api: client.KubeClient, namespace: str, store: Store) -> None:
+async def test_writes_of_a_previous_leader_do_not_count(api: client.KubeClient, namespace: str, store: Store) -> None:
     new = restarts.new_round(namespace, epoch=5)
     begun = await store.store.create(new, timeout=SECONDS)
     async with running(api) as successor:
@@ -150,7 +150,7 @@ async def test_a_former_leaders_words_do_not_count(api: client.KubeClient, names
     assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"
 
 
-async def test_of_two_leaders_one_takes_a_request(api: client.KubeClient, namespace: str, store: Store) -> None:
+async def test_one_of_two_leaders_takes_a_request(api: client.KubeClient, namespace: str, store: Store) -> None:
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
     (request,) = [each for each in store.store.requests() if each.namespace == namespace]
@@ -162,14 +162,14 @@ async def test_of_two_leaders_one_takes_a_request(api: client.KubeClient, namesp
     assert sorted(each.durable for each in taken) == [False, True]
 
 
-async def test_deletion_of_a_round_is_told(api: client.KubeClient, namespace: str, store: Store) -> None:
+async def test_deletion_of_a_round_is_reported(api: client.KubeClient, namespace: str, store: Store) -> None:
     begun = await store.store.create(restarts.new_round(namespace), timeout=SECONDS)
     await store.until(lambda: store.shown(begun.ref.id) is not None)
     await api.delete(names.path(namespace, begun.ref.name))
     await store.until(lambda: store.shown(begun.ref.id) is None)
     last = [each for each in store.changes if each.restart.id == begun.ref.id][-1]
     assert (last.kind, last.restart.is_finished) == (RestartChangeKind.GONE, False)
-    store.store.set_status(begun.ref.id, {"phase": "Failed"})  # nobody to tell it to
+    store.store.set_status(begun.ref.id, {"phase": "Failed"})  # the object no longer exists
     assert await store.store.flush(timeout=SECONDS)
 
 
@@ -182,7 +182,7 @@ async def test_status_of_another_object_of_the_name_stays(api: client.KubeClient
     assert "status" not in await read(api, begun.ref.id)
 
 
-async def test_finished_objects_go_when_their_time_is_over(api: client.KubeClient, namespace: str) -> None:
+async def test_finished_objects_are_deleted_after_their_ttl(api: client.KubeClient, namespace: str) -> None:
     for name, ttl in (("short", 0), ("long", 3600)):
         gang = {"kind": "Job", "name": "train"}
         await api.create(names.collection(namespace), restarts.restart(name, gang=gang, ttlSecondsAfterFinished=ttl))
@@ -195,23 +195,20 @@ async def test_finished_objects_go_when_their_time_is_over(api: client.KubeClien
         await read(api, f"{namespace}/short")
 
 
-async def test_a_round_goes_on_while_the_api_is_away(own_server: ApiServer, own_api: client.KubeClient) -> None:
-    await restarts.install(own_api)
-    new = restarts.new_round("default")
-    async with running(own_api) as store:
-        await own_server.stop()
+async def test_round_continues_while_the_api_is_unavailable(tenant: Tenant, api: client.KubeClient) -> None:
+    new = restarts.new_round(tenant.namespace)
+    async with running(api) as store:
+        await tenant.server.stop()
         begun = await store.store.create(new, timeout=0.2)
         assert not begun.durable
         store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Releasing"})
         store.store.set_status(begun.ref.id, restarts.done(new))
-        await own_server.start()
+        await tenant.server.start()
         assert await store.store.flush(timeout=SECONDS)
-    assert (await read(own_api, begun.ref.id))["status"]["phase"] == "Done"
+    assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"
 
 
-async def test_a_round_that_came_too_late_is_closed_and_not_gone_on_with(
-    api: client.KubeClient, namespace: str
-) -> None:
+async def test_late_round_is_closed_and_not_continued(api: client.KubeClient, namespace: str) -> None:
     late, live = restarts.new_round(namespace, epoch=5), restarts.new_round(namespace, epoch=6)
     async with running(api) as former:
         begun = await former.store.create(late, timeout=SECONDS)
@@ -226,7 +223,7 @@ async def test_a_round_that_came_too_late_is_closed_and_not_gone_on_with(
         assert "status" not in await read(api, own.ref.id)
 
 
-async def test_a_number_that_somebody_has_made_up_does_not_use_all_numbers_up(
+async def test_forged_attempt_does_not_exhaust_the_numbers(
     api: client.KubeClient, namespace: str, store: Store
 ) -> None:
     forged = restarts.new_round(namespace, attempt=2**31 - 1)
@@ -235,10 +232,10 @@ async def test_a_number_that_somebody_has_made_up_does_not_use_all_numbers_up(
     assert 0 < store.store.newest_attempt(forged.gang) < 2**31 - 1_000_000
 
 
-async def test_who_does_not_lead_is_ready_all_the_same(api: client.KubeClient) -> None:
-    reports: list[PartStatus] = []
+async def test_store_of_a_follower_is_ready(api: client.KubeClient) -> None:
+    reports: list[ComponentStatus] = []
     store = RestartStore(api=api, report=reports.append, is_alive=lambda _: True)
-    assert reports[-1].state is PartState.IDLE
+    assert reports[-1].state is ComponentState.IDLE
     async with background.running(store.run()), asyncio.timeout(SECONDS):
         await store.wait_synced()
-    assert reports[-1].state is PartState.IDLE
+    assert reports[-1].state is ComponentState.IDLE

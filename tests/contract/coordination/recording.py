@@ -1,6 +1,6 @@
-"""What agents and hubs of each release say, as bytes: recorded once, never changed, taken by every later release.
+"""Messages of agents and hubs of each release, as bytes: recorded once, never changed, accepted by later releases.
 
-``python -m tests.contract.coordination.recording RELEASE`` records what today's say; do that when something was added.
+``python -m tests.contract.coordination.recording RELEASE`` records today's; run it when the protocol was extended.
 """
 
 import json
@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 _DIRECTORY: Final = Path(__file__).with_name("recorded")
 
@@ -92,7 +92,7 @@ _TODAY: Final[Mapping[str, Message]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One message of a release: its bytes, and what they say in the words of that release."""
+    """One message of a release: its bytes, and their content as that release describes it."""
 
     release: str
     name: str
@@ -102,7 +102,7 @@ class Recording:
 
     @property
     def parsed(self) -> Message:
-        """What today's code makes of the bytes."""
+        """Return today's reading of the bytes."""
         kind = pb.HubMessage if self.of_hub else pb.AgentMessage
         return kind.FromString(self.data)
 
@@ -111,7 +111,7 @@ class Recording:
 
 
 def recordings() -> tuple[Recording, ...]:
-    """Return all of all releases."""
+    """Return all messages of all releases."""
     return tuple(
         Recording(path.stem, name, bytes.fromhex(each["bytes"]), each["says"], of_hub=each["from"] == "hub")
         for path in sorted(_DIRECTORY.glob("*.json"))
@@ -120,7 +120,7 @@ def recordings() -> tuple[Recording, ...]:
 
 
 def words(message: Message) -> dict[str, Any]:
-    """Return what a message says."""
+    """Return the content of a message."""
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 

@@ -1,4 +1,4 @@
-"""The agent's end and the controller's hub, both real: what one says the other takes."""
+"""The agent's client and the controller's hub, both real: each accepts the other's messages."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.coordination.hub import Hub
-from agent.history.store import Store
-from agent.model.loads import Load
-from agent.model.rounds import FaultKind, Phase, Taken
-from agent.model.workloads import ContainerId, PodUid
-from common.parts import PartState
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.model.members import NodeName
-from controller.model.members import PodUid as ControllersPodUid
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.hub.client import Hub
+from kubemend.agent.model.loads import Load
+from kubemend.agent.model.rounds import FaultKind, Phase, Taken
+from kubemend.agent.model.workloads import ContainerId, PodUid
+from kubemend.common.components import ComponentState
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.model.members import NodeName
+from kubemend.controller.model.members import PodUid as ControllersPodUid
 from tests.unit.controller.hub import rig as hubs
-from tests.unit.coordination import builders
-from tests.unit.coordination.rig import Rig
+from tests.unit.hub import builders
+from tests.unit.hub.rig import Rig
 
 NODE = NodeName("node-1")
 
@@ -35,7 +35,7 @@ async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.Rig]:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """The agent's surroundings, with a token that the hub takes."""
+    """The agent's dependencies, with a token that the hub accepts."""
     store = await Store.open(tmp_path / "state.db")
     made = Rig(directory=tmp_path, store=store)
     made.ca.write_bytes(hubs._CA.certificate_pem)
@@ -45,10 +45,10 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 def agent_of(rig: Rig, hub: hubs.Rig) -> Hub:
-    """Return the agent's end, which dials that hub."""
+    """Return the agent's client, which dials that hub."""
     address = rig.replica(port=hub.port)
     made = rig.agent(address)
-    made._where = replace(made._where, name="127.0.0.1")  # what the rig's certificate is made out to
+    made._where = replace(made._where, name="127.0.0.1")  # the name in the rig's certificate
     return made
 
 
@@ -59,7 +59,7 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
         agent = agent_of(rig, hub)
         async with rig.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
-            await rig.reports.until(PartState.READY, saying="hub-0")
+            await rig.reports.until(ComponentState.READY, saying="hub-0")
             (hello,) = hub.engine.of("hello")
             assert [member.pod.uid for member in hello.members] == ["uid-0"]
             session = hub.engine.sessions[NODE]
@@ -84,7 +84,7 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
     assert hub.counted() == {}
 
 
-async def test_whatever_texts_the_node_has_the_hub_takes_them(rig: Rig) -> None:
+async def test_hub_accepts_any_texts_of_the_node(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     rig.events.run(builders.trainer(0), name="c")
     odd = "two words \udcff \x00\n" * 999
@@ -110,14 +110,14 @@ async def test_whatever_texts_the_node_has_the_hub_takes_them(rig: Rig) -> None:
     assert hub.counted() == {}
 
 
-async def test_a_hub_that_gets_and_loses_the_lead(rig: Rig) -> None:
+async def test_hub_gains_and_loses_the_leadership(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     async with serving(epoch=None) as hub, rig.running(agent_of(rig, hub)):
-        await rig.reports.until(PartState.DEGRADED, saying="no replica of the hub leads yet")
+        await rig.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
         hub.hub.lead(8)
-        await rig.reports.until(PartState.READY)
+        await rig.reports.until(ComponentState.READY)
         hub.hub.stand_by()
-        await rig.reports.until(PartState.DEGRADED, saying="no replica of the hub leads yet")
+        await rig.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
         hub.hub.lead(9)
         await hub.engine.until(lambda: len(hub.engine.of("hello")) == 2)
         assert [hello.epoch for hello in hub.engine.of("hello")] == [0, 8]
@@ -125,20 +125,20 @@ async def test_a_hub_that_gets_and_loses_the_lead(rig: Rig) -> None:
 
 async def test_an_agent_that_leaves_is_gone_at_once(rig: Rig) -> None:
     async with serving() as hub, rig.running(agent_of(rig, hub)) as agent:
-        await rig.reports.until(PartState.READY)
+        await rig.reports.until(ComponentState.READY)
         await agent.leave(timeout=3600)
         await hub.engine.until(lambda: bool(hub.engine.of("gone")))
     assert hub.counted() == {}
 
 
-async def test_a_token_that_is_not_good_is_told_with_its_mend(rig: Rig) -> None:
+async def test_invalid_token_is_reported_with_its_hint(rig: Rig) -> None:
     rig.token.write_text("somebody-elses")
     async with serving() as hub, rig.running(agent_of(rig, hub)):
-        status = await rig.reports.until(PartState.DEGRADED, saying="does not accept the agent's token")
-        assert "--hub-token" in status.mend
+        status = await rig.reports.until(ComponentState.DEGRADED, saying="does not accept the agent's token")
+        assert "--hub-token" in status.hint
 
 
-async def test_a_pod_that_the_hub_does_not_know_yet_is_told_when_it_does(rig: Rig) -> None:
+async def test_fault_of_an_unknown_pod_is_reported_once_known(rig: Rig) -> None:
     await rig.pods.put(builders.member(7))
     async with serving() as hub, rig.running(agent_of(rig, hub)):
         await hub.engine.until(lambda: bool(hub.engine.of("hello")))

@@ -1,34 +1,34 @@
-"""Agents and hubs of different releases: what one says the other takes, and who is too old hears so in one line."""
+"""Agents and hubs of different releases accept each other's messages; a too old side gets one line about it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from agent.coordination import wire as agents_wire
-from agent.history.store import Store
-from agent.model.rounds import OrderKind, Phase
-from common.parts import PartState
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import messages
-from controller.hub.messages import Limits
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.hub import wire as agents_wire
+from kubemend.agent.model.rounds import OrderKind, Phase
+from kubemend.common.components import ComponentState
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import messages
+from kubemend.controller.hub.messages import Limits
 from tests.contract.coordination import recording
 from tests.contract.coordination.recording import Recording
 from tests.contract.coordination.test_agent_and_hub import agent_of, serving
 from tests.unit.controller.hub import rig as hubs
-from tests.unit.coordination import builders
-from tests.unit.coordination.rig import Rig
+from tests.unit.hub import builders
+from tests.unit.hub.rig import Rig
 
 EVERY = recording.recordings()
 OF_AGENTS = [each for each in EVERY if not each.of_hub]
 OF_HUBS = [each for each in EVERY if each.of_hub]
-UNKNOWN_FIELD = b"\xc2\x3e\x03new"  # field 1000, a string: what a release to come may add to any message
+UNKNOWN_FIELD = b"\xc2\x3e\x03new"  # field 1000, a string: a future release may add it to any message
 UNKNOWN_BODY = pb.HubMessage(epoch=8).SerializeToString() + b"\x9a\x06\x02\x08\x01"  # field 99, a message
 
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """The agent's surroundings, with a token that the real hub takes."""
+    """The agent's dependencies, with a token that the real hub accepts."""
     store = await Store.open(tmp_path / "state.db")
     made = Rig(directory=tmp_path, store=store)
     yield made
@@ -42,13 +42,13 @@ def test_every_field_of_today_is_in_a_recording() -> None:
 
 
 @pytest.mark.parametrize("each", EVERY, ids=str)
-def test_recorded_bytes_say_what_they_said(each: Recording) -> None:
+def test_recorded_bytes_keep_their_meaning(each: Recording) -> None:
     assert recording.words(each.parsed) == each.says
 
 
 @pytest.mark.parametrize("each", OF_AGENTS, ids=str)
 @pytest.mark.parametrize("more", [b"", UNKNOWN_FIELD], ids=["as recorded", "with something new"])
-def test_the_hub_takes_what_agents_say(each: Recording, more: bytes) -> None:
+def test_hub_accepts_recorded_agents(each: Recording, more: bytes) -> None:
     taken = messages.parse(each.data + more, limits=Limits())
     assert recording.words(taken) == each.says
     if each.name == "hello":
@@ -57,14 +57,14 @@ def test_the_hub_takes_what_agents_say(each: Recording, more: bytes) -> None:
 
 @pytest.mark.parametrize("release", sorted({each.release for each in OF_HUBS}))
 @pytest.mark.parametrize("more", [b"", UNKNOWN_FIELD], ids=["as recorded", "with something new"])
-async def test_an_agent_obeys_what_hubs_say(rig: Rig, release: str, more: bytes) -> None:
+async def test_agent_obeys_recorded_hubs(rig: Rig, release: str, more: bytes) -> None:
     said = {each.name: each.data + more for each in OF_HUBS if each.release == release}
     await rig.pods.put(builders.member(0))
     async with rig.replica(epoch=8) as hub, rig.running(rig.agent(hub)):
         stream = await hub.stream()
         await stream.next("hello")
         await stream.raw(said["welcome"])
-        await rig.reports.until(PartState.READY, saying="leader hub-0")
+        await rig.reports.until(ComponentState.READY, saying="leader hub-0")
         await stream.raw(UNKNOWN_BODY)
         await stream.raw(said["stop"])
         order, told = await rig.rounds.ordered()
@@ -83,28 +83,26 @@ async def test_an_agent_obeys_what_hubs_say(rig: Rig, release: str, more: bytes)
     assert rig.count("kubemend_hub_ignored_total", reason="malformed") == 0
 
 
-async def test_a_hub_that_does_not_name_its_protocol_speaks_the_first(rig: Rig) -> None:
+async def test_hub_without_a_version_has_protocol_one(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         await hub.welcomed()
-        await rig.reports.until(PartState.READY, saying="leader replica-0")
+        await rig.reports.until(ComponentState.READY, saying="leader replica-0")
 
 
-async def test_a_hub_that_is_too_old_for_the_agent_is_told_and_left(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_old_hub_is_reported_and_left(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_wire, "OLDEST", 2)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         await hub.welcomed()
-        status = await rig.reports.until(PartState.DEGRADED, saying="speaks protocol 1, this agent 2 to")
-        assert status.mend == "upgrade the controller"
+        status = await rig.reports.until(ComponentState.DEGRADED, saying="speaks protocol 1, this agent supports 2 to")
+        assert status.hint == "Upgrade the controller."
 
 
-async def test_an_agent_that_is_too_old_for_the_hub_hears_so_and_works_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_old_agent_is_refused_and_works_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "OLDEST", 2)
     async with serving() as hub:
         rig.ca.write_bytes(hubs._CA.certificate_pem)
         rig.token.write_text("token-of-node-1")
         async with rig.running(agent_of(rig, hub)):
-            status = await rig.reports.until(PartState.DEGRADED, saying="upgrade the agent")
+            status = await rig.reports.until(ComponentState.DEGRADED, saying="Upgrade the agent")
             assert status.message.endswith("the agent works alone")
     assert set(hub.counted()) == {"OtherVersion"}

@@ -1,7 +1,7 @@
-"""Runs the suite on the stand-in runtime, on the newest containerd, and on containerd 1.6 (no event stream).
+"""Run the suite on the stand-in runtime, on the newest containerd, and on containerd 1.6 (no event stream).
 
-``KUBEMEND_TEST_CRI_ENDPOINT`` and ``KUBEMEND_TEST_CRI_IMAGE`` (a local image with /bin/sh and /bin/sleep) put another
-runtime, such as CRI-O, in the place of the newest containerd.
+``KUBEMEND_TEST_CRI_ENDPOINT`` and ``KUBEMEND_TEST_CRI_IMAGE`` (a local image with /bin/sh and /bin/sleep) select
+another runtime, such as CRI-O, instead of the newest containerd.
 """
 
 import asyncio
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from common.pb.runtime.v1 import api_pb2
 from hack.devnode import images, packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.containerd.conftest import binaries, containerd, legacy_binaries, worker
 from tests.contract.cri import node as nodes
 from tests.fakes.cri_server import CriServer
 
 __all__ = ["binaries", "containerd", "legacy_binaries", "worker"]
 
+VERBOSE = ("/bin/sh", "-c", "dd if=/dev/zero bs=1M count=4 2>/dev/null")
 ECHO = ("/bin/sh", "-c", "echo out; echo err >&2; exit 3")
 
 STAND_IN, NEWEST, LEGACY = "stand-in", "containerd", "containerd-1.6"
@@ -55,7 +56,7 @@ def legacy_containerd(legacy_binaries: packages.Binaries, worker: str) -> Iterat
     ],
 )
 def real(request: pytest.FixtureRequest) -> Real | None:
-    """The real runtime to test on, or None for the stand-in. Sync: the runtimes' fixtures run loops."""
+    """The real runtime under test, or None for the stand-in. Sync: the runtimes' fixtures run loops."""
     if request.param == STAND_IN:
         return None
     endpoint = os.environ.get("KUBEMEND_TEST_CRI_ENDPOINT")
@@ -67,7 +68,7 @@ def real(request: pytest.FixtureRequest) -> Real | None:
 
 @pytest.fixture
 async def node(real: Real | None, tmp_path: pathlib.Path) -> AsyncIterator[nodes.Node]:
-    """A runtime to make pods on."""
+    """A runtime on which pods are created."""
     logs = str(tmp_path)
     if real is not None:
         async with nodes.Node(real.endpoint, image=real.image, log_directory=logs, has_events=real.has_events) as made:
@@ -75,5 +76,6 @@ async def node(real: Real | None, tmp_path: pathlib.Path) -> AsyncIterator[nodes
         return
     async with CriServer(str(tmp_path / "cri.sock")) as server:
         server.runtime.exec_results[ECHO] = api_pb2.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=3)
+        server.runtime.exec_results[VERBOSE] = api_pb2.ExecSyncResponse(stdout=bytes(4 << 20))
         async with nodes.Node(server.endpoint, image=images.BUSYBOX, log_directory=logs) as stand_in:
             yield stand_in

@@ -1,18 +1,18 @@
-"""Pods for the contract suite, made on a runtime as kubelet would make them."""
+"""Create pods for the contract suite on a runtime as kubelet would."""
 
 import itertools
 from typing import Self
 
-from agent.cri import client
-from agent.model.workloads import ContainerId, PodUid, SandboxId
-from common import grpcio
-from common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from kubemend.agent.clients.cri import client
+from kubemend.agent.model.workloads import ContainerId, PodUid, SandboxId
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _numbers = itertools.count()
 
 
 class Node:
-    """A runtime under test: our client on it, and the calls that only kubelet makes. Removes what it made."""
+    """A runtime under test: our client on it, and the calls that only kubelet makes. Removes its pods."""
 
     def __init__(self, endpoint: str, *, image: str, log_directory: str, has_events: bool = True) -> None:
         self.endpoint = endpoint

@@ -1,12 +1,12 @@
-"""What the swap builds on: containers, their config and their names, on the stand-in and on the real runtime."""
+"""The runtime behaviour that the swap relies on: containers, config and names, on the stand-in and the real runtime."""
 
 import json
 
 import pytest
 
-from agent.cri import errors
-from agent.model.workloads import ContainerId, ContainerState, SandboxId
-from tests.contract.cri.conftest import ECHO
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
+from tests.contract.cri.conftest import ECHO, VERBOSE
 from tests.contract.cri.node import Node
 
 GONE = ContainerId("0" * 64)
@@ -19,7 +19,7 @@ async def test_version_names_the_runtime(node: Node) -> None:
     assert version.version
 
 
-async def test_a_container_is_listed_with_its_pod_and_follows_its_states(node: Node) -> None:
+async def test_container_is_listed_with_its_pod_and_state(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.create("trainer", attempt=2)
 
@@ -57,7 +57,7 @@ async def test_containers_that_kubelet_did_not_make_are_left_out(node: Node) -> 
 
     assert await node.cri.list_containers(sandbox_id=pod.sandbox_id) == ()
     with pytest.raises(errors.InvalidAnswer, match="labels"):
-        await node.cri.container_info(foreign)
+        await node.cri.container_status(foreign)
 
 
 async def test_sandboxes_are_listed_with_the_pods_annotations(node: Node) -> None:
@@ -69,11 +69,11 @@ async def test_sandboxes_are_listed_with_the_pods_annotations(node: Node) -> Non
     assert sandbox.annotations["kubemend.io/restart"] == "InPlace"
 
 
-async def test_info_gives_back_the_config_as_it_was_given(node: Node) -> None:
+async def test_status_returns_the_config_unchanged(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.run("trainer", attempt=1)
 
-    info = await node.cri.container_info(container_id)
+    info = await node.cri.container_status(container_id)
 
     assert info.config is not None
     assert info.config["metadata"] == {"name": "trainer", "attempt": 1}
@@ -126,13 +126,13 @@ async def test_stop_without_grace_ends_in_137_and_may_be_repeated(node: Node) ->
     await node.cri.stop_container(container_id, grace=0)
     await node.cri.stop_container(container_id, grace=0)
 
-    info = await node.cri.container_info(container_id)
+    info = await node.cri.container_status(container_id)
     assert (info.state, info.exit_code) == (ContainerState.EXITED, 137)
     assert 0 < info.started_at < info.finished_at
     assert info.pid is None
 
 
-async def test_stopping_and_removing_what_is_gone_is_done(node: Node) -> None:
+async def test_stopping_and_removing_a_missing_container_succeeds(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.run()
 
@@ -143,11 +143,11 @@ async def test_stopping_and_removing_what_is_gone_is_done(node: Node) -> None:
     assert await node.cri.list_containers(pod_uid=pod.uid) == ()
 
 
-async def test_what_does_not_exist_is_not_found(node: Node) -> None:
+async def test_missing_container_is_not_found(node: Node) -> None:
     pod = await node.pod()
 
     with pytest.raises(errors.NotFound):
-        await node.cri.container_info(GONE)
+        await node.cri.container_status(GONE)
     with pytest.raises(errors.NotFound):
         await node.cri.start_container(GONE)
     with pytest.raises(errors.NotFound):
@@ -173,6 +173,14 @@ async def test_exec_gives_output_and_exit_code(node: Node) -> None:
     result = await node.cri.exec_sync(container_id, ECHO, timeout=60)
 
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+
+
+async def test_exec_with_too_much_output_is_reported_and_not_read(node: Node) -> None:
+    pod = await node.pod()
+    container_id = await pod.run()
+
+    with pytest.raises(errors.AnswerTooLong):
+        await node.cri.exec_sync(container_id, VERBOSE, timeout=60)
 
 
 async def test_exec_in_an_exited_container_fails(node: Node) -> None:

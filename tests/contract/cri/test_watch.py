@@ -2,10 +2,10 @@
 
 import asyncio
 
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model.workloads import ContainerId
-from agent.sources.containers import ContainerWatch
-from common.parts import PartState, PartStatus
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.common.components import ComponentState, ComponentStatus
 from tests.contract.cri.node import Node
 
 
@@ -17,11 +17,11 @@ async def _until(queue: "asyncio.Queue[ContainerEvent]", kind: EventKind) -> lis
     return told
 
 
-async def test_a_containers_life_is_told_once_and_in_order(node: Node) -> None:
+async def test_container_events_come_once_and_in_order(node: Node) -> None:
     ready = asyncio.Event()
 
-    def report(status: PartStatus) -> None:
-        if status.state is PartState.READY:
+    def report(status: ComponentStatus) -> None:
+        if status.state is ComponentState.READY:
             ready.set()
 
     watch = ContainerWatch(node.cri, report=report)

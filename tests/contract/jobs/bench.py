@@ -1,11 +1,10 @@
-"""One Job, and hands for what kubelets do to its pods."""
+"""Manage one Job, and play kubelet for its pods."""
 
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from common.kube import client, errors, paths
-from hack.devnode.jobcontroller import pods
+from kubemend.common.kube import client, errors, paths
 from tests import eventually
 
 Json = dict[str, Any]
@@ -13,7 +12,10 @@ Json = dict[str, Any]
 NAME = "train"
 MOST = 2**31 - 1
 NODE = "node-that-nobody-runs"
-"""Pods on it end when a test says so."""
+"""Pods on it end when a test requests it."""
+FINALIZER = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+FAILURES = "batch.kubernetes.io/job-index-failure-count"
 _MOMENT = "2026-01-01T00:00:00Z"
 
 
@@ -27,7 +29,7 @@ class Bench:
         self._pods = paths.collection("pods", namespace=namespace)
 
     async def create(self, *, count: int = 3, restart_policy: str = "Never", **spec: Any) -> Json:
-        """Create it, with so many indexes."""
+        """Create it, with ``indexes`` indexes."""
         container = {"name": "main", "image": "busybox:1"}
         template = {
             "metadata": {"labels": {"app": "x"}, "annotations": {"note": "y"}},
@@ -50,13 +52,13 @@ class Bench:
         await self.api.delete(f"{self._jobs}/{NAME}", options={"propagationPolicy": policy})
 
     async def pods(self) -> list[Json]:
-        """All pods that there are, by name."""
+        """Return all existing pods, by name."""
         found = await self.api.list(self._pods)
         return sorted(found.items, key=lambda each: str(each["metadata"]["name"]))
 
     async def live(self) -> dict[int, Json]:
         """The pods that run or will, by index."""
-        return {pods.index(each): each for each in await self.pods() if pods.is_active(each)}
+        return {index(each): each for each in await self.pods() if is_active(each)}
 
     async def until_live(self, *indexes: int) -> dict[int, Json]:
         """Wait until just these indexes have a pod."""
@@ -87,7 +89,7 @@ class Bench:
         await eventually.true(gone)
 
     async def say(self, pod: Json, phase: str, *, exit_code: int | None = None, restarts: int = 0) -> None:
-        """Kubelet tells of a pod's phase, and of its one container."""
+        """Write a pod's phase, and the state of its one container, as kubelet does."""
         ready = {"type": "Ready", "status": "True" if phase == "Running" else "False", "lastTransitionTime": _MOMENT}
         status: Json = {"phase": phase, "conditions": [ready]}
         if exit_code is not None or restarts:
@@ -99,7 +101,7 @@ class Bench:
         await self.patch_status(pod, status)
 
     async def disrupt(self, pod: Json) -> None:
-        """Somebody marks a pod as disrupted."""
+        """Mark a pod as disrupted."""
         told = {"type": "DisruptionTarget", "status": "True", "reason": "Test", "lastTransitionTime": _MOMENT}
         await self.patch_status(pod, {"conditions": [told]})
 
@@ -107,7 +109,7 @@ class Bench:
         await self.api.patch_status(f"{self._pods}/{pod['metadata']['name']}", {"status": dict(status)})
 
     async def end(self, pod: Json) -> None:
-        """Kubelet has ended a pod that was deleted."""
+        """Finish the deletion of a pod, as kubelet does."""
         with contextlib.suppress(errors.NotFoundError):
             await self.say(pod, "Failed", exit_code=137)
             await self.remove(pod)
@@ -118,6 +120,21 @@ class Bench:
 
     async def pod(self, pod: Json) -> Json:
         return await self.api.get(f"{self._pods}/{pod['metadata']['name']}")
+
+
+def index(pod: Json) -> int:
+    """Completion index of a Job's pod."""
+    return int(pod["metadata"]["annotations"][INDEX])
+
+
+def is_active(pod: Json) -> bool:
+    """Return whether it counts as running (``IsPodActive`` in pkg/controller/controller_utils.go)."""
+    return pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_tracked(pod: Json) -> bool:
+    """Return whether the Job controller has not counted its end yet."""
+    return FINALIZER in (pod["metadata"].get("finalizers") or ())
 
 
 def conditions(status: Json) -> dict[str, tuple[str, str]]:

@@ -1,22 +1,25 @@
-"""A pod that kubemend forces to go, because its node is lost, is replaced by its Job."""
+"""A pod that kubemend force-deletes, because its node is lost, is replaced by its Job."""
 
 import asyncio
 
-from controller.model.members import PodRef, PodUid
-from controller.model.rounds import Recreate
-from controller.restarts.recreate import Outcome, Recreator
-from hack.devnode.jobcontroller import pods
+import pytest
+
+from kubemend.controller.model.members import PodRef, PodUid
+from kubemend.controller.model.rounds import Recreate
+from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
 from tests import background
+from tests.contract.jobs import bench as benches
 from tests.contract.jobs.bench import Bench
 
 
-async def test_a_pod_that_is_forced_to_go_is_told_as_failed_so_that_its_job_replaces_it(bench: Bench) -> None:
+@pytest.mark.timeout(180)  # the Job controller waits for ten seconds before it replaces a pod that has failed
+async def test_force_deleted_pod_counts_as_failed_and_is_replaced(bench: Bench) -> None:
     await bench.create(podReplacementPolicy="Failed")
     live = await bench.until_live(0, 1, 2)
     for pod in live.values():
         await bench.say(pod, "Running")
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-    recreator = Recreator(api=bench.api, on_outcome=lambda _pod, outcome, _why: outcomes.put_nowait(outcome))
+    recreator = PodReplacer(api=bench.api, on_outcome=lambda _pod, outcome, _why: outcomes.put_nowait(outcome))
     async with background.running(recreator.run()):
         metadata = live[1]["metadata"]
         lost = PodRef(bench.namespace, metadata["name"], PodUid(metadata["uid"]))
@@ -27,4 +30,4 @@ async def test_a_pod_that_is_forced_to_go_is_told_as_failed_so_that_its_job_repl
     assert again[1]["metadata"]["uid"] != metadata["uid"]
     assert [again[at]["metadata"]["uid"] for at in (0, 2)] == [live[at]["metadata"]["uid"] for at in (0, 2)]
     assert metadata["name"] not in {each["metadata"]["name"] for each in await bench.pods()}
-    assert all(pods.is_tracked(each) for each in again.values())
+    assert all(benches.is_tracked(each) for each in again.values())

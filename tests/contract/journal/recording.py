@@ -1,6 +1,6 @@
-"""What an agent of each release has left on disk, as SQL: recorded once, never changed, read by every later release.
+"""The state file of an agent of each release, as SQL: recorded once, never changed, read by every later release.
 
-``python -m tests.contract.journal.recording RELEASE`` records what today's leaves; do that when its format was changed.
+``python -m tests.contract.journal.recording RELEASE`` records today's; run it when its format was changed.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from agent.history.store import Store
-from agent.model import rounds
-from agent.model.workloads import ContainerId, ContainerRole
-from agent.restart import intents
-from agent.restart.counts import Begun
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.model import rounds
+from kubemend.agent.model.workloads import ContainerId, ContainerRole
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.counts import Begun
 from tests.unit.restart import builders
 
 DIRECTORY: Final = Path(__file__).with_name("recorded")

@@ -1,4 +1,4 @@
-"""What agents of earlier releases have left on disk is read, and what a later one has left is refused in one line."""
+"""State files of earlier releases are read, and that of a later one is refused in one line."""
 
 import contextlib
 import sqlite3
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.history import store as history
-from agent.history.store import HistoryError, Store
+from kubemend.agent.clients.journal import store as history
+from kubemend.agent.clients.journal.store import HistoryError, Store
 from tests.contract.journal import recording
 
 RECORDED = sorted(recording.DIRECTORY.glob("*.sql"))
 
 
 def left(path: Path, recorded: Path) -> Path:
-    """Put on disk what an agent of a release has left."""
+    """Write the state file of an agent of a release."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(recorded.read_text())
     return path
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.stem)
-async def test_what_a_release_has_left_is_carried_on(tmp_path: Path, recorded: Path) -> None:
+async def test_state_of_an_earlier_release_is_kept(tmp_path: Path, recorded: Path) -> None:
     store = await Store.open(left(tmp_path / "state.db", recorded))
     assert await store.unfinished() == (recording.SWAP, recording.RERUN)
     assert (await store.begun_since(0.0))[0] == recording.BEGUN
@@ -48,11 +48,11 @@ def test_the_format_of_today_is_recorded() -> None:
         assert then.execute(shape).fetchall() == today.execute(shape).fetchall()
 
 
-async def test_what_a_later_release_has_left_is_refused_in_one_line_and_not_touched(tmp_path: Path) -> None:
+async def test_state_of_a_later_release_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = left(tmp_path / "state.db", RECORDED[-1])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(HistoryError, match="it has format 2, this agent reads 1; run the newer agent") as refused:
+    with pytest.raises(HistoryError, match="it has format 2, this agent reads format 1; run the newer") as refused:
         await Store.open(path)
     assert "\n" not in str(refused.value)
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -1,4 +1,4 @@
-"""What the kubelet tests do to a dev node: make pods, wait for what the API says of them, act on the runtime."""
+"""Act on a dev node in kubelet tests: create pods, wait for their API status, act on the runtime."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,20 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from agent.cri.client import CriClient
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid, SandboxId
-from agent.restart import clone, reservations
-from common.kube import client, errors, paths
-from common.pb.runtime.v1 import api_pb2 as cri
 from hack.devnode import images, node
-from hack.devnode.kubelet import control
+from hack.devnode.looks import Looks
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId
+from kubemend.agent.restart import clone, reservations
+from kubemend.common.kube import client, errors, paths
+from kubemend.common.pb.runtime.v1 import api_pb2 as cri
 
 Json = dict[str, Any]
 DEADLINE = 40.0
 NAMESPACE = "default"
 
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
-"""A container that runs until it is told to stop, and then stops at once."""
+"""A container that runs until SIGTERM, and then stops at once."""
 
 
 def container(name: str, script: str, **fields: Any) -> Json:
@@ -33,19 +33,13 @@ def container(name: str, script: str, **fields: Any) -> Json:
 
 
 class Cluster:
-    """One dev node as a test sees it."""
+    """One dev node in a test."""
 
-    def __init__(self, dev_node: node.DevNode, kube: client.KubeClient) -> None:
+    def __init__(self, dev_node: node.DevNode, kube: client.KubeClient, looks: Looks) -> None:
         self.node = dev_node
         self.kube = kube
+        self.looks = looks
         self._names: list[str] = []
-
-    @property
-    def control(self) -> control.Control:
-        """How to place the stand-in's relist."""
-        found = self.node.kubelet.control
-        assert found is not None, "only the stand-in can be controlled"
-        return found
 
     async def create(self, *containers: Json, inits: Sequence[Json] = (), policy: str = "Always", **spec: Any) -> Json:
         """Create a pod on the node and return it."""
@@ -78,7 +72,7 @@ class Cluster:
         return await self.kube.get(path(pod))
 
     async def wait(self, pod: Json, holds: Callable[[Json], bool], *, timeout: float = DEADLINE) -> Json:
-        """Wait until the API says so, by a watch; fail with the last status after ``timeout`` seconds."""
+        """Wait until the API shows it, by a watch; fail with the last status after ``timeout`` seconds."""
         last = await self.get(pod)
         try:
             async with asyncio.timeout(timeout), contextlib.aclosing(self._follow(pod)) as objects:
@@ -90,7 +84,7 @@ class Cluster:
         raise AssertionError("the pod is gone")
 
     async def gone(self, pod: Json) -> None:
-        """Wait until the pod object is gone."""
+        """Wait until the pod object is removed."""
         async with asyncio.timeout(DEADLINE), contextlib.aclosing(self._follow(pod)) as objects:
             async for _ in objects:
                 pass
@@ -101,13 +95,10 @@ class Cluster:
             await self.kube.delete(path(pod))
 
     async def remove_pods(self) -> None:
-        """Delete all pods of this test, and wait until they and their containers are gone."""
+        """Delete all pods of this test; kubelet ends them asynchronously."""
         for name in self._names:
             with contextlib.suppress(errors.NotFoundError):
-                target = paths.pod(NAMESPACE, name)
-                pod = await self.kube.get(target)
-                await self.kube.delete(target, options={"gracePeriodSeconds": 1})
-                await self.gone(pod)
+                await self.kube.delete(paths.pod(NAMESPACE, name), options={"gracePeriodSeconds": 1})
 
     async def condition(self, pod: Json, kind: str, value: str) -> None:
         """Set a condition that is not kubelet's."""
@@ -121,15 +112,17 @@ class Cluster:
 
     @asynccontextmanager
     async def between_looks(self) -> AsyncIterator[None]:
-        """Have kubelet not look at the runtime in the block. A real one may all the same: once a second."""
-        if self.node.kubelet.control is None:
-            yield
-            return
-        await self.control.hold()
+        """Hold kubelet's relists in the block."""
+        await self.looks.hold()
         try:
             yield
         finally:
-            await self.control.release()
+            await self.looks.release()
+
+    async def touch(self, pod: Json) -> None:
+        """Change the pod's object, which makes kubelet sync it, as it also does by a timer about once a minute."""
+        body = {"metadata": {"labels": {"touched": uuid.uuid4().hex[:8]}}}
+        await self.kube.patch(path(pod), body, content_type=client.Patch.MERGE)
 
     @asynccontextmanager
     async def runtime(self) -> AsyncIterator[CriClient]:
@@ -137,7 +130,7 @@ class Cluster:
         async with CriClient(str(self.node.layout.containerd_socket)) as opened:
             yield opened
 
-    async def containers(self, pod: Json, name: str = "main") -> tuple[ContainerView, ...]:
+    async def containers(self, pod: Json, name: str = "main") -> tuple[ContainerSummary, ...]:
         """Return the runtime's containers of that name, oldest first."""
         async with self.runtime() as runtime:
             return await runtime.list_containers(pod_uid=PodUid(uid(pod)), name=name)
@@ -198,21 +191,21 @@ def conditions(pod: Json) -> dict[str, str]:
 
 
 def runs_again(count: int, name: str = "main") -> Callable[[Json], bool]:
-    """Whether the container runs and has been restarted so often."""
+    """Return whether the container runs and has been restarted that often."""
     return lambda pod: restarts(pod, name) == count and "running" in status_of(pod, name).get("state", {})
 
 
-def newest(views: Sequence[ContainerView]) -> ContainerView:
+def newest(views: Sequence[ContainerSummary]) -> ContainerSummary:
     return views[-1]
 
 
-def states(views: Sequence[ContainerView]) -> list[tuple[int, ContainerState]]:
+def states(views: Sequence[ContainerSummary]) -> list[tuple[int, ContainerState]]:
     """Return attempt and state of each container, oldest first."""
     return [(view.attempt, view.state) for view in views]
 
 
 class Swapper:
-    """The swap of design.md, section 4, in bare calls: n+1 is n's own config, moved on by one."""
+    """The swap in bare calls: n+1 is n's own config, with the attempt increased by one."""
 
     def __init__(self, cluster: Cluster, pod: Json, name: str = "main") -> None:
         self._cluster = cluster
@@ -233,7 +226,7 @@ class Swapper:
         return await self._create(config, sandbox_id=old.sandbox_id)
 
     async def reserve(self, *, attempt: int) -> ContainerId:
-        """Take the name of that attempt, as a rerun does."""
+        """Reserve the name of that attempt, as a rerun does."""
         old = newest(await self._cluster.containers(self._pod, self._name))
         config = await self._config_of(old)
         config.annotations[clone.RESTART_ID_ANNOTATION] = "r1"
@@ -257,9 +250,9 @@ class Swapper:
             for view in await self._cluster.containers(self._pod, self._name):
                 await runtime.remove_container(view.id)
 
-    async def _config_of(self, container: ContainerView) -> cri.ContainerConfig:
+    async def _config_of(self, container: ContainerSummary) -> cri.ContainerConfig:
         async with self._cluster.runtime() as runtime:
-            info = await runtime.container_info(container.id)
+            info = await runtime.container_status(container.id)
         assert info.config is not None
         return _config(dict(info.config))
 

@@ -1,103 +1,60 @@
-"""Two kubelets behind one fixture: the stand-in on the API stand-in, and a real one on a real API server.
+"""Provide a dev node for the kubelet rules that the product relies on; its kubelet uses a CRI proxy.
 
-Each gets a whole dev node, started once per session: it takes some seconds.
+One node for all tests of a worker process: it takes some seconds to start. The proxy holds kubelet's relists where a
+test asks for it, and passes everything on otherwise.
 """
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 
-from common.kube import client
-from hack.devnode import leftovers, node, realkube, realkubelet
+from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
+from hack.devnode.looks import Looks
+from kubemend.common.kube import client
 from tests import machine
 from tests.contract.kubelet.cluster import Cluster
 
-STAND_IN = node.Options(
-    gpus=2,
-    real_api=False,
-    real_kubelet=False,
-    kubelet_flags={"backoff-first": "2", "backoff-limit": "4", "resync": "600", "error-retry": "2"},
-)
-REAL = node.Options(
-    gpus=2,
-    real_api=True,
-    real_kubelet=True,
-    kubelet_config={"crashLoopBackOff": {"maxContainerRestartPeriod": "2s"}, "syncFrequency": "3s"},
-)
+# The default doubles from 10 s to 5 min: no rule depends on its length.
+SHORT_BACKOFF = {"crashLoopBackOff": {"maxContainerRestartPeriod": "2s"}}
 
 
-@pytest.fixture(scope="session")
-def stand_in_node() -> Iterator[node.DevNode]:
-    yield from _started("kubelet-standin", STAND_IN)
-
-
-@pytest.fixture(scope="session")
-def real_node() -> Iterator[node.DevNode]:
-    if why := realkubelet.missing() or realkube.missing():
-        pytest.skip(why)
-    yield from _started("kubelet-real", REAL)
-
-
-@pytest.fixture(scope="session", params=["stand-in", "real"])
-def dev_node(request: pytest.FixtureRequest) -> node.DevNode:
-    found: node.DevNode = request.getfixturevalue("real_node" if request.param == "real" else "stand_in_node")
-    return found
-
-
-@pytest.fixture
-async def cluster(dev_node: node.DevNode) -> AsyncIterator[Cluster]:
-    async with _opened(dev_node) as made:
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def looked_after() -> AsyncIterator[tuple[node.DevNode, Looks]]:
+    machine.must_run_containers()
+    await asyncio.to_thread(node.setup)
+    async with opened("kubelet", gpus=2) as made:
         yield made
 
 
-@pytest.fixture(params=["stand-in", "real"])
-async def own_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    """A cluster of the test's own, for what breaks it."""
-    options = REAL if request.param == "real" else STAND_IN
-    if request.param == "real" and (why := realkubelet.missing() or realkube.missing()):
-        pytest.skip(why)
-    made = node.DevNode(_layout(f"kubelet-own-{request.param}"), options=options)
-    async with made, _opened(made) as opened:
-        yield opened
-    _check_gone(made)
-
-
-@pytest.fixture
-async def held_cluster(stand_in_node: node.DevNode) -> AsyncIterator[Cluster]:
-    """A cluster whose kubelet looks at the runtime only when the test says so, once the test says ``hold``."""
-    async with _opened(stand_in_node) as made:
+@pytest_asyncio.fixture(loop_scope="package")
+async def cluster(looked_after: tuple[node.DevNode, Looks]) -> AsyncIterator[Cluster]:
+    """The node in a test. Kubelet relists freely before and after the test."""
+    dev, looks = looked_after
+    async with client.connect(kubeconfig=dev.kubeconfig) as kube:
+        made = Cluster(dev, kube, looks)
         yield made
-        await made.control.release()
-
-
-@asynccontextmanager
-async def _opened(dev_node: node.DevNode) -> AsyncIterator[Cluster]:
-    async with client.connect(kubeconfig=dev_node.kubeconfig) as kube:
-        made = Cluster(dev_node, kube)
-        yield made
+        await looks.release()
         await made.remove_pods()
 
 
-def _started(kind: str, options: node.Options) -> Iterator[node.DevNode]:
+@pytest_asyncio.fixture(loop_scope="package")
+async def own_cluster() -> AsyncIterator[Cluster]:
+    """A cluster of the test's own, for tests that break it."""
     machine.must_run_containers()
-    node.setup()
-    made = node.DevNode(_layout(kind), options=options)
-    asyncio.run(made.start())
-    try:
-        yield made
-    finally:
-        asyncio.run(made.stop())
-        _check_gone(made)
+    async with opened("kubelet-own", gpus=0) as (dev, looks), client.connect(kubeconfig=dev.kubeconfig) as kube:
+        yield Cluster(dev, kube, looks)
 
 
-def _layout(kind: str) -> NodeLayout:
-    return NodeLayout.named(f"{kind}-{os.getpid()}")
-
-
-def _check_gone(made: node.DevNode) -> None:
-    assert leftovers.find(made.layout) == []
-    made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
+@contextlib.asynccontextmanager
+async def opened(kind: str, *, gpus: int) -> AsyncIterator[tuple[node.DevNode, Looks]]:
+    where = NodeLayout.named(f"{kind}-{os.getpid()}")
+    async with Looks.on(where) as looks:
+        options = node.Options(gpus=gpus, kubelet_config={**SHORT_BACKOFF, **looks.kubelet_config})
+        async with node.DevNode(where, options=options) as dev:
+            yield dev, looks
+    assert leftovers.find(where) == []
+    where.root.with_name(f".{where.root.name}.lock").unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""A pod's life under kubelet, from its init containers to its deletion."""
+"""The product's assumptions on a pod's life: order of starts, final exits, rules, backoff, devices."""
 
 import pytest
 
-from agent.podresources.client import PodResourcesClient
+from kubemend.agent.clients.podresources.client import PodResourcesClient
 from tests.contract.kubelet.cluster import (
     LOOP,
     Cluster,
@@ -15,7 +15,7 @@ from tests.contract.kubelet.cluster import (
     status_of,
 )
 
-pytestmark = pytest.mark.devnode
+pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
 
 VOLUME = {"volumes": [{"name": "d", "emptyDir": {}}]}
 MOUNT = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
@@ -48,23 +48,6 @@ async def test_init_then_sidecar_then_main_run_in_order(cluster: Cluster) -> Non
     }
     assert status_of(pod, "init")["state"]["terminated"]["exitCode"] == 0
     assert [status_of(pod, name)["ready"] for name in ("init", "side", "main")] == [True, True, True]
-
-
-async def test_environment_volumes_and_hooks_reach_the_container(cluster: Cluster) -> None:
-    field = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    pod = await cluster.running(
-        container(
-            "main",
-            f'echo "$A $B $IP" > /d/env; {LOOP}',
-            env=[{"name": "A", "value": "a"}, {"name": "B", "value": "$(A)b$$"}, {"name": "IP", **field}],
-            lifecycle={"postStart": {"exec": {"command": ["touch", "/d/post"]}}},
-            **MOUNT,
-        ),
-        **VOLUME,
-    )
-    volume = cluster.volume(pod, "d")
-    assert volume.joinpath("env").read_text().split() == ["a", "ab$", pod["status"]["podIP"]]
-    assert volume.joinpath("post").exists()
 
 
 async def test_first_crash_restarts_at_once_and_the_next_one_backs_off(cluster: Cluster) -> None:
@@ -123,26 +106,6 @@ async def test_restart_all_containers_runs_everything_again(cluster: Cluster) ->
     after = await cluster.wait(pod, lambda now: is_ready(now) and restarts(now, "other") > 0 and restarts(now) > 0)
     assert cluster.volume(pod, "d").joinpath("init").read_text().split() == ["again", "again"]
     assert after["status"]["phase"] == "Running"
-
-
-async def test_deletion_gives_the_container_its_grace_and_leaves_nothing(cluster: Cluster) -> None:
-    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo pre > /out/pre"]}}}
-    out = cluster.node.layout.root / "out"
-    out.mkdir(exist_ok=True)
-    pod = await cluster.running(
-        container(
-            "main",
-            "trap 'echo term > /out/term; exit 0' TERM; while :; do sleep 0.1; done",
-            lifecycle=hook,
-            volumeMounts=[{"name": "out", "mountPath": "/out"}],
-        ),
-        volumes=[{"name": "out", "hostPath": {"path": str(out)}}],
-        terminationGracePeriodSeconds=10,
-    )
-    await cluster.delete(pod)
-    await cluster.gone(pod)
-    assert {item.name: item.read_text().strip() for item in out.iterdir()} == {"pre": "pre", "term": "term"}
-    assert [view.state.value for view in await cluster.containers(pod)] in ([], ["exited"])
 
 
 async def test_devices_are_allocated_once_and_kept_over_restarts(cluster: Cluster) -> None:

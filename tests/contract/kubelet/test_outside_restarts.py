@@ -1,9 +1,8 @@
-"""What kubelet does about containers that somebody else stops, creates, starts or removes: design.md, section 3."""
+"""Kubelet's reaction to containers that another program stops, creates, starts or removes."""
 
 import pytest
 
-from agent.model.workloads import ContainerState
-from common.kube import client
+from kubemend.agent.model.workloads import ContainerState
 from tests.contract.kubelet.cluster import (
     LOOP,
     Cluster,
@@ -12,14 +11,13 @@ from tests.contract.kubelet.cluster import (
     container,
     is_ready,
     newest,
-    path,
     restarts,
     runs_again,
     states,
     status_of,
 )
 
-pytestmark = pytest.mark.devnode
+pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
 
 FOREIGN = "kubemend.io/DevicesHealthy"
 HASH = "io.kubernetes.container.hash"
@@ -70,10 +68,10 @@ async def test_create_before_stop_keeps_a_never_pod_alive(cluster: Cluster) -> N
         pytest.param("OnFailure", False, "Running", id="on-failure-gets-a-copy"),
     ],
 )
-async def test_a_look_between_stop_and_start_although_the_successor_is_created(
+async def test_relist_between_stop_and_start_with_a_created_successor(
     cluster: Cluster, policy: str, sidecar: bool, phase: str
 ) -> None:
-    """The swapper stands still after the stop until kubelet has looked, as a slow runtime would make it."""
+    """The swapper pauses after the stop until kubelet has relisted, as a slow runtime would make it."""
     inits = [container("side", LOOP, restartPolicy="Always")] if sidecar else []
     pod = await cluster.running(container("main", LOOP), inits=inits, policy=policy)
     swap = Swapper(cluster, pod)
@@ -87,11 +85,11 @@ async def test_a_look_between_stop_and_start_although_the_successor_is_created(
     assert states(await cluster.containers(pod))[1:] == [(1, ContainerState.CREATED), (2, ContainerState.RUNNING)]
 
 
-async def test_a_successor_left_created_gets_a_copy_started_beside_the_running_one(cluster: Cluster) -> None:
+async def test_created_successor_makes_kubelet_start_a_duplicate(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     await Swapper(cluster, pod).create_next()
-    await _resync(cluster, pod)
-    await cluster.wait(pod, runs_again(2), timeout=55)
+    await cluster.touch(pod)
+    await cluster.wait(pod, runs_again(2))
     found = states(await cluster.containers(pod))
     assert [attempt for attempt, state in found if state is ContainerState.RUNNING] == [0, 2]
 
@@ -102,7 +100,9 @@ async def test_a_duplicate_of_an_older_attempt_is_never_killed(cluster: Cluster)
     await swap.start(await swap.create_next())
     await cluster.wait(pod, runs_again(1))
     await cluster.condition(pod, FOREIGN, "True")
-    await _resync(cluster, pod)
+    await cluster.looks.hold()
+    await cluster.touch(pod)
+    await cluster.looks.relist()
     assert states(await cluster.containers(pod)) == [(0, ContainerState.RUNNING), (1, ContainerState.RUNNING)]
 
 
@@ -112,7 +112,8 @@ async def test_a_removed_container_is_started_again_without_backoff(cluster: Clu
         await Swapper(cluster, pod).remove()
         after = await cluster.wait(pod, runs_again(count), timeout=8)
         last = status_of(after)["lastState"]["terminated"]
-        assert (last["reason"], last["exitCode"]) == ("ContainerStatusUnknown", 137)
+        assert last["reason"] in ("ContainerStatusUnknown", "Error")  # whether kubelet saw its exit before it was gone
+        assert last["exitCode"] == 137
 
 
 async def test_a_removed_container_fails_a_never_pod(cluster: Cluster) -> None:
@@ -146,7 +147,7 @@ async def test_a_container_with_another_hash_is_replaced(cluster: Cluster) -> No
     assert newest(await cluster.containers(pod)).attempt == 2
 
 
-async def test_a_kubelet_that_starts_again_adopts_what_runs(own_cluster: Cluster) -> None:
+async def test_restarted_kubelet_adopts_running_containers(own_cluster: Cluster) -> None:
     pod = await own_cluster.running(container("main", LOOP), policy="Never")
     before = status_of(pod)["containerID"]
     await own_cluster.node.kubelet.kill()
@@ -159,13 +160,3 @@ async def test_a_kubelet_that_starts_again_adopts_what_runs(own_cluster: Cluster
     assert status_of(after)["containerID"] == f"containerd://{successor}"
     assert restarts(after) == 1
     assert states(await own_cluster.containers(pod)) == [(0, ContainerState.EXITED), (1, ContainerState.RUNNING)]
-
-
-async def _resync(cluster: Cluster, pod: dict[str, object]) -> None:
-    """Have kubelet sync the pod by its own timer: at once in the stand-in; a real one has a timer of a few seconds.
-
-    A label is a change of the pod, which makes either of them sync it.
-    """
-    await cluster.kube.patch(path(pod), {"metadata": {"labels": {"touched": "yes"}}}, content_type=client.Patch.MERGE)
-    if cluster.node.kubelet.control is not None:
-        await cluster.control.resync()

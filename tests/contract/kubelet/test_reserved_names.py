@@ -1,13 +1,12 @@
-"""What a rerun builds on: kubelet starts nothing under a name that is taken, and gives such names back by itself."""
+"""The rerun's assumptions: kubelet starts nothing under a reserved name, and frees such names by itself."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.workloads import ContainerId, ContainerView
-from agent.restart import reservations
-from common.kube import client
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.restart import reservations
 from tests.contract.kubelet.cluster import (
     LOOP,
     Cluster,
@@ -15,14 +14,13 @@ from tests.contract.kubelet.cluster import (
     container,
     is_ready,
     newest,
-    path,
     restarts,
     runs_again,
     status_of,
     uid,
 )
 
-pytestmark = pytest.mark.devnode
+pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
 
 VOLUME: dict[str, Any] = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
 GARBAGE_SECONDS = 90.0
@@ -42,7 +40,7 @@ def runs_of_init(cluster: Cluster, pod: dict[str, Any]) -> int:
     return len(cluster.volume(pod, "d").joinpath("init").read_text().split())
 
 
-async def in_sandbox(cluster: Cluster, pod: dict[str, Any]) -> tuple[ContainerView, ...]:
+async def in_sandbox(cluster: Cluster, pod: dict[str, Any]) -> tuple[ContainerSummary, ...]:
     (sandbox,) = {view.sandbox_id for view in await cluster.containers(pod)}
     async with cluster.runtime() as runtime:
         return await runtime.list_containers(sandbox_id=sandbox)
@@ -55,13 +53,13 @@ async def release(cluster: Cluster, *held: ContainerId) -> None:
 
 
 def is_refused(pod: dict[str, Any]) -> bool:
-    """Whether kubelet has tried to create the init container, and could not."""
+    """Return whether kubelet has failed to create the init container."""
     waiting = status_of(pod, "init").get("state", {}).get("waiting", {})
     ended = status_of(pod, "init").get("lastState", {})
     return waiting.get("reason") == "CreateContainerError" or "CreateContainerError" in str(ended)
 
 
-async def test_kubelet_runs_nothing_under_a_name_that_is_taken_and_goes_on_when_it_is_free(cluster: Cluster) -> None:
+async def test_reserved_name_blocks_kubelet_until_it_is_free(cluster: Cluster) -> None:
     pod = await pod_with_init(cluster)
     init, main = Swapper(cluster, pod, "init"), Swapper(cluster, pod, "main")
     held = [await init.reserve(attempt=1), await main.reserve(attempt=1)]
@@ -77,12 +75,10 @@ async def test_kubelet_runs_nothing_under_a_name_that_is_taken_and_goes_on_when_
     assert runs_of_init(cluster, pod) == 2
 
 
-async def test_a_reservation_is_none_of_the_pods_containers(cluster: Cluster) -> None:
+async def test_reservation_does_not_belong_to_the_pod(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Always")
     held = await Swapper(cluster, pod).reserve(attempt=2)
-    await cluster.kube.patch(path(pod), {"metadata": {"labels": {"touched": "yes"}}}, content_type=client.Patch.MERGE)
-    if cluster.node.kubelet.control is not None:
-        await cluster.control.resync()
+    await cluster.touch(pod)
     swap = Swapper(cluster, pod)
     await swap.stop()
     after = await cluster.wait(pod, runs_again(1))
@@ -91,8 +87,8 @@ async def test_a_reservation_is_none_of_the_pods_containers(cluster: Cluster) ->
     await release(cluster, held)
 
 
-async def test_what_an_agent_that_died_for_good_has_reserved_is_free_again_within_a_minute(cluster: Cluster) -> None:
-    """Nothing else is removed with it: kubelet removes all files that begin with the log path of what it removes."""
+async def test_reservation_of_a_dead_agent_is_freed_within_a_minute(cluster: Cluster) -> None:
+    """Nothing else is removed with it: kubelet removes all files that begin with a removed container's log path."""
     pod = await pod_with_init(cluster)
     init, main = Swapper(cluster, pod, "init"), Swapper(cluster, pod, "main")
     for swapper, attempt in ((main, 1), (init, 1), (init, 2), (main, 2)):
@@ -101,10 +97,6 @@ async def test_what_an_agent_that_died_for_good_has_reserved_is_free_again_withi
     assert len(logs) == 2
     await init.remove()
     await main.remove()
-    if cluster.node.kubelet.control is not None:
-        await cluster.wait(pod, is_refused)
-        await cluster.control.gc()
-        await cluster.control.resync()
     after = await cluster.wait(pod, lambda now: runs_again(1)(now) and is_ready(now), timeout=GARBAGE_SECONDS)
     assert restarts(after, "init") == 1
     assert runs_of_init(cluster, pod) == 2
@@ -117,7 +109,7 @@ def logs_of(cluster: Cluster, pod: dict[str, Any]) -> set[Path]:
     return set(where.rglob("*.log"))
 
 
-async def test_a_reservation_does_not_hold_up_the_deletion_of_its_pod(cluster: Cluster) -> None:
+async def test_reservation_does_not_delay_its_pods_deletion(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Always")
     await Swapper(cluster, pod).reserve(attempt=2)
     await cluster.delete(pod)

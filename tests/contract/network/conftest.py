@@ -1,4 +1,4 @@
-"""One suite on a stand-in for netlink and on real links in a namespace of their own."""
+"""Run one suite on a stand-in for netlink and on real links in a namespace of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,5 +36,5 @@ def node(tmp_path: Path, links: Links) -> NicNode:
 
 @pytest.fixture
 def notes() -> Notes:
-    """What the source says."""
+    """The findings of the source."""
     return Notes()

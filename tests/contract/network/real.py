@@ -1,4 +1,4 @@
-"""Real links: veth pairs in a network namespace of a thread, which takes them along when it ends."""
+"""Provide real links: veth pairs in a network namespace of a thread, which is removed when the thread ends."""
 
 import ctypes
 import functools
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 
-from agent.sources.network.netlink import Link
-from agent.sources.network.reader import Reader
+from kubemend.agent.sources.network.netlink import Link
+from kubemend.agent.sources.network.reader import Reader
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @functools.cache
 def missing() -> str | None:
-    """Return why no network namespace can be made here, or None when one can."""
+    """Return why no network namespace can be created here, or None when one can."""
     with ThreadPoolExecutor(1) as thread:
         try:
             thread.submit(_unshare).result()
@@ -40,7 +40,7 @@ def _unshare() -> int:
 
 
 class RealLinks:
-    """Links whose far ends a test enables and disables. Nothing of it is seen outside."""
+    """Links whose far ends a test enables and disables. They are invisible outside."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -80,7 +80,7 @@ class RealLinks:
             self.carrier(name, up=True)
 
     def remove(self, name: str) -> None:
-        """Move it into another namespace, as a network plugin does that gives it to a pod."""
+        """Move it into another namespace, as a network plugin does for a pod."""
         with self._other.open() as other:
             self.inside(lambda: self._route.link("set", index=self._index(name), net_ns_fd=other.fileno()))
 
@@ -93,7 +93,7 @@ class RealLinks:
         self.inside(resize)
 
     def leave_bridge(self, name: str) -> None:
-        """Make it a port of a bridge, and take it out again."""
+        """Make it a port of a bridge, and remove it again."""
         self.inside(lambda: self._route.link("add", ifname="br0", kind="bridge"))
         self.inside(lambda: self._route.link("set", index=self._index(name), master=self._index("br0")))
         self.inside(lambda: self._route.link("set", index=self._index(name), master=0))

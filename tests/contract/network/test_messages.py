@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 
-from agent.sources.network import netlink, uevents
-from agent.sources.network.uevents import Uevent
+from kubemend.agent.sources.network import netlink, uevents
+from kubemend.agent.sources.network.uevents import Uevent
 from tests.contract.network.real import RealLinks
 
 
@@ -17,7 +17,7 @@ async def test_links_are_read_as_pyroute2_reads_them(real_links: RealLinks) -> N
     with contextlib.closing(listener):
         async with asyncio.timeout(60):
             while {link.name for link in real_links.listed_by_pyroute2() if link.up} != {"eth1", "far-eth1"}:
-                await listener.wait()  # the kernel takes carriers in at most once a second
+                await listener.wait()  # the kernel processes carrier changes at most once a second
                 list(listener.read())
     read = tuple(raw.decode() for raw in real_links.inside(netlink.links))
     assert sorted(read, key=lambda link: link.index) == sorted(
@@ -26,7 +26,7 @@ async def test_links_are_read_as_pyroute2_reads_them(real_links: RealLinks) -> N
     assert {link.name: link.losses for link in read}["eth1"] == 3  # one before it had its first carrier
 
 
-async def test_the_kernel_tells_of_a_device_that_comes_and_goes(real_links: RealLinks) -> None:
+async def test_kernel_reports_devices_that_appear_and_disappear(real_links: RealLinks) -> None:
     listener = real_links.inside(lambda: uevents.listen(receive_buffer=1 << 20))
     real_links.add("eth1")
     real_links.remove("eth1")

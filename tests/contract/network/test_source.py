@@ -1,12 +1,12 @@
-"""What the source tells of links, on the stand-in and on the kernel's own messages."""
+"""The source's findings on links, on the stand-in and on the kernel's own messages."""
 
-from agent.model.findings import FindingKind
-from common.parts import PartState
+from kubemend.agent.model.findings import FindingKind
+from kubemend.common.components import ComponentState
 from tests.fakes.nic_node import ONE, TWO, NicNode, Notes
 
 
 async def ready(notes: Notes) -> None:
-    await notes.until(lambda: notes.state is PartState.READY)
+    await notes.until(lambda: notes.state is ComponentState.READY)
 
 
 async def known_up(notes: Notes, *pcis: str) -> None:
@@ -14,12 +14,12 @@ async def known_up(notes: Notes, *pcis: str) -> None:
 
 
 async def lose(node: NicNode, notes: Notes, *, pci: str, netdev: str) -> None:
-    """Take a link's carrier and see it told: then all that happened before was heard, too."""
+    """Remove a link's carrier and wait for the finding: all earlier events were then processed, too."""
     node.links.carrier(netdev, up=False)
     await notes.until(lambda: FindingKind.LINK_DOWN in notes.held(pci))
 
 
-async def test_a_lost_carrier_is_told_and_over_after_it_has_come_back(node: NicNode, notes: Notes) -> None:
+async def test_lost_carrier_is_reported_and_cleared_when_it_returns(node: NicNode, notes: Notes) -> None:
     node.nic(ONE, "eth1")
     async with node.running(notes):
         await known_up(notes, ONE)
@@ -38,7 +38,7 @@ async def test_a_link_that_never_had_a_carrier_is_no_fault(node: NicNode, notes:
     assert FindingKind.LINK_DOWN not in notes.held(ONE)
 
 
-async def test_a_restarted_agent_tells_of_a_link_that_was_lost_meanwhile(node: NicNode, notes: Notes) -> None:
+async def test_restarted_agent_reports_a_link_lost_in_the_meantime(node: NicNode, notes: Notes) -> None:
     node.nic(ONE, "eth1")
     async with node.running(notes):
         await known_up(notes, ONE)
@@ -89,7 +89,7 @@ async def test_lost_messages_are_counted_and_the_links_listed_again(node: NicNod
     node.nic(ONE, "eth1")
     async with node.running(notes, receive_buffer=4096):
         await known_up(notes, ONE)
-        node.links.flood("eth1")  # nothing is read meanwhile: the event loop waits for it
+        node.links.flood("eth1")  # nothing is read in the meantime: the event loop is blocked
         await notes.until(lambda: "links" in notes.overflows)
         await ready(notes)
         await lose(node, notes, pci=ONE, netdev="eth1")
@@ -97,7 +97,7 @@ async def test_lost_messages_are_counted_and_the_links_listed_again(node: NicNod
 
 async def test_a_nic_that_is_plugged_in_later_is_followed(node: NicNode, notes: Notes) -> None:
     async with node.running(notes):
-        await notes.until(lambda: notes.state is PartState.IDLE)
+        await notes.until(lambda: notes.state is ComponentState.IDLE)
         node.nic(ONE, "eth1")
         await known_up(notes, ONE)
         await lose(node, notes, pci=ONE, netdev="eth1")

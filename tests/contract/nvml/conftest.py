@@ -1,4 +1,4 @@
-"""One suite on the fake NVML and, where there is a GPU, on the real one: the fake is only worth what they share."""
+"""Run one suite on the fake NVML and, where there is a GPU, on the real one: this validates the fake."""
 
 import os
 from collections.abc import Iterator

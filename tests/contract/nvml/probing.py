@@ -1,4 +1,4 @@
-"""One look at NVML by kubemend's own reader, in a process of its own: what it read, and what that took."""
+"""Read NVML once by kubemend's own reader, in a process of its own: the readings, and the cost."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ from typing import Any
 
 _PROBE = """
 import json, time, pynvml
-from agent.sources.nvml import protocol, reader
-from agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml import protocol, reader
+from kubemend.agent.sources.nvml.calls import Calls
 
 nvml = reader.Reader(
     pynvml=pynvml, calls=Calls(deadline=60.0, announce=lambda _: None, came_back=lambda: None)
@@ -33,7 +33,7 @@ print(json.dumps(found))
 
 
 def look(env: Mapping[str, str], *, rounds: int = 1) -> dict[str, Any]:
-    """Return a full and a cheap poll as the worker would tell them, and the time of each (of so many rounds)."""
+    """Return a full and a cheap poll as the worker would send them, and the time of each, over ``rounds`` rounds."""
     code = _PROBE.replace("ROUNDS", str(rounds))
     output = subprocess.check_output([sys.executable, "-c", code], env=dict(env), timeout=120)
     found: dict[str, Any] = json.loads(output)

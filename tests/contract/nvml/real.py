@@ -1,4 +1,4 @@
-"""Whether this machine has a real NVML with a GPU, asked in a process of its own as a stuck driver may hang it."""
+"""Check whether this machine has a real NVML with a GPU, in a process of its own as a stuck driver may hang it."""
 
 import functools
 import subprocess
@@ -21,7 +21,7 @@ def missing() -> str | None:
 
 @functools.cache
 def cuda_missing() -> str | None:
-    """Return why no process of ours can be seen on the first GPU, or None when one can."""
+    """Return why no process of ours is visible on the first GPU, or None when one is."""
     if str(Path("/proc/self/ns/pid").readlink()) != _HOSTS_PIDS:
         return "NVML lists processes by the host's pids: run the tests in its PID namespace"
     probe = "import ctypes; raise SystemExit(ctypes.CDLL('libcuda.so.1').cuInit(0))"

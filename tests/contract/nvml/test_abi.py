@@ -1,4 +1,4 @@
-"""What kubemend's code relies on in NVML's ABI, asked through pynvml alone. Reads only."""
+"""The parts of NVML's ABI that kubemend's code relies on, queried through pynvml alone. Reads only."""
 
 import json
 import subprocess
@@ -72,7 +72,7 @@ def test_waiting_for_events_on_a_quiet_node_times_out(found: dict[str, Any]) -> 
     assert found["free"] is None
 
 
-def test_errors_have_the_codes_that_the_reader_tells_apart(found: dict[str, Any]) -> None:
+def test_errors_have_the_codes_that_the_reader_distinguishes(found: dict[str, Any]) -> None:
     assert found["no_such_uuid"] == "error 6"
     assert found["no_such_index"] == "error 2"
     assert found["after_shutdown"] == "error 1"

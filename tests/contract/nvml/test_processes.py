@@ -1,4 +1,4 @@
-"""Who is on a GPU: what gates before a restart rely on. On a real GPU with a process of its own, which is killed."""
+"""Processes on a GPU, for the release gates before a restart. On a real GPU with a process that is killed."""
 
 import asyncio
 import json
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from agent.actuator.gates import Gates, Patience
-from agent.model.devices import GpuUuid
-from agent.model.hangs import Thread
-from agent.model.workloads import ContainerId
-from agent.restart.gates import Verdict
-from agent.sources.nvml.driver import Driver
-from agent.sources.processes import ProcessFacts, ProcFs
+from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart.device_release import ReleaseState
+from kubemend.agent.sources.nvml.driver import Driver
+from kubemend.agent.sources.processes import ProcessFacts, ProcFs
 from tests.contract.nvml import users
 from tests.contract.nvml.test_source import PATIENCE, Node, node
 from tests.unit.restart import builders
@@ -61,7 +61,7 @@ def test_a_process_and_its_memory_are_listed_and_gone_when_it_was_killed(nvml_en
         user.kill()
         after = probe(nvml_env)
     used = dict(during["compute"])[user.pid]
-    assert used is None or used >= users.MEMORY  # None: the driver does not say
+    assert used is None or used >= users.MEMORY  # None: the driver does not report it
     assert during["used"] >= users.MEMORY
     assert user.pid not in [pid for pid, _ in after["compute"]]
     assert during["used"] - after["used"] >= users.MEMORY
@@ -92,12 +92,12 @@ async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict
     uuid = node.source.inventory.gpus[0].uuid
     with users.on_first_gpu(nvml_env) as user:
         patience = Patience(before=PATIENCE, answer=PATIENCE, leave=PATIENCE)
-        gates = Gates(driver=Driver(node.source), processes=OldContainer(user.pid), patience=patience)
+        gates = ReleaseGates(driver=Driver(node.source), processes=OldContainer(user.pid), patience=patience)
         async with gates.around([builders.intent()], devices=frozenset({GpuUuid(uuid)})) as visit:
             await visit.remembered()
             assert not await gates.opens("r1", timeout=0.1)
             await asyncio.to_thread(user.kill)
             async with asyncio.timeout(PATIENCE):
                 assert await gates.opens("r1")
-            assert (await visit.judgement()).verdict is Verdict.FREE
+            assert (await visit.judgement()).verdict is ReleaseState.FREE
             assert visit.was_occupied

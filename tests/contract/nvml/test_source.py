@@ -1,4 +1,4 @@
-"""The NVML source on a healthy node: it reads, it answers, it reports no fault, it lets go. Reads only."""
+"""The NVML source on a healthy node: it reads, answers, reports no fault, and closes NVML. Reads only."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.model.actions import ActionClass
-from agent.model.devices import GpuUuid
-from agent.model.findings import Finding, FindingKind
-from agent.sources.nvml.protocol import Condition, DevicesAnswer
-from agent.sources.nvml.source import NvmlSource
-from common.parts import PartState, PartStatus
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer
+from kubemend.agent.sources.nvml.source import NvmlSource
+from kubemend.common.components import ComponentState, ComponentStatus
 
 PATIENCE = 45.0  # seconds; nvmlInit without persistence mode takes several per GPU
 
 
 @dataclass
 class Node:
-    """A running source, and what it has said."""
+    """A running source, and its findings."""
 
     source: NvmlSource
     findings: list[Finding] = field(default_factory=list)
-    statuses: asyncio.Queue[PartStatus] = field(default_factory=asyncio.Queue)
+    statuses: asyncio.Queue[ComponentStatus] = field(default_factory=asyncio.Queue)
 
     async def ready(self) -> None:
         """Wait until NVML answers for every GPU."""
         async with asyncio.timeout(PATIENCE):
-            while (await self.statuses.get()).state is not PartState.READY:
+            while (await self.statuses.get()).state is not ComponentState.READY:
                 pass
 
 
@@ -35,7 +35,7 @@ class Node:
 async def node(nvml_env: dict[str, str]) -> AsyncIterator[Node]:
     """A source on the NVML under test, once it is ready."""
     findings: list[Finding] = []
-    statuses: asyncio.Queue[PartStatus] = asyncio.Queue()
+    statuses: asyncio.Queue[ComponentStatus] = asyncio.Queue()
     source = NvmlSource(
         emit=findings.append, classify=lambda kind, code: ActionClass.NONE, report=statuses.put_nowait, env=nvml_env
     )
@@ -63,14 +63,14 @@ async def test_a_healthy_node_gives_no_findings(node: Node) -> None:
     assert [finding for finding in node.findings if finding.kind is not FindingKind.FAULT_OVER] == []
 
 
-async def test_a_gpu_that_is_not_there_does_not_answer(node: Node) -> None:
+async def test_missing_gpu_does_not_answer(node: Node) -> None:
     answer = await node.source.query([GpuUuid("GPU-00000000-0000-0000-0000-000000000000")], timeout=PATIENCE)
 
     assert isinstance(answer, DevicesAnswer)
     assert answer.devices[0].condition is Condition.UNREADABLE
 
 
-async def test_nvml_is_let_go_of_and_taken_up_again(node: Node) -> None:
+async def test_nvml_is_released_and_reacquired(node: Node) -> None:
     before = node.source.inventory.gpus
 
     assert await node.source.release(timeout=PATIENCE)

@@ -1,22 +1,22 @@
-"""What kubemend reads of a healthy GPU, on the fake and on the real NVML alike. Reads only."""
+"""kubemend's readings of a healthy GPU, on the fake and on the real NVML alike. Reads only."""
 
 from typing import Any
 
 import pytest
 
-from agent.health.vitals import fold
-from agent.health.vitals.limits import Limits
-from agent.health.vitals.readings import Vital
-from agent.health.vitals.speed_rules import BOARD_FAULTS
-from agent.model.findings import FindingKind
-from agent.sources.nvml import protocol
-from agent.sources.nvml.protocol import Condition, Snapshot
+from kubemend.agent.health.gpu import fold
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.readings import Vital
+from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.sources.nvml import protocol
+from kubemend.agent.sources.nvml.protocol import Condition, Snapshot
 from tests.contract.nvml import probing
 
 FLAGS = (Vital.REMAP_PENDING, Vital.REMAP_FAILED, Vital.RETIREMENT_PENDING, Vital.SRAM_THRESHOLD, Vital.NVLINK_ACTIVE)
 COUNTERS = (Vital.ECC_CORRECTED, Vital.ECC_UNCORRECTED, Vital.PCIE_REPLAYS, Vital.PCIE_CORRECTABLE)
 ALWAYS = (Vital.TEMPERATURE, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX, Vital.PSTATE, Vital.CLOCKS_EVENT_REASONS)
-"""What every data centre GPU of the last ten years has."""
+"""Readings of every data centre GPU of the last ten years."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def _snapshot(line: str) -> Snapshot:
     return snapshot
 
 
-def test_every_gpu_answers_and_tells_the_basics(full: Snapshot) -> None:
+def test_every_gpu_answers_with_the_basic_readings(full: Snapshot) -> None:
     for slot in full.slots:
         assert slot.condition is Condition.ANSWERS
         assert slot.vitals is not None

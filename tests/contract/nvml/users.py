@@ -1,4 +1,4 @@
-"""A process on a GPU: a real CUDA context where there is a GPU, one that the fake is told of where there is none."""
+"""Provide a process on a GPU: a real CUDA context, or one that the fake is configured with."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ _FAKE = 'print("ready", flush=True); import sys; sys.stdin.read()'
 
 
 class GpuUser:
-    """A process on the first GPU; ``kill`` it, then it is gone from the GPU."""
+    """A process on the first GPU; ``kill`` it, then it is removed from the GPU."""
 
     def __init__(self, process: "subprocess.Popen[str]", fake: control.FakeNvml | None) -> None:
         self._process = process

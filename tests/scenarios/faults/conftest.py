@@ -1,4 +1,4 @@
-"""One short run of the fault suite, as the program that it is: what each fault has told is a scenario of its own."""
+"""Run the fault suite once, in its short form, as a program: the result of each fault is a scenario of its own."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode.kubelet import process
+from hack.devnode import processes
 from tests import machine
 
 _SECONDS = 900.0
@@ -22,11 +22,11 @@ def kernel_log_of_its_own() -> None:
 
 @pytest.fixture(scope="package")
 def printed() -> Mapping[str, Any]:
-    """What the suite has printed, with its ``status``."""
+    """The output of the suite, with its ``status``."""
     machine.must_run_containers()
     command = [sys.executable, "-m", "bench.faults", "--short"]
     run = subprocess.run(
-        command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=process.source_environment()
+        command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=processes.source_environment()
     )
     assert run.stdout, run.stderr
     return {**json.loads(run.stdout), "status": run.returncode, "stderr": run.stderr}

@@ -1,4 +1,4 @@
-"""Nothing is lost when what surrounds the product fails: the short form of ``python -m bench.faults``."""
+"""Nothing is lost when the product's dependencies fail: the short form of ``python -m bench.faults``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.devnode, pytest.mark.timeout(960)]
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in suite.chosen((), short=True)])
-def test_it_is_withstood(printed: Mapping[str, Any], name: str) -> None:
+def test_fault_loses_nothing(printed: Mapping[str, Any], name: str) -> None:
     (told,) = [each for each in printed["faults"] if each["fault"] == name]
     assert told["lost"] == [], printed["stderr"]
     if "not_tried" in told:
@@ -20,7 +20,7 @@ def test_it_is_withstood(printed: Mapping[str, Any], name: str) -> None:
     assert told["checks"] > 0
 
 
-def test_the_programs_last_words_agree(printed: Mapping[str, Any]) -> None:
+def test_exit_status_agrees_with_the_results(printed: Mapping[str, Any]) -> None:
     lost = sum(len(each["lost"]) for each in printed["faults"])
     tried = [each for each in printed["faults"] if "not_tried" not in each]
     assert (printed["faults_tried"], printed["lost"]) == (len(tried), lost)

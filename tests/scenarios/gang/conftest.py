@@ -1,4 +1,4 @@
-"""Four nodes and what gangs need, shared by the scenarios of one worker; each scenario runs a product of its own."""
+"""Provide two nodes for gangs, shared by the scenarios of one worker; each scenario runs a product of its own."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from common.kube import client as kube
 from hack.devnode import node
 from hack.devnode.cluster import Cluster
+from kubemend.common.kube import client as kube
 from tests import clusters
 from tests.scenarios.gang.product import Product
 
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """The nodes. What a scenario changes on them (faults, pods) it takes back itself."""
-    with clusters.running(f"gangs-{os.getpid()}", nodes=4, options=node.Options(gpus=4)) as made:
+    """The nodes. A scenario reverts its own changes (faults, pods)."""
+    with clusters.running(f"gangs-{os.getpid()}", nodes=2, options=node.Options(gpus=4)) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def kernel_log_of_its_own(cluster: Cluster) -> None:
-    """An agent believes every line of this boot, also those that another scenario has written."""
+    """An agent reads every line of this boot, also those that another scenario has written."""
     for each in cluster.nodes:
         each.kernel_log.clear()
 

@@ -1,4 +1,4 @@
-"""The product on several nodes: controllers and agents that a scenario starts, kills and holds up."""
+"""Run the product on several nodes: controllers and agents that a scenario starts, kills and stops."""
 
 import asyncio
 import contextlib
@@ -12,12 +12,12 @@ from hack.devnode.controllers import Controller, Controllers
 from hack.devnode.node import Agent
 from tests.scenarios import training
 
-PATIENT = ("--stop-seconds=90", "--hold-seconds=120")
-"""For a controller that shall wait as long as a scenario holds an agent up, on a slow machine too."""
+PATIENT = ("--stop-timeout=90s", "--hold-timeout=120s")
+"""For a controller that must wait as long as a scenario stops an agent, on a slow machine too."""
 
 
 class Product:
-    """What runs of the product. Nodes are called by their index, controllers by their number, from 1."""
+    """Manage the running processes. Nodes are identified by their index, controllers by their number, from 1."""
 
     def __init__(self, cluster: Cluster, hub: Controllers, *, state: Path, stack: contextlib.AsyncExitStack) -> None:
         self.hub = hub
@@ -30,7 +30,7 @@ class Product:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, cluster: Cluster, *, state: Path) -> AsyncIterator[Self]:
-        """Start nothing yet; stop all that was started when the block ends."""
+        """Start nothing yet; stop everything that was started when the block ends."""
         async with Controllers.on(cluster.nodes) as hub, contextlib.AsyncExitStack() as stack:
             yield cls(cluster, hub, state=state, stack=stack)
 
@@ -43,11 +43,14 @@ class Product:
         """Start a controller."""
         self.controllers[number] = await self._stack.enter_async_context(self.hub.run(*extra, number=number))
 
-    async def start_agent(self, index: int, *, with_hub: bool = True) -> None:
-        """Start a node's agent, or start it again, and wait until every part of it works, by default the hub's too."""
+    async def start_agent(self, index: int, *extra: str, with_hub: bool = True) -> None:
+        """Start a node's agent, or start it again, and wait until every part of it works, by default the hub's too.
+
+        ``extra`` are its arguments.
+        """
         node = self._cluster.nodes[index]
         state = self._state / node.name
-        agent = await self._stack.enter_async_context(self.hub.agent(node, f"--state-dir={state}"))
+        agent = await self._stack.enter_async_context(self.hub.agent(node, f"--state-dir={state}", *extra))
         self.agents[index] = agent
         await training.until_ready(agent)
         if with_hub:
@@ -55,8 +58,12 @@ class Product:
 
     async def kill_agent(self, index: int) -> None:
         """SIGKILL a node's agent."""
+        await self.end_agent(index, signal.SIGKILL)
+
+    async def end_agent(self, index: int, number: signal.Signals) -> None:
+        """Send a signal to a node's agent and wait for its end."""
         child = self.agents.pop(index).child
-        child.signal(signal.SIGKILL)
+        child.signal(number)
         await child.wait(timeout=training.DEADLINE)
 
     async def kill_controller(self, number: int) -> None:
@@ -66,9 +73,9 @@ class Product:
         await child.wait(timeout=training.DEADLINE)
 
     def pause_agent(self, index: int) -> None:
-        """Have a node's agent stand still (SIGSTOP): its members cannot be stopped, so the others are held."""
+        """Stop a node's agent (SIGSTOP): its members cannot be stopped, so the others are held."""
         self.agents[index].child.pause()
 
     def resume_agent(self, index: int) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue it (SIGCONT)."""
         self.agents[index].child.signal(signal.SIGCONT)

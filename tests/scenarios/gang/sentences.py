@@ -1,12 +1,12 @@
-"""What scenarios wait for and state about gangs, in sentences."""
+"""Wait for and check the states of gangs, as readable steps."""
 
 import asyncio
 import re
 from typing import Any
 
-from agent.model.workloads import ContainerState
 from hack.devnode.gangs import Gang
 from hack.devnode.pulse import Life
+from kubemend.agent.model.workloads import ContainerState
 from tests.scenarios.training import DEADLINE
 
 _MILLISECOND = 1_000_000
@@ -16,35 +16,36 @@ Json = dict[str, Any]
 
 
 def proved(gang: Gang, restart: Json, *, since: int) -> bool:
-    """Whether everything old was dead before anything new ran, but for the milliseconds that the round itself tells of.
+    """Return whether all old containers were dead before a new one ran, except for the time that the round itself
+    reports.
 
-    By the workers' own words; ``since`` is the moment of the fault.
+    By the workers' own records; ``since`` is the moment of the fault.
     """
     barrier = gang.barrier(since=since)
     return barrier.apart > 0 or barrier.slipped <= slipped(restart)
 
 
 def slipped(restart: Json) -> int:
-    """Return for how many nanoseconds at most something new ran before it was held, by the round's own words.
+    """Return the longest time in nanoseconds that a new container ran before it was held, by the round's own report.
 
-    Fails when it says that the members were not held together.
+    Fails when it reports that the members were not held together.
     """
     (told,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
-    assert told["status"] == "True", told
+    assert told["reason"] in ("AllHeld", "HeldAfterMilliseconds"), told
     longest = re.search(r"ran for (\d+) ms at most", told["message"])
     assert (longest is None) == (told["reason"] == "AllHeld"), told
     return (int(longest[1]) + 1) * _MILLISECOND if longest is not None else 0
 
 
 async def held(gang: Gang, *members: int) -> None:
-    """Wait until these members' successors are there, and stand still."""
+    """Wait until these members' successors exist, and are held."""
     async with asyncio.timeout(DEADLINE):
         while not all([await _is_held(gang, index) for index in members]):  # noqa: ASYNC110 - seen in the runtime only
             await asyncio.sleep(0.02)
 
 
 async def nothing_new_runs(gang: Gang, *, since: int, beside: int) -> None:
-    """Wait until nothing that began at or after a moment has done anything while another member, which lives on, did.
+    """Wait until no life that began at or after a moment has run while another member, which lives on, did.
 
     Kubelet may start another one of its own at any time, and that has a moment until it is held.
     """
@@ -69,7 +70,7 @@ async def _lives_on(gang: Gang, index: int) -> None:
 
 
 async def one_each(gang: Gang) -> bool:
-    """Whether each member has exactly one running worker."""
+    """Return whether each member has exactly one running worker."""
     counts = [
         sum(view.state is ContainerState.RUNNING for view in await gang.containers(index)) for index in range(gang.size)
     ]
@@ -77,7 +78,7 @@ async def one_each(gang: Gang) -> bool:
 
 
 def is_done(restart: Json, *, members: int) -> bool:
-    """Whether a round ended well, with so many members."""
+    """Return whether a round ended well, with that many members."""
     status = restart["status"]
     counts: dict[str, int] = status["members"]
     return status["phase"] == "Done" and counts["total"] == counts["running"] == members

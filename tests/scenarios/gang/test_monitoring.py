@@ -1,4 +1,4 @@
-"""What an operator sees of a round: metrics that the pages know, a log that one grep tells the story from, a trace."""
+"""An operator's view of a round: documented metrics, a log in which one grep finds the round, a trace."""
 
 import asyncio
 import json
@@ -12,11 +12,11 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.kube import client as kube
 from hack import monitoring, monitoring_logs, monitoring_metrics
 from hack.devnode.cluster import Cluster
 from hack.devnode.gangs import Gang
 from hack.devnode.rounds import Rounds
+from kubemend.common.kube import client as kube
 from tests.scenarios import training
 from tests.scenarios.gang import sentences
 from tests.scenarios.gang.product import Product
@@ -28,7 +28,7 @@ Told = asyncio.Queue[ExportTraceServiceRequest]
 
 @pytest.fixture
 async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Told]:
-    """A collector of traces; the controllers that are started from now on know of it."""
+    """A collector of traces; controllers that are started from now on use it."""
     told: Told = asyncio.Queue()
 
     async def take(request: web.Request) -> web.Response:
@@ -58,15 +58,15 @@ async def scraped(address: str) -> dict[str, set[str]]:
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    """Return what a process has logged."""
+    """Return a process's log events."""
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-async def test_what_a_round_leaves_behind(
+async def test_round_leaves_metrics_log_and_trace(
     cluster: Cluster, product: Product, api: kube.KubeClient, collector: Told
 ) -> None:
     await product.start(nodes=2)
-    async with Gang.on(cluster.nodes[:2], "watched") as gang:
+    async with Gang.on(cluster.nodes, "watched") as gang:
         fault = await gang.end(1, exit_code=1)
         restart = await Rounds(api, gang.template.key).finished(1)
         assert sentences.is_done(restart, members=gang.size)

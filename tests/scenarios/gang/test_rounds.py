@@ -1,15 +1,15 @@
-"""One member fails, and the whole gang is restarted in one round: everything old is dead before anything new runs."""
+"""One member fails, and the whole gang is restarted in one round: all old containers die before a new one runs."""
 
 import time
 
 import pytest
 
-from common.kube import client as kube
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
 from hack.devnode.rounds import Rounds
 from hack.fakenvml import control as nvml_control
+from kubemend.common.kube import client as kube
 from tests.scenarios.gang import sentences
 from tests.scenarios.gang.product import Product
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.devnode
 async def test_one_members_exit_restarts_the_whole_gang_in_place(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
-    await product.start(nodes=4)
+    await product.start(nodes=2)
     async with Gang.on(cluster.nodes, "exits") as gang:
         before = await gang.identities()
         rounds = Rounds(api, gang.template.key)
@@ -45,7 +45,7 @@ async def test_an_xid_on_one_nodes_gpu_restarts_the_whole_gang(
     cluster: Cluster, product: Product, api: kube.KubeClient, policy: str
 ) -> None:
     await product.start(nodes=2)
-    async with Gang.on(cluster.nodes[:2], f"xid-{policy.lower()}", shape=Shape(restart_policy=policy)) as gang:
+    async with Gang.on(cluster.nodes, f"xid-{policy.lower()}", shape=Shape(restart_policy=policy)) as gang:
         before = await gang.identities()
         hit = cluster.nodes[1]
         gpu = min(hit.gpu_uuids.index(uuid) for uuid in await gang.devices(1))
@@ -62,11 +62,11 @@ async def test_an_xid_on_one_nodes_gpu_restarts_the_whole_gang(
         assert await gang.identities() == before
 
 
-async def test_exit_0_is_completion_and_a_completed_member_is_left_out_of_later_rounds(
+async def test_exit_0_completes_a_member_and_excludes_it_from_rounds(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
     await product.start(nodes=2)
-    async with Gang.on(cluster.nodes[:2], "completes") as gang:
+    async with Gang.on(cluster.nodes, "completes") as gang:
         rounds = Rounds(api, gang.template.key)
         await gang.end(2, exit_code=0)
         await gang.over(2)
@@ -82,7 +82,7 @@ async def test_exit_0_is_completion_and_a_completed_member_is_left_out_of_later_
 
 async def test_two_failures_at_once_are_one_round(cluster: Cluster, product: Product, api: kube.KubeClient) -> None:
     await product.start(nodes=2)
-    async with Gang.on(cluster.nodes[:2], "twice") as gang:
+    async with Gang.on(cluster.nodes, "twice") as gang:
         fault = await gang.kill(0, 3)
         rounds = Rounds(api, gang.template.key)
         restart = await rounds.finished(1)
@@ -93,11 +93,11 @@ async def test_two_failures_at_once_are_one_round(cluster: Cluster, product: Pro
         assert len(await rounds.all()) == 1
 
 
-async def test_a_restart_object_that_somebody_creates_restarts_the_gang(
+async def test_restart_object_of_a_user_restarts_the_gang(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
     await product.start(nodes=2)
-    async with Gang.on(cluster.nodes[:2], "asked") as gang:
+    async with Gang.on(cluster.nodes, "asked") as gang:
         before = await gang.identities()
         rounds = Rounds(api, gang.template.key)
         asked = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Which cells are played, and which of them side by side."""
+"""Select the cells that are played, and those that run side by side."""
 
 import itertools
 from collections import defaultdict
@@ -11,18 +11,18 @@ from tests.scenarios.matrix.cells import PLACED, Acts, Cell, Look
 
 SIDE_BY_SIDE = 8
 REPEATS = 5
-"""How often each cell is played where kubelet's look falls at random."""
+"""How often each cell is played where kubelet's relist falls at random."""
 
 
 def placed(config: pytest.Config) -> list[object]:
-    """Return the batches in which kubelet's look is placed."""
+    """Return the batches in which kubelet's relist is placed."""
     return _parameters(_wanted(config, looks=PLACED))
 
 
 def unplaced(config: pytest.Config) -> list[object]:
-    """Return the batches in which kubelet looks when it likes.
+    """Return the batches in which kubelet relists freely.
 
-    A container that has ended by itself, and is not to be restarted, kubelet ends the pod for: there is nothing to see.
+    A pod whose container has ended by itself, and is not to be restarted, is ended by kubelet: there is nothing to see.
     """
     found = [
         cell
@@ -44,7 +44,7 @@ def selection(every: Sequence[Cell]) -> list[Cell]:
 
 
 def _wanted(config: pytest.Config, *, looks: tuple[Look, ...]) -> list[Cell]:
-    # Cells that need a hold are refused, with the reason that the table has for that, where the node cannot hold.
+    # Cells that need a hold are refused, with the table's reason for that, where the node cannot hold.
     every = list(cells.every(can_hold=True, looks=looks))
     return every if config.getoption("--matrix", "selection") == "full" else selection(every)
 

@@ -1,6 +1,6 @@
-"""The restart matrix as data: what is crossed with what, and what must come of each cell.
+"""Define the restart matrix as data: the crossed dimensions, and the expected result of each cell.
 
-A cell is one pod, one way its old container ends, one strategy, and one moment at which kubelet looks at the runtime.
+A cell is one pod, one way its old container ends, one strategy, and one moment at which kubelet relists the runtime.
 """
 
 import enum
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from agent.restart.admission import Reason
-from agent.restart.intents import Order, Strategy
 from hack.devnode.criproxy import When
+from kubemend.agent.restart.admission import Reason
+from kubemend.agent.restart.intents import Strategy, SwapOrder
 
 MAIN, SECOND, SIDECAR, INIT = "main", "second", "side", "init"
 
@@ -27,12 +27,12 @@ class Policy(enum.Enum):
 
     @property
     def is_never(self) -> bool:
-        """Whether an exit of the main container is final by its policy, rules aside."""
+        """Return whether an exit of the main container is final by its policy, rules aside."""
         return self not in (Policy.ALWAYS, Policy.ON_FAILURE)
 
 
 class End(enum.Enum):
-    """How the old container ends: by SIGKILL, on SIGTERM with grace (137: it does not listen), or by itself before."""
+    """How the old container ends: by SIGKILL, on SIGTERM with grace (137: it ignores SIGTERM), or by itself before."""
 
     KILLED = "killed"
     TERM_0 = "0 on SIGTERM"
@@ -44,21 +44,21 @@ class End(enum.Enum):
 
     @property
     def by_itself(self) -> bool:
-        """Whether it has ended before anything is asked for."""
+        """Return whether it has ended before the request."""
         return self in (End.SELF_0, End.SELF_1, End.SELF_137)
 
     @property
     def with_grace(self) -> bool:
-        """Whether it gets SIGTERM and some time first."""
+        """Return whether it gets SIGTERM and some time first."""
         return self in (End.TERM_0, End.TERM_1, End.TERM_137)
 
 
 class Look(enum.Enum):
-    """Where kubelet's look falls: before the first call, into the gap after the first or the second, after the last.
+    """The moment of kubelet's relist: before the first call, in the gap after the first or the second, after the last.
 
     For a swap the calls are stop, create and start, in the order that is safe. For a rerun the gaps are between the
-    last removal and the first creation, and between that creation and its start; for a reset between the removal of
-    what had ended and of what ran, and in the middle of the latter. ``ANY``: whenever it likes (a real kubelet).
+    last removal and the first creation, and between that creation and its start; for a reset between the removal of the
+    ended and of the running containers, and in the middle of the latter. ``ANY``: at any time.
     """
 
     BEFORE = "before"
@@ -69,7 +69,7 @@ class Look(enum.Enum):
 
 
 class Acts(enum.Enum):
-    """When kubelet acts on what it has seen: at once, while the restart stands still, or when that is through.
+    """When kubelet acts on its relist: at once, while the restart is paused, or when the restart is done.
 
     ``BY_TIMER``: at once, although it has seen no change: as it does every 60 to 90 seconds, and whenever the pod's
     object changes.
@@ -84,7 +84,7 @@ PLACED: Final = (Look.BEFORE, Look.FIRST_GAP, Look.SECOND_GAP, Look.AFTER)
 
 
 class Shape(enum.Enum):
-    """What the pod has beside its main container."""
+    """The pod's containers in addition to its main container."""
 
     ALONE = "alone"
     INIT = "init container"
@@ -126,27 +126,27 @@ class Cell:
 
     @property
     def something_else_runs(self) -> bool:
-        """Whether the pod stays Running when its main container does not."""
+        """Return whether the pod stays Running when its main container does not."""
         return len(self.shape.lasting) > 1
 
     @property
     def may_end(self) -> bool:
-        """Whether the exit could be final in kubelet's eyes."""
+        """Return whether the exit could be final for kubelet."""
         return self.policy.is_never or (self.policy is Policy.ON_FAILURE and self.end.with_grace)
 
     @property
     def waits_created(self) -> bool:
-        """Whether kubelet looks while the successor waits CREATED beside the old container."""
-        created_first = self.strategy is Strategy.SWAP and self.order is not Order.STOP_FIRST
+        """Return whether kubelet relists while the successor waits CREATED next to the old container."""
+        created_first = self.strategy is Strategy.SWAP and self.order is not SwapOrder.STOP_FIRST
         return created_first and self.look is Look.FIRST_GAP
 
     @property
     def needs_kubelet(self) -> bool:
-        """Whether the restart goes on only when kubelet has told of something.
+        """Return whether the restart continues only after a report of kubelet.
 
-        A rerun waits for a startup probe, and for kubelet's word where kubelet has started all of it. A reset takes
-        away what kubelet has started too early when that was seen to run; kubelet does so where it finds the main
-        container ended, or something gone before all is.
+        A rerun waits for a startup probe, and for kubelet's status where kubelet has started all of it. A reset removes
+        containers that kubelet has started too early once they were seen to run; kubelet starts them where it finds the
+        main container ended, or a part removed before all is.
         """
         if self.strategy is Strategy.RERUN and self.shape is Shape.SIDECAR:
             return True
@@ -158,16 +158,17 @@ class Cell:
         return self.strategy is Strategy.RESET and INIT in self.shape.names and starts_too_early
 
     @property
-    def order(self) -> Order:
-        """The order of a swap's calls that keeps kubelet from ending the pod."""
-        if not self.may_end:
-            return Order.STOP_FIRST
-        return Order.CREATE_FIRST if self.something_else_runs else Order.START_FIRST
+    def order(self) -> SwapOrder:
+        """The order of a swap's calls that keeps kubelet from ending the pod, on a node that can hold a container."""
+        if self.may_end and not self.something_else_runs:
+            return SwapOrder.START_FIRST
+        order = SwapOrder.CREATE_FIRST if self.may_end else SwapOrder.STOP_FIRST
+        return order if self.end.with_grace or self.end.by_itself else order.beside
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is held while kubelet looks: the ``nth`` call of a method (about that container, if it is named)."""
+    """Where a call is held while kubelet relists: the ``nth`` call of a method (for a container, if named)."""
 
     method: str
     when: When = When.BEFORE
@@ -192,12 +193,12 @@ def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
         (whole and cell.may_end, Reason.GRACE_COULD_COMPLETE),
         (
             cell.strategy is Strategy.SWAP
-            and cell.order is Order.START_FIRST
+            and cell.order is SwapOrder.START_FIRST
             and not (can_hold and not cell.end.with_grace),
             Reason.NOTHING_ELSE_RUNS,
         ),
         (
-            cell.strategy is Strategy.SWAP and cell.order is Order.CREATE_FIRST and cell.end.with_grace,
+            cell.strategy is Strategy.SWAP and cell.order is SwapOrder.CREATE_FIRST and cell.end.with_grace,
             Reason.GRACE_COULD_COMPLETE,
         ),
     )
@@ -205,7 +206,7 @@ def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
 
 
 def place(cell: Cell) -> Place | None:
-    """Return where kubelet's look falls in a cell that is restarted; None where it has no such gap."""
+    """Return the moment of kubelet's relist in a cell that is restarted; None where it has no such gap."""
     match cell.strategy:
         case Strategy.SWAP:
             return _in_swap(cell)
@@ -218,9 +219,11 @@ def place(cell: Cell) -> Place | None:
 
 
 _CALLS: Final = {
-    Order.STOP_FIRST: ("StopContainer", "CreateContainer", "StartContainer"),
-    Order.CREATE_FIRST: ("CreateContainer", "StopContainer", "StartContainer"),
-    Order.START_FIRST: ("CreateContainer", "StartContainer", "StopContainer"),
+    SwapOrder.STOP_FIRST: ("StopContainer", "CreateContainer", "StartContainer"),
+    SwapOrder.CREATE_FIRST: ("CreateContainer", "StopContainer", "StartContainer"),
+    SwapOrder.START_FIRST: ("CreateContainer", "StartContainer", "StopContainer"),
+    SwapOrder.START_ELSE_STOP_FIRST: ("CreateContainer", "StartContainer", "StopContainer"),
+    SwapOrder.START_ELSE_CREATE_FIRST: ("CreateContainer", "StartContainer", "StopContainer"),
 }
 
 
@@ -228,7 +231,7 @@ def _in_swap(cell: Cell) -> Place | None:
     calls = _CALLS[cell.order]
     if cell.look is Look.AFTER:
         return Place(calls[-1], When.AFTER)
-    if cell.end.by_itself:  # what has ended is not stopped
+    if cell.end.by_itself:  # an ended container is not stopped
         return {Look.BEFORE: Place(calls[1]), Look.SECOND_GAP: Place(calls[2])}.get(cell.look)
     return Place(calls[PLACED.index(cell.look)])
 
@@ -242,7 +245,7 @@ def _in_rerun(cell: Cell) -> Place | None:
         case Look.SECOND_GAP:
             return Place("StartContainer")
         case _:
-            # Behind a sidecar with a startup probe nothing is started before kubelet has looked.
+            # After a sidecar with a startup probe nothing is started before kubelet has relisted.
             last = cell.shape.names.index(SIDECAR) if SIDECAR in cell.shape.names else len(cell.shape.names) - 1
             return Place("StartContainer", When.AFTER, nth=last + 1)
 
@@ -263,13 +266,13 @@ def _in_reset(cell: Cell) -> Place | None:
 
 
 def _first_end(cell: Cell) -> Place:
-    """The first call of a restart that takes everything away: what has ended is removed, what runs may get SIGTERM."""
+    """The first call of a restart of the whole pod: ended containers are removed, running ones may get SIGTERM."""
     ended = INIT in cell.shape.names or cell.end.by_itself
     return Place("StopContainer" if cell.end.with_grace and not ended else "RemoveContainer")
 
 
 def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED) -> Iterator[Cell]:
-    """Yield every cell that has a meaning. A refusal does not depend on kubelet: there is one of each."""
+    """Yield every valid cell. A refusal does not depend on kubelet: there is one of each."""
     strategies = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET, Strategy.RULES)
     for values in itertools.product(Policy, strategies, End, Shape, looks, Acts):
         cell = Cell(*values)
@@ -290,7 +293,7 @@ def covering(cells: list[Cell]) -> list[Cell]:
     left = set().union(*map(_pairs, cells))
     chosen = []
     while left:
-        best = max(cells, key=lambda cell: len(_pairs(cell) & left))  # the first of several: always the same
+        best = max(cells, key=lambda cell: len(_pairs(cell) & left))  # the first of several: deterministic
         left -= _pairs(best)
         chosen.append(best)
     return chosen

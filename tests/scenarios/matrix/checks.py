@@ -1,12 +1,12 @@
-"""What must hold of a cell that was played, seen from outside. Each check yields the lines that say what does not."""
+"""Check a cell that was played, seen from outside. Each check yields the lines of its failures."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agent.model.workloads import ContainerState
-from agent.restart import admission, host_files
-from agent.restart.intents import Order, Strategy
-from agent.restart.verification import CheckState
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import admission, host_files
+from kubemend.agent.restart.intents import Strategy, SwapOrder
+from kubemend.agent.restart.verification import CheckState
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import INIT, MAIN, Acts, Look, Shape
 from tests.scenarios.matrix.eyes import Snapshot, container_id
@@ -16,7 +16,7 @@ Check = Callable[[Played, Snapshot, Snapshot], Iterator[str]]
 
 
 def violations(scene: Played, *, can_hold: bool) -> list[str]:
-    """Return all that is wrong with the cell, each with the cell's name before it."""
+    """Return all failures of the cell, each with the cell's name before it."""
     assert scene.after is not None
     assert scene.later is not None
     reason = cells.refusal(scene.cell, can_hold=can_hold)
@@ -41,7 +41,7 @@ def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
         found += check(scene, scene.before, after)
     found += _one_of_each(scene, scene.before, later)
     found += _previous(scene, later)
-    if {view.id: view.state for view in later.views} != {view.id: view.state for view in after.views}:
+    if _present(later) != _present(after):
         found.append(f"kubelet was not at rest: {_states(after)} became {_states(later)}")
     return found
 
@@ -95,19 +95,20 @@ def _counted(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def counts(scene: Played, name: str) -> tuple[int, ...]:
-    """Return by how much a container's restartCount may grow: by one, and by one more where kubelet has stepped in."""
+    """Return the allowed growth of a container's restartCount: one, and one more where kubelet has stepped in."""
     cell, disturbed = scene.cell, scene.cell.look in (Look.FIRST_GAP, Look.SECOND_GAP, Look.ANY)
     if pods.whole(cell.strategy):
-        # By its rules kubelet counts once or twice; what it starts too early is taken away, to be started again; and
-        # what has ended by itself it restarts by itself.
+        # By its rules kubelet counts once or twice; containers that it starts too early are removed, to be started
+        # again; and it restarts a container by itself that has ended by itself.
         steps_in = (cell.strategy is Strategy.RULES or disturbed) + cell.end.by_itself
         return tuple(range(1, 2 + 2 * steps_in))
     if name != MAIN:
         return (0,)
     if cell.look is Look.ANY:
         return (1, 2)
-    # A successor that it acts on while that is CREATED kubelet takes for one that it must start: it makes another one.
-    found_created = cell.look is Look.SECOND_GAP and cell.order is not Order.START_FIRST
+    # A CREATED successor that kubelet acts on is one that it starts: it creates another one. Not where the old one has
+    # ended by itself: the name of that other one is reserved.
+    found_created = cell.look is Look.SECOND_GAP and not cell.order.starts_first and not cell.end.by_itself
     return (2,) if found_created or cell.acts is Acts.BY_TIMER else (1,)
 
 
@@ -137,14 +138,14 @@ def _init_runs(cell: cells.Cell) -> tuple[int, ...]:
 
 
 def _never_two_at_once(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """The old one has ended before its successor's first instruction; a held one counts from its release.
+    """Check that the old one ended before its successor's first instruction; a held one counts from its release.
 
-    Known gap: what kubelet starts by its timer while the successor waits CREATED runs beside the old container until
-    that has been stopped, and with a grace period that takes its time.
+    Known gap: a container that kubelet starts by its timer while the successor waits CREATED runs next to the old
+    container until that has been stopped, which takes its grace period.
     """
     old = after.infos.get(before.shown(MAIN))
     by_timer = scene.cell.acts is Acts.BY_TIMER or scene.cell.look is Look.ANY
-    known = scene.cell.order is Order.START_FIRST or (scene.cell.order is Order.CREATE_FIRST and by_timer)
+    known = scene.cell.order.starts_first or (scene.cell.order is SwapOrder.CREATE_FIRST and by_timer)
     for new in after.running(MAIN):
         if old is not None and not known:
             late = (old.finished_at - after.infos[new].started_at) / 1e6
@@ -168,18 +169,22 @@ def _logs(scene: Played, _before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _previous(scene: Played, later: Snapshot) -> Iterator[str]:
-    """The old container stays to be read. Known gaps: a whole pod is taken away with its old containers, and where
-    ours has given way to kubelet's after it ran, kubelet may have collected the old one in favour of ours.
+    """Check that the old container stays readable.
+
+    Known gaps: a whole pod is removed with its old containers; where ours has given way to kubelet's after it ran,
+    kubelet may have collected the old one in favour of ours; its garbage collection, once a minute, may do so if it
+    finds ours CREATED.
     """
     running = later.running(MAIN)
     is_ours = any(view.id in running and view.restart_id is not None for view in later.views)
-    if not pods.whole(scene.cell.strategy) and is_ours and not previous_is_readable(later):
+    may_lack = pods.whole(scene.cell.strategy) or scene.old_was_collected
+    if not may_lack and is_ours and not previous_is_readable(later):
         last = later.status(MAIN).get("lastState")
         yield f"kubectl logs --previous has nothing to read: lastState {last}, {_states(later)}"
 
 
 def previous_is_readable(seen: Snapshot) -> bool:
-    """What kubectl logs --previous reads is the log of the container that lastState names, as the runtime has it."""
+    """kubectl logs --previous reads the log of the container in lastState, from the runtime."""
     ended = container_id((seen.status(MAIN).get("lastState") or {}).get("terminated") or {})
     info = seen.infos.get(ended)
     return info is not None and Path(info.log_path).exists() and "speaks" in Path(info.log_path).read_text()
@@ -212,6 +217,11 @@ _CHECKS: tuple[Check, ...] = (
     _messages,
     _hooks,
 )
+
+
+def _present(seen: Snapshot) -> dict[str, ContainerState]:
+    """Return the containers that run or may run: kubelet collects ended ones at any time."""
+    return {view.id: view.state for view in seen.views if view.state is not ContainerState.EXITED}
 
 
 def _states(seen: Snapshot) -> str:

@@ -1,6 +1,7 @@
-"""Stand in the proxies: hold each pod's restart at its place, and kubelet back from acting."""
+"""Control the proxies: hold each pod's restart at its place, and kubelet's actions."""
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -12,17 +13,20 @@ CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 
 @dataclass(slots=True)
 class Director:
-    """Before the engine: knows whose call is whose.
+    """The agent's proxy: it identifies the pod of each call.
 
-    ``calls`` has, by pod UID, what was asked of the runtime that changes a container.
+    ``calls`` has, by pod UID, the changing calls to the runtime; ``created`` and ``started`` have, by container, the
+    seconds of the monotonic clock at which it was.
     """
 
+    created: dict[str, float] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
     calls: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _owners: dict[str, tuple[str, str]] = field(default_factory=dict)
     _gates: dict[str, Gate] = field(default_factory=dict)
 
     def knows(self, *, uid: str, name: str, container: str) -> None:
-        """Note whose a container is that kubelet has made."""
+        """Record the pod of a container that kubelet has created."""
         self._owners[container] = (uid, name)
 
     def place(self, uid: str, where: Place) -> Gate:
@@ -42,6 +46,9 @@ class Director:
             return
         if call.method == "CreateContainer" and when is When.AFTER:
             self._owners[call.answer.container_id] = self._owner(call)
+            self.created[call.answer.container_id] = time.monotonic()
+        if call.method == "StartContainer" and when is When.AFTER:
+            self.started[call.request.container_id] = time.monotonic()
         uid, name = self._owner(call)
         if when is When.BEFORE:
             self.calls[uid].append(f"{call.method} {name}")
@@ -57,21 +64,31 @@ class Director:
 
 @dataclass(slots=True)
 class Reins:
-    """Before kubelet: what it wants to create or to remove waits while the reins are tight."""
+    """Kubelet's proxy: its creations and removals wait while it is held.
 
+    ``created`` counts, by pod UID, the containers that kubelet has requested. ``removed`` has, by container, the
+    seconds of the monotonic clock at which it requested its removal.
+    """
+
+    created: Counter[str] = field(default_factory=Counter)
+    removed: dict[str, float] = field(default_factory=dict)
     _loose: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._loose.set()
 
     def tighten(self) -> None:
-        """Hold kubelet back; it may still look and stop."""
+        """Hold kubelet's actions; it may still list and stop."""
         self._loose.clear()
 
     def loosen(self) -> None:
-        """Let it act."""
+        """Release them."""
         self._loose.set()
 
     async def __call__(self, call: Call, when: When) -> None:
         if when is When.BEFORE and call.method in ("CreateContainer", "RemoveContainer"):
             await self._loose.wait()
+            if call.method == "CreateContainer":
+                self.created[call.request.sandbox_config.metadata.uid] += 1
+            else:
+                self.removed[call.request.container_id] = time.monotonic()

@@ -1,4 +1,4 @@
-"""The product's engine in this process, between the proxy and the node's API: all of it but the sources of faults."""
+"""Run the agent's restart code in this process, between the proxy and the node's API: all but the sources of faults."""
 
 import asyncio
 import contextlib
@@ -9,42 +9,42 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from agent.actuator import progress
-from agent.actuator.exec_hold import ExecHolds, HoldError
-from agent.actuator.host_files import HostFiles
-from agent.actuator.standby import Standbys
-from agent.actuator.tools import Tools
-from agent.cri.client import CriClient, Deadlines
-from agent.engine import ports
-from agent.engine.metrics import Metrics
-from agent.engine.restarts import Limits, Request, Restarts
-from agent.history.store import Store
-from agent.model.workloads import ContainerRef
-from agent.restart import admission, verification
-from agent.sources.containers import ContainerWatch
-from agent.sources.pods import PodWatch
-from agent.sources.processes import ProcFs
-from common import budgets
-from common.kube.client import KubeClient
 from hack.devnode import node
+from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.clients.cri.client import CriClient, Deadlines
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import admission, verification
+from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.pods import PodWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import budgets
+from kubemend.common.kube.client import KubeClient
 from tests.fakes import outside
 
-# A call that is held at its place must not run into its deadline meanwhile.
+# A call that is held at its place must not exceed its timeout in the meantime.
 _DEADLINES = Deadlines(read=60.0, change=120.0, margin=120.0)
-_NO_STORM = budgets.Window(limit=1_000_000, seconds=1.0)  # so many restarts in a row are what a matrix is for
+_NO_STORM = budgets.Window(limit=1_000_000, seconds=1.0)  # a matrix has this many restarts in a row
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(slots=True)
 class Told:
-    """Follows one restart. ``acted`` is set when all calls have been made, or nothing will come of it."""
+    """Follow one restart. ``acted`` is set when all calls have been made, or none will be."""
 
     decision: admission.Decision | None = None
     report: progress.Reported | None = None
     acted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, event: progress.Event) -> None:
-        """Take an event in."""
+        """Process an event."""
         if isinstance(event, progress.Decided):
             self.decision = event.decision
         if isinstance(event, progress.Reported):
@@ -53,21 +53,21 @@ class Told:
 
     @property
     def checks(self) -> Sequence[verification.Check]:
-        """What the engine itself has verified."""
+        """Return what the agent itself has verified."""
         return self.report.checks if self.report is not None and self.report.settled else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Restarts what it is asked to. ``can_hold``: whether a container can be held at its first instruction here."""
+    """Restart pods on request. ``can_hold``: whether a container can be held at its first instruction here."""
 
-    restarts: Restarts
+    restarts: RestartScheduler
     events: ContainerWatch
     pods: PodWatch
     can_hold: bool
 
     async def restart(self, target: ContainerRef, told: Told) -> None:
-        """See one restart through, as a fault of this very moment would."""
+        """Carry one restart out, as for a fault of this very moment."""
         cause = admission.Cause(code="Matrix", message="a cell of the matrix", happened_at=time.time())
         try:
             await self.restarts.handle(Request(target=target, cause=lambda: cause, devices=frozenset(), followed=told))
@@ -79,7 +79,7 @@ class Engine:
 async def running(
     dev: node.DevNode, *, cri_socket: Path, api: KubeClient, state: Path, side_by_side: int
 ) -> AsyncIterator[Engine]:
-    """Run an engine that reaches the runtime at ``cri_socket`` and acts on so many pods at once."""
+    """Run restarts that reach the runtime at ``cri_socket``, for ``side_by_side`` pods at once."""
     standbys = await standby(dev)
     store = await Store.open(state)
     async with CriClient(str(cri_socket), deadlines=_DEADLINES) as cri, contextlib.AsyncExitStack() as stack:
@@ -89,8 +89,8 @@ async def running(
         for work in (events.run(), pods.run()):
             stack.push_async_callback(_ended, asyncio.create_task(work))
         files = HostFiles(symlink_dir=dev.layout.container_log_links)
-        tools = Tools(runtime=cri, events=events, files=files, time_limit=300.0, standbys=standbys)
-        parts = ports.Outside(
+        tools = ActuatorContext(runtime=cri, events=events, files=files, time_limit=300.0, standbys=standbys)
+        parts = ports.Dependencies(
             runtime=cri,
             events=events,
             pods=pods,
@@ -100,7 +100,7 @@ async def running(
             processes=ProcFs(),
             actuators=ports.Actuators.of(tools, pods=pods),
         )
-        restarts = Restarts(
+        restarts = RestartScheduler(
             outside=parts,
             store=store,
             metrics=Metrics(CollectorRegistry()),
@@ -113,7 +113,7 @@ async def running(
 
 
 async def standby(dev: node.DevNode) -> Standbys | None:
-    """Return what holds successors at their first instruction, where this machine can."""
+    """Return the hold mechanism for successors at their first instruction, where this machine supports it."""
     holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC)
     found = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
     try:

@@ -1,4 +1,4 @@
-"""What is to be seen of the matrix's pods from outside: every status that the API has told, the runtime, the files."""
+"""Observe the matrix's pods from outside: every API status, the runtime, the files."""
 
 import asyncio
 import contextlib
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.cri.answers import ContainerInfo
-from agent.cri.client import CriClient
-from agent.cri.errors import NotFound
-from agent.model.workloads import ContainerId, ContainerState, ContainerView, PodUid
-from agent.restart import clone
-from common.kube import client as kube
-from common.kube import errors as kube_errors
-from common.kube import paths
 from hack.devnode import node
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import NotFound
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid
+from kubemend.agent.restart import clone
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors as kube_errors
+from kubemend.common.kube import paths
 
 Json = dict[str, Any]
 
@@ -31,8 +31,8 @@ class Snapshot:
     """
 
     pod: Json
-    views: Sequence[ContainerView]
-    infos: Mapping[ContainerId, ContainerInfo]
+    views: Sequence[ContainerSummary]
+    infos: Mapping[ContainerId, ContainerStatus]
     records: Mapping[str, int]
     links: Path
 
@@ -64,7 +64,7 @@ class Snapshot:
         return self.records.get(name, 0)
 
     def last_words(self, container: ContainerId) -> str:
-        """Return what kubelet would take for the container's termination message if it ended now."""
+        """Return kubelet's termination message of the container if it ended now."""
         config = self.infos[container].config or {}
         inside = config.get("annotations", {}).get(clone.TERMINATION_PATH_ANNOTATION)
         paths_ = [mount["host_path"] for mount in config.get("mounts", ()) if mount.get("container_path") == inside]
@@ -78,7 +78,7 @@ def container_id(status: Json) -> ContainerId:
 
 @dataclass(slots=True)
 class Eyes:
-    """Watches all pods of the node from the moment it is opened. ``told`` has every status, by pod UID."""
+    """Watch all pods of the node from the moment it is opened. ``told`` has every status, by pod UID."""
 
     dev: node.DevNode
     api: kube.KubeClient
@@ -88,7 +88,7 @@ class Eyes:
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def until(self, what: str, holds: Callable[[], bool], *, timeout: float) -> None:
-        """Wait until something holds of what was told. Raises TimeoutError, which says what did not come."""
+        """Wait until a condition holds for the statuses. Raises TimeoutError, which names it."""
         try:
             async with asyncio.timeout(timeout), self._changed:
                 await self._changed.wait_for(holds)
@@ -96,28 +96,28 @@ class Eyes:
             raise TimeoutError(f"{what} did not come within {timeout:g} s") from error
 
     def latest(self, uid: str) -> Json:
-        """Return the pod as it was told last."""
+        """Return the pod's last status."""
         return self.told[uid][-1] if self.told[uid] else {}
 
     async def look(self, pod: Json) -> Snapshot:
-        """Look once, at everything."""
+        """Read everything once."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         views = await self.cri.list_containers(pod_uid=PodUid(uid))
         infos = {}
         for view in views:
             with contextlib.suppress(NotFound):  # collected since the listing
-                infos[view.id] = await self.cri.container_info(view.id)
+                infos[view.id] = await self.cri.container_status(view.id)
         data = self.dev.layout.pod_dir(uid) / "volumes" / "kubernetes.io~empty-dir" / "data"
         return Snapshot(
             pod=await self.api.get(paths.pod("default", name)),
             views=[view for view in views if view.id in infos],
             infos=infos,
-            records={path.name: len(path.read_text().splitlines()) for path in data.iterdir()},
+            records=_records(data),
             links=self.dev.layout.container_log_links,
         )
 
     async def follow(self) -> None:
-        """Watch for ever."""
+        """Watch indefinitely."""
         version = ""
         while True:
             try:
@@ -148,9 +148,18 @@ class Eyes:
             self._changed.notify_all()
 
 
+def _records(volume: Path) -> Mapping[str, int]:
+    """Return the number of lines of each file; kubelet removes the volume of a pod that has ended."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        for path in volume.iterdir():
+            found[path.name] = len(path.read_text().splitlines())
+    return found
+
+
 @contextlib.asynccontextmanager
 async def opened(dev: node.DevNode, api: kube.KubeClient) -> AsyncIterator[Eyes]:
-    """Open the eyes: on the API, and on the runtime's own socket."""
+    """Open the observers: on the API, and on the runtime's own socket."""
     async with CriClient(str(dev.layout.containerd_socket)) as cri:
         eyes = Eyes(dev=dev, api=api, cri=cri)
         following = asyncio.create_task(eyes.follow(), name="eyes")

@@ -1,19 +1,20 @@
-"""The pods of the matrix. Their containers keep a record on a volume and wait without using the processor."""
+"""Build the pods of the matrix. Their containers keep a record on a volume and wait without using the processor."""
 
 from typing import Any
 
-from agent.restart.intents import Strategy
 from hack.devnode import images
+from kubemend.agent.restart.intents import Strategy
 from tests.scenarios.matrix.cells import INIT, MAIN, SECOND, SIDECAR, Cell, End, Policy, Shape
 
 DATA = "/data"
-HOOKED = "/tmp/post-start"  # in the container's own file system: it tells whether this container's hook has run
+HOOKED = "/tmp/post-start"  # in the container's own file system: it records whether this container's hook has run
 LAST_WORDS = "the last words of run 1"
 GRACE = {End.TERM_0: "10s", End.TERM_1: "10s", End.TERM_137: "2s"}
-"""Who listens to SIGTERM ends at once, however long it might take; who does not is waited for to the end."""
+"""A container that handles SIGTERM ends at once; one that ignores it is waited for until the end of the grace period.
+"""
 
 SIGNALS = {End.SELF_0: "USR2", End.SELF_1: "USR1", End.SELF_137: "KILL"}
-"""How a test has a main container end by itself."""
+"""The means by which a test makes a main container end by itself."""
 
 _ON_TERM = {End.TERM_1: "exit 1", End.TERM_137: ""}
 _WAIT = "sleep 1000000 & wait"
@@ -64,7 +65,7 @@ def manifest(cell: Cell, *, name: str, node: str) -> dict[str, Any]:
 
 
 def _extras(cell: Cell) -> dict[str, Any]:
-    """Return what sets the main container apart: its rule, its hooks."""
+    """Return the main container's specific fields: its rule, its hooks."""
     found: dict[str, Any] = {}
     if action := _RULES.get(cell.policy):
         rule = {"action": action, "exitCodes": {"operator": "In", "values": [137]}}
@@ -77,7 +78,7 @@ def _extras(cell: Cell) -> dict[str, Any]:
 
 
 def whole(strategy: Strategy) -> bool:
-    """Whether the strategy restarts every container of the pod."""
+    """Return whether the strategy restarts every container of the pod."""
     return strategy is not Strategy.SWAP
 
 

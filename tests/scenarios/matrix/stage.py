@@ -1,20 +1,22 @@
-"""Plays cells of the matrix, several side by side: pods up, kubelet held, restarts to their places, one look, on."""
+"""Play cells of the matrix concurrently: start pods, hold kubelet, bring restarts to their places, relist, continue."""
 
 import asyncio
 import contextlib
 import itertools
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.cri.events import EventKind
-from agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, PodView
-from common.kube import client as kube
-from common.kube import errors, paths
 from hack.devnode import node
 from hack.devnode.criproxy import Gate
+from hack.devnode.looks import Looks
+from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, PodView
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import MAIN, SIDECAR, Acts, Cell, Look, Shape
 from tests.scenarios.matrix.director import Director, Reins
@@ -22,17 +24,18 @@ from tests.scenarios.matrix.engine import Engine, Told
 from tests.scenarios.matrix.eyes import Eyes, Json, Snapshot
 
 SECONDS = 60.0
-"""For anything that is waited for: a slow machine needs some."""
+"""The timeout of all waits: a slow machine needs some time."""
 
 _THROUGH = 20.0
-_LATER = 0.3  # time for an engine that would be content too early
+_LATER = 0.3  # time for a verification that would be too early
+_COLLECTING = 10.0  # the time of kubelet's garbage collection from its list to the removal
 
 _numbers = itertools.count()
 
 
 @dataclass(slots=True)
 class Played:
-    """One cell and what came of it."""
+    """One cell and its result."""
 
     cell: Cell
     pod: Json
@@ -45,6 +48,7 @@ class Played:
     later: Snapshot | None = None
     statuses: Sequence[Json] = ()
     hooked: int = 0
+    old_was_collected: bool = False
 
     @property
     def uid(self) -> str:
@@ -54,63 +58,67 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A node, its kubelet, an engine behind the proxy, and eyes."""
+    """A node, its kubelet on one proxy, restarts on another one, and observers."""
 
     dev: node.DevNode
     api: kube.KubeClient
     engine: Engine
     director: Director
+    looks: Looks
     reins: Reins
     eyes: Eyes
 
     async def play(self, batch: Sequence[Cell]) -> list[Played]:
-        """Play cells side by side, and return them with what was to be seen.
+        """Play cells concurrently, and return them with the observations.
 
         A batch is of one kind: kubelet acts alike in all of its cells.
         """
         names = [await self._create(cell) for cell in batch]
         scenes = [await self._up(cell, pod) for cell, pod in zip(batch, names, strict=True)]
-        await self._hold()
+        is_placed = any(cell.look is not Look.ANY for cell in batch)
+        if is_placed:
+            await self._hold()
         try:
             await asyncio.gather(*(self._end_by_itself(scene) for scene in scenes if scene.cell.end.by_itself))
             async with asyncio.TaskGroup() as group:
                 works = {scene.uid: group.create_task(self._restart(scene)) for scene in scenes}
                 await asyncio.gather(*(self._at_its_place(scene, works[scene.uid]) for scene in scenes))
-                await self._look(scenes)
+                if is_placed:
+                    await self._look(scenes)
         finally:
             self.reins.loosen()
-            await self._control("release")
-        for scene in scenes:
-            await self._look_after(scene)
+            await self.looks.release()
+        await self._look_after(scenes)
         return scenes
 
     async def _hold(self) -> None:
-        """Hold kubelet, and let it do what it was about to: a worker that was woken before waits for one more look."""
-        for what in ("hold", "relist", "relist"):
-            await self._control(what)
+        """Hold kubelet, and let it finish: a worker that was woken before waits for one more relist."""
+        await self.looks.hold()
+        await self.looks.relist()
+        await self.looks.relist()
 
     async def _look(self, scenes: Sequence[Played]) -> None:
-        """Let kubelet look, once; let the restarts go on; and let kubelet go on when they are through."""
+        """Let kubelet relist once; let the restarts continue; and release kubelet when they are done."""
         acts = scenes[0].cell.acts
         late = acts is Acts.LATE
         if late:
             self.reins.tighten()
-        await self._control("look" if late else "relist")
         if acts is Acts.BY_TIMER:
-            await self._control("resync")
+            await self._sync(scenes)
+        await (self.looks.look() if late else self.looks.relist())
         for scene in scenes:
             if scene.gate is not None:
                 scene.gate.open()
         alone = [scene.told.acted.wait() for scene in scenes if not scene.cell.needs_kubelet]
-        with contextlib.suppress(TimeoutError):  # one whose place it has not come to may need it, too
+        with contextlib.suppress(TimeoutError):  # one that has not come to its place may need it, too
             await asyncio.wait_for(asyncio.gather(*alone), _THROUGH)
         if late:
             await asyncio.sleep(_LATER)
         self.reins.loosen()
-        await self._control("release")
+        await self.looks.release()
 
     async def clear(self, played: Iterable[Played]) -> None:
-        """Delete the pods; kubelet ends them in its own time."""
+        """Delete the pods; kubelet ends them asynchronously."""
         for scene in played:
             with contextlib.suppress(errors.NotFoundError):
                 path = paths.pod("default", scene.pod["metadata"]["name"])
@@ -122,13 +130,13 @@ class Stage:
         return await self.api.create(paths.collection("pods", namespace="default"), body)
 
     async def _up(self, cell: Cell, pod: Json) -> Played:
-        """Wait until the pod is up, in the eyes of the API and of the engine, and its main container listens."""
+        """Wait until the pod is ready for the API and the agent, and its main container handles signals."""
         uid = pod["metadata"]["uid"]
         await self.eyes.until(f"{cell}: Ready", lambda: _is_ready(self.eyes.latest(uid)), timeout=SECONDS)
         view = await self.engine.pods.wait_for(PodUid(uid), lambda pod: _all_run(pod, cell), timeout=SECONDS)
         assert view is not None, f"{cell}: the engine does not see it up"
         async with asyncio.timeout(SECONDS):
-            while not (before := await self.eyes.look(pod)).lines("main-up"):  # noqa: ASYNC110 - a file tells nobody
+            while not (before := await self.eyes.look(pod)).lines("main-up"):  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(0.02)
         for each in before.views:
             self.director.knows(uid=uid, name=each.ref.name, container=each.id)
@@ -165,27 +173,58 @@ class Stage:
         finally:
             reached.cancel()
 
-    async def _look_after(self, scene: Played) -> None:
-        """Look when all is done, and once more after kubelet has looked over each pod without any cause."""
-        scene.after = await self.eyes.look(scene.pod)
-        await self._control("resync")
-        scene.later = await self.eyes.look(scene.pod)
-        if scene.cell.shape is Shape.POST_START:
-            ran = [await self._hooked(each) for each in scene.later.running(MAIN)]
-            scene.hooked = ran[-1] if ran else 0
-        scene.calls = tuple(self.director.calls.get(scene.uid, ()))
-        scene.statuses = tuple(pod.get("status", {}) for pod in self.eyes.told[scene.uid])
+    async def _look_after(self, scenes: Sequence[Played]) -> None:
+        """Observe when all is done, and once more after kubelet has synced each pod without any cause."""
+        for scene in scenes:
+            scene.after = await self.eyes.look(scene.pod)
+        await self.looks.hold()
+        await self._touch(scenes)
+        await self.looks.relist()
+        await self.looks.release()
+        for scene in scenes:
+            scene.later = await self.eyes.look(scene.pod)
+            if scene.cell.shape is Shape.POST_START:
+                ran = [await self._hooked(each) for each in scene.later.running(MAIN)]
+                scene.hooked = ran[-1] if ran else 0
+            scene.old_was_collected = self._was_collected(scene)
+            scene.calls = tuple(self.director.calls.get(scene.uid, ()))
+            scene.statuses = tuple(pod.get("status", {}) for pod in self.eyes.told[scene.uid])
+
+    async def _sync(self, scenes: Sequence[Played]) -> None:
+        """Have kubelet sync the pods, and wait until it has acted on the successors, which are CREATED in such a batch.
+
+        A change of a pod's object takes time to reach kubelet, which may decide by its previous relist.
+        """
+        before = Counter(self.reins.created)
+        async with asyncio.timeout(2 * SECONDS):
+            while any(self.reins.created[scene.uid] == before[scene.uid] for scene in scenes if scene.held):
+                await self.looks.relist()
+                await self._touch(scenes)
+
+    def _was_collected(self, scene: Played) -> bool:
+        """Return whether kubelet's garbage collection removed the old container while the successor was CREATED.
+
+        Once a minute it keeps only the newest non-running container of a name: a CREATED one counts as such.
+        """
+        removed = self.reins.removed.get(scene.before.shown(MAIN))
+        assert scene.later is not None
+        return removed is not None and any(
+            self.director.created[each] <= removed <= self.director.started.get(each, removed) + _COLLECTING
+            for each in scene.later.running(MAIN)
+            if each in self.director.created
+        )
+
+    async def _touch(self, scenes: Sequence[Played]) -> None:
+        """Change the pods' objects: kubelet then syncs them at its next relist, as it does once a minute by a timer."""
+        body = {"metadata": {"labels": {"touched": str(next(_numbers))}}}
+        for scene in scenes:
+            path = paths.pod("default", scene.pod["metadata"]["name"])
+            await self.api.patch(path, body, content_type=kube.Patch.MERGE)
 
     async def _hooked(self, container: ContainerId) -> int:
         """Return how often postStart has run in a container: its record is in the container's own file system."""
         answer = await self.eyes.cri.exec_sync(container, ("cat", pods.HOOKED), timeout=60)
         return len(answer.stdout.splitlines())
-
-    async def _control(self, what: str) -> None:
-        """Tell kubelet when to look; a real one looks when it likes."""
-        control = self.dev.kubelet.control
-        if control is not None:
-            await getattr(control, what)()
 
 
 def _is_ready(pod: Json) -> bool:

@@ -1,9 +1,9 @@
-"""The table of the matrix has no holes, and the selection leaves nothing out that occurs."""
+"""The table of the matrix is complete, and the selection covers every pair that occurs."""
 
 import itertools
 
-from agent.restart.admission import Reason
-from agent.restart.intents import Strategy
+from kubemend.agent.restart.admission import Reason
+from kubemend.agent.restart.intents import Strategy
 from tests.scenarios.matrix import batches, cells
 from tests.scenarios.matrix.cells import End, Look, Policy, Shape
 
@@ -25,7 +25,7 @@ def test_each_combination_is_refused_or_restarted() -> None:
     assert {(cell.strategy, cell.policy, cell.end, cell.shape) for cell in EVERY} == combinations
 
 
-def test_every_reason_that_a_strategy_can_be_refused_for_occurs() -> None:
+def test_every_reason_of_a_refusal_occurs() -> None:
     reasons = {cells.refusal(cell, can_hold=True) for cell in EVERY} - {None}
     assert reasons == {
         Reason.ALREADY_TERMINATED,
@@ -37,7 +37,7 @@ def test_every_reason_that_a_strategy_can_be_refused_for_occurs() -> None:
     }
 
 
-def test_the_selection_has_each_pair_of_values_that_is_ever_restarted() -> None:
+def test_selection_covers_each_pair_of_restarted_values() -> None:
     def pairs(found: list[cells.Cell]) -> set[tuple[object, object]]:
         return {
             pair
@@ -51,7 +51,7 @@ def test_the_selection_has_each_pair_of_values_that_is_ever_restarted() -> None:
     assert len(selection) < 0.1 * len(EVERY)
 
 
-def test_where_a_look_falls_is_told_for_each_cell_that_is_restarted() -> None:
+def test_each_restarted_cell_has_a_relist_moment() -> None:
     for cell in EVERY:
         if cells.refusal(cell, can_hold=True) is None:
             assert cells.place(cell) is not None, cell

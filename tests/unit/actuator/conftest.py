@@ -1,4 +1,4 @@
-"""A rig: the stand-in runtime, our client and watch on it, one pod as kubelet would have made it."""
+"""Set up a rig: the stand-in runtime, a client and a watch on it, and one pod as kubelet would create it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 
-from agent.actuator.host_files import HostFiles
-from agent.actuator.swap import SwapActuator
-from agent.actuator.tools import Material, Tools
-from agent.cri import client
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
-from agent.restart import clone, intents
-from agent.sources.containers import ContainerWatch
-from common.parts import PartStatus
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.clients.cri import client
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    SandboxId,
+)
+from kubemend.agent.restart import clone, intents
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.common.components import ComponentStatus
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
 from tests.fakes.standbys import Standbys
 
@@ -27,13 +35,13 @@ LAST_WORDS = "the last words of the old one"
 
 @dataclass
 class Rig:
-    """Everything a swap needs, and what a test wants to look at."""
+    """Everything that a swap needs and a test inspects."""
 
     server: CriServer
     cri: client.CriClient
     watch: ContainerWatch
     directory: Path
-    statuses: list[PartStatus]
+    statuses: list[ComponentStatus]
     sandbox_id: SandboxId = field(default=SandboxId(""))
     sandbox_config: api_pb2.PodSandboxConfig = field(default_factory=api_pb2.PodSandboxConfig)
     old: ContainerId = field(default=ContainerId(""))
@@ -56,11 +64,13 @@ class Rig:
     def actuator(self, *, time_limit: float = 10.0) -> SwapActuator:
         return SwapActuator(self.tools(time_limit=time_limit))
 
-    def tools(self, *, time_limit: float = 10.0) -> Tools:
+    def tools(self, *, time_limit: float = 10.0) -> ActuatorContext:
         files = HostFiles(symlink_dir=self.links)
-        return Tools(runtime=self.cri, events=self.watch, files=files, time_limit=time_limit, standbys=self.standbys)
+        return ActuatorContext(
+            runtime=self.cri, events=self.watch, files=files, time_limit=time_limit, standbys=self.standbys
+        )
 
-    def intent(self, *, order: intents.Order = intents.Order.STOP_FIRST, **changes: Any) -> intents.Intent:
+    def intent(self, *, order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST, **changes: Any) -> intents.Intent:
         defaults: dict[str, Any] = {
             "id": "r1",
             "target": TARGET,
@@ -73,22 +83,22 @@ class Rig:
         }
         return intents.Intent(**defaults | changes)
 
-    async def material(self, intent: intents.Intent, **changes: Any) -> Material:
-        info = await self.cri.container_info(self.old)
-        return Material(
+    async def material(self, intent: intents.Intent, **changes: Any) -> SuccessorSpec:
+        info = await self.cri.container_status(self.old)
+        return SuccessorSpec(
             successor=clone.successor(info.config, intent=intent, runtime_env=info.runtime_env),
             sandbox_config=clone.sandbox_config(await self.cri.sandbox_config(self.sandbox_id)),
             **changes,
         )
 
-    async def containers(self) -> tuple[ContainerView, ...]:
+    async def containers(self) -> tuple[ContainerSummary, ...]:
         return await self.cri.list_containers(pod_uid=POD.uid, name=TARGET.name)
 
-    async def running(self) -> list[ContainerView]:
+    async def running(self) -> list[ContainerSummary]:
         return [view for view in await self.containers() if view.state is ContainerState.RUNNING]
 
     async def kubelet_creates(self, *, attempt: int, name: str = TARGET.name, start: bool = True) -> ContainerId:
-        """What kubelet does when it finds the container missing or exited."""
+        """Act as kubelet when it finds the container missing or exited."""
         config = self.config(attempt=attempt, name=name)
         container_id = await self.cri.create_container(
             sandbox_id=self.sandbox_id, config=config, sandbox_config=self.sandbox_config
@@ -119,12 +129,12 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A pod whose one container runs as attempt 0."""
+    """Create a pod whose one container runs as attempt 0."""
     (tmp_path / "links").mkdir()
     (tmp_path / "logs" / "trainer").mkdir(parents=True)
     for attempt in range(4):
         (tmp_path / "logs" / "trainer" / f"{attempt}.log").touch()
-    statuses: list[PartStatus] = []
+    statuses: list[ComponentStatus] = []
     deadlines = client.Deadlines(read=1.0, change=1.0, margin=0.3, silence=0.1)
     async with (
         CriServer(str(tmp_path / "cri.sock")) as server,

@@ -1,4 +1,4 @@
-"""A pod of an init container, a sidecar and two mains on the rig's runtime, and what kubelet and its process do."""
+"""Set up a pod of an init container, a sidecar and two mains on the rig's runtime, and play its kubelet and process."""
 
 import asyncio
 import contextlib
@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.actuator.rerun import RerunActuator
-from agent.actuator.reset import ResetActuator
-from agent.actuator.rules import RulesActuator
-from agent.actuator.tools import Material
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model.workloads import (
+from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.rerun import RerunActuator
+from kubemend.agent.actuator.reset import ResetActuator
+from kubemend.agent.actuator.rules import RulesActuator
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodView,
     RestartPolicy,
 )
-from agent.restart import clone, intents, reservations
-from agent.restart.intents import Planned, Strategy
+from kubemend.agent.restart import clone, intents, reservations
+from kubemend.agent.restart.intents import Planned, Strategy
 from tests.fakes import outside
 from tests.unit.actuator.conftest import POD, TARGET, Rig
 
@@ -36,7 +36,7 @@ LASTING = ("shipper", "trainer", "logger")
 
 @dataclass
 class PodRig:
-    """The pod as kubelet has made it: the init container has ended, the others run."""
+    """The pod as kubelet has created it: the init container has ended, the others run."""
 
     rig: Rig
     old: dict[str, ContainerId]
@@ -58,11 +58,11 @@ class PodRig:
         }
         return intents.PodIntent(**defaults | changes)
 
-    async def materials(self, intent: intents.PodIntent, **changes: Any) -> dict[str, Material]:
+    async def materials(self, intent: intents.PodIntent, **changes: Any) -> dict[str, SuccessorSpec]:
         found = {}
         for planned in intent.plan:
-            info = await self.rig.cri.container_info(planned.old[-1])
-            found[planned.name] = Material(
+            info = await self.rig.cri.container_status(planned.old[-1])
+            found[planned.name] = SuccessorSpec(
                 successor=clone.successor(
                     info.config, intent=intent.of_container(planned), runtime_env=info.runtime_env
                 ),
@@ -80,15 +80,15 @@ class PodRig:
     def rules(self) -> RulesActuator:
         return RulesActuator(self.rig.tools())
 
-    async def containers(self) -> tuple[ContainerView, ...]:
+    async def containers(self) -> tuple[ContainerSummary, ...]:
         return await self.rig.cri.list_containers(pod_uid=POD.uid)
 
-    async def in_sandbox(self) -> tuple[ContainerView, ...]:
-        """Return all containers, those that only hold a name included."""
+    async def in_sandbox(self) -> tuple[ContainerSummary, ...]:
+        """Return all containers, including reservations."""
         return await self.rig.cri.list_containers(sandbox_id=self.rig.sandbox_id)
 
     async def reserved(self) -> set[tuple[str, int]]:
-        """Return the names and attempts that are held."""
+        """Return the names and attempts that are reserved."""
         held = (view for view in await self.in_sandbox() if reservations.reserves(view))
         return {(view.ref.name.partition(".")[0], view.attempt) for view in held}
 
@@ -103,7 +103,7 @@ class PodRig:
         return await self.rig.kubelet_creates(attempt=attempt, name=name, start=start)
 
     async def until_started(self, name: str, events: "asyncio.Queue[ContainerEvent]") -> None:
-        """Wait for the start of a new container; the stream may be behind, and tell only now of the old one's."""
+        """Wait for the start of a new container; the stream may lag, and still report the old one's."""
         while True:
             event = await events.get()
             is_new = event.container.ref.name == name and event.container_id != self.old[name]
@@ -111,18 +111,18 @@ class PodRig:
                 return
 
     async def kubelet_collects(self) -> None:
-        """Kubelet's garbage collector takes what does not run of pods that it does not know."""
+        """Remove containers that do not run and belong to unknown pods, as kubelet's garbage collector does."""
         for view in await self.in_sandbox():
             if view.ref.pod.uid != POD.uid:
                 await self.rig.cri.remove_container(view.id)
 
     async def kubelet_says_started(self, name: str) -> None:
-        """Kubelet's status tells that the startup probe of the container that runs now has succeeded."""
+        """Report in kubelet's status that the startup probe of the running container has succeeded."""
         (container,) = (await self.running())[name]
         await self._kubelet_says(name, started=True, container_id=container)
 
     async def kubelet_says_running(self, *names: str) -> None:
-        """Kubelet's status shows what runs now."""
+        """Report the running containers in kubelet's status."""
         running = await self.running()
         for name in names:
             await self._kubelet_says(name, running=True, container_id=running[name][-1])
@@ -135,7 +135,7 @@ class PodRig:
 
 @contextlib.asynccontextmanager
 async def made(rig: Rig, *, exit_code: int = 0, may_end: asyncio.Event | None = None) -> AsyncIterator[PodRig]:
-    """Make the pod; init containers that are started from now on end with ``exit_code``, as soon as they may."""
+    """Create the pod; init containers started from now on end with ``exit_code`` as soon as they may."""
     old = {TARGET.name: rig.old}
     for name in ROLES.keys() - old:
         old[name] = await rig.kubelet_creates(attempt=0, name=name)

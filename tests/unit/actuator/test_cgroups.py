@@ -1,4 +1,4 @@
-"""A container's processes are killed at once, also by kernels that cannot do it in one go."""
+"""A container's processes are killed together, also by kernels without an operation for that."""
 
 import signal
 import subprocess
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.actuator import exec_hold, tools
-from agent.actuator.cgroups import Cgroup
+from kubemend.agent.actuator import context
+from kubemend.agent.actuator.hold import exec_hold
+from kubemend.agent.actuator.hold.cgroups import Cgroup
 
 DEADLINE = 60.0
 
@@ -23,14 +24,14 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.fixture
 def group(tmp_path: Path, sleeper: "subprocess.Popen[bytes]") -> Cgroup:
-    """A cgroup of plain files, as Linux had them before 5.14."""
+    """A cgroup of plain files, as in Linux before 5.14."""
     (tmp_path / "cgroup.freeze").write_text("0")
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
     (tmp_path / "cgroup.procs").write_text(f"{sleeper.pid}\n")
     return Cgroup(tmp_path)
 
 
-def test_without_cgroup_kill_each_process_is_killed_while_all_stand_still(
+def test_without_cgroup_kill_processes_are_frozen_and_killed_singly(
     group: Cgroup, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, stood_still = signal.pidfd_send_signal, []
@@ -47,23 +48,23 @@ def test_without_cgroup_kill_each_process_is_killed_while_all_stand_still(
     assert all(stood_still)
 
 
-def test_with_cgroup_kill_that_is_all(group: Cgroup, sleeper: "subprocess.Popen[bytes]") -> None:
+def test_cgroup_kill_is_the_only_write(group: Cgroup, sleeper: "subprocess.Popen[bytes]") -> None:
     (group.path / "cgroup.kill").write_text("")
     group.kill()
     assert (group.path / "cgroup.kill").read_text() == "1"
     assert sleeper.poll() is None
 
 
-def test_what_is_gone_need_not_be_killed(group: Cgroup) -> None:
+def test_missing_cgroup_needs_no_kill(group: Cgroup) -> None:
     Cgroup(group.path / "gone").kill()
 
 
-def test_a_hold_outlasts_whatever_a_restart_waits_for_meanwhile() -> None:
-    assert exec_hold.Patience().at_most > tools.LONGEST
+def test_hold_outlasts_the_waits_of_a_restart() -> None:
+    assert exec_hold.Patience().at_most > context.LONGEST
 
 
 def _only_what_exists(write: object) -> object:
-    """Files of a cgroup are the kernel's: a write makes none."""
+    """Refuse new files: files of a cgroup are the kernel's."""
 
     def written(path: Path, text: str) -> int:
         if not path.exists():

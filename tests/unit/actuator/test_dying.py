@@ -1,4 +1,4 @@
-"""Kills that take long: what still ends is waited for, what is stuck in the kernel is told, by what its threads do."""
+"""Slow kills: a process that still ends is waited for, a stuck one is reported, by the state of its threads."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import grpc
 
-from agent.actuator.dying import Rhythm
-from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.swap import SwapActuator
-from agent.model.hangs import Thread
+from kubemend.agent.actuator.dying import Rhythm
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.hangs import Thread
 from tests.unit.actuator.conftest import Rig
 
 QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
@@ -17,7 +17,7 @@ MANY = 1000
 
 
 class Processes:
-    """The threads of what is killed, as ``shows`` makes them at each look."""
+    """The threads of killed processes, as ``shows`` returns them at each poll."""
 
     def __init__(self, shows: Callable[[int], Thread]) -> None:
         self._shows = shows
@@ -44,7 +44,7 @@ def sleeps(_: int) -> Thread:
 
 
 async def swapped(rig: Rig, processes: Processes, *, unanswered: int, time_limit: float = 30.0) -> Outcome:
-    """Swap a container whose kill is so often not answered in time."""
+    """Swap a container whose kill times out repeatedly."""
     intent = rig.intent()
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
@@ -53,22 +53,22 @@ async def swapped(rig: Rig, processes: Processes, *, unanswered: int, time_limit
     return await SwapActuator(tools).carry_out(intent, material=material)
 
 
-async def test_a_driver_that_frees_memory_is_waited_for_however_many_kills_have_no_answer(rig: Rig) -> None:
+async def test_death_while_driver_frees_memory_is_waited_for(rig: Rig) -> None:
     outcome = await swapped(rig, Processes(frees), unanswered=5)
     assert outcome.result is Result.SWAPPED
 
 
-async def test_what_is_stuck_in_the_kernel_is_told_with_where(rig: Rig) -> None:
+async def test_process_stuck_in_kernel_is_reported_with_its_place(rig: Rig) -> None:
     outcome = await swapped(rig, Processes(hangs), unanswered=MANY)
     assert outcome.result is Result.STUCK
     assert "python (78) D in os_acquire_mutex" in outcome.detail
 
 
-async def test_what_still_ends_may_take_longer_than_the_time_limit(rig: Rig) -> None:
+async def test_death_in_progress_extends_the_time_limit(rig: Rig) -> None:
     outcome = await swapped(rig, Processes(frees), unanswered=5, time_limit=0.5)
     assert outcome.result is Result.SWAPPED
 
 
-async def test_a_runtime_that_does_not_kill_is_no_stuck_process(rig: Rig) -> None:
+async def test_runtime_that_does_not_kill_is_not_a_stuck_process(rig: Rig) -> None:
     outcome = await swapped(rig, Processes(sleeps), unanswered=MANY, time_limit=1.0)
     assert outcome.result is Result.UNFINISHED

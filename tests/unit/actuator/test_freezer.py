@@ -1,7 +1,8 @@
-"""What an agent finds frozen at its start, on a cgroup file system of plain files."""
+"""An agent finds frozen containers at its start, on a cgroup file system of plain files."""
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.actuator import cgroups, exec_hold, standby
-from agent.actuator.cgroups import Cgroup
-from agent.actuator.exec_hold import HoldError
-from agent.actuator.freezer import Freezer
-from agent.actuator.holding import Holding
-from agent.cri.answers import ContainerInfo
-from agent.cri.errors import CriError, NotFound, RuntimeUnavailable
-from agent.model.workloads import ContainerId
-from common import kernel_files
+from kubemend.agent.actuator.hold import cgroups, exec_hold, standby
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.actuator.hold.exec_hold import HoldError
+from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import CriError, NotFound, RuntimeUnavailable
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.common import kernel_files
 
 CONTAINER = ContainerId("a" * 64)
 
 
 @given(st.binary(max_size=16))
-def test_a_process_of_any_name_may_have_begun_unless_it_is_the_runtimes(name: bytes) -> None:
+def test_process_has_begun_unless_it_has_the_runtimes_name(name: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         group = Path(directory, "group")
         for place in (group, Path(directory, "7")):
@@ -35,20 +36,20 @@ def test_a_process_of_any_name_may_have_begun_unless_it_is_the_runtimes(name: by
 
 
 @pytest.mark.parametrize("mark", ["\x0b", "\r", "\x85", "\x1c"])
-def test_no_name_makes_a_process_the_first_of_a_namespace(mark: str) -> None:
+def test_process_name_does_not_make_it_first_of_namespace(mark: str) -> None:
     status = "Name:\t{}\nNSpid:\t4711\t{}\n"
     assert exec_hold._is_first_of_namespace(status.format("sh", 1))
     assert not exec_hold._is_first_of_namespace(status.format(f"{mark}NSpid:\t9\t1", 7))
 
 
 @given(st.binary())
-def test_any_status_is_read(status: bytes) -> None:
+def test_any_status_text_is_parsed(status: bytes) -> None:
     exec_hold._is_first_of_namespace(kernel_files.text(status))
 
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A frozen container. Plain files bear no trusted attributes: its mark is kept in a file, too."""
+    """A frozen container. Plain files have no trusted attributes, so its mark is kept in a file, too."""
     path = tmp_path / f"cri-containerd-{CONTAINER}.scope"
     path.mkdir()
     (path / "cgroup.freeze").write_text("1")
@@ -65,7 +66,7 @@ class Infos:
     def __init__(self, error: CriError) -> None:
         self.error = error
 
-    async def container_info(self, container_id: ContainerId) -> ContainerInfo:
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
         raise self.error
 
 
@@ -77,36 +78,36 @@ def freezer(
 
 
 @pytest.mark.parametrize("socket_is_there", [True, False])
-async def test_what_was_frozen_under_a_socket_that_is_no_more_is_let_go(group: Path, socket_is_there: bool) -> None:
-    """Else a container whose agent has got another socket would stand still for ever."""
+async def test_mark_of_a_removed_socket_is_released(group: Path, socket_is_there: bool) -> None:
+    """Otherwise a container whose agent has another socket now would be frozen indefinitely."""
     before = group.parent / "old.sock"
     if socket_is_there:
         before.touch()  # a neighbour, where nodes are simulated
     (group / "mark").write_text(f"held uid-1 node-1 {before}")
-    found = await freezer(group.parent, owner="node-1 /run/new.sock").take_over(keep=())
+    found = await freezer(group.parent, owner="node-1 /run/new.sock").take_over(keep={})
     assert found == ({} if socket_is_there else {"uid-1": {CONTAINER: True}})
     assert (group / "cgroup.freeze").read_text() == ("1" if socket_is_there else "0")
 
 
-async def test_another_nodes_container_is_left_alone(group: Path) -> None:
+async def test_container_of_another_node_is_left_alone(group: Path) -> None:
     (group / "mark").write_text("held uid-1 node-2 /run/no.sock")
-    assert await freezer(group.parent, owner="node-1 /run/no.sock").take_over(keep=()) == {}
+    assert await freezer(group.parent, owner="node-1 /run/no.sock").take_over(keep={}) == {}
     assert (group / "cgroup.freeze").read_text() == "1"
 
 
-async def test_it_is_let_go_though_nothing_can_be_written_on_it(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
 
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Cgroup, "put_mark", refused)
-    await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=())
+    await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={})
     assert (group / "cgroup.freeze").read_text() == "0"
 
 
-@pytest.mark.parametrize("keep", [(), ("uid-1",)])
-async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])
+async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: dict[str, float]) -> None:
     """The agent was killed in between. To be told that it stands still would be to let it run."""
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     (group / "cgroup.freeze").write_text("0")
@@ -114,16 +115,49 @@ async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group:
     assert found == ({} if keep else {"uid-1": {CONTAINER: True}})
 
 
+@pytest.mark.parametrize(
+    ("mark", "is_told"),
+    [
+        ("released:99.5 uid-1 node-1 /run/c.sock", False),
+        ("released:100.0 uid-1 node-1 /run/c.sock", True),
+        ("released:when uid-1 node-1 /run/c.sock", True),
+        ("released uid-1 node-1 /run/c.sock", True),
+    ],
+)
+async def test_one_that_an_earlier_round_let_go_says_nothing_about_the_one_that_holds_now(
+    group: Path, mark: str, is_told: bool
+) -> None:
+    (group / "mark").write_text(mark)
+    (group / "cgroup.freeze").write_text("0")
+    found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={"uid-1": 100.0})
+    assert found == ({"uid-1": {CONTAINER: False}} if is_told else {})
+    assert (group / "mark").read_text() == mark, "the moment when it was let go stays"
+
+
+async def test_when_a_container_was_let_go_is_written_on_it_once(group: Path) -> None:
+    (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
+    one = freezer(group.parent, owner="node-1 /run/c.sock")
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert await one.take_over(keep={}) == {"uid-1": {CONTAINER: True}}
+    written = (group / "mark").read_text()
+    mark = cgroups.Mark.parse(written)
+    assert mark.at is not None
+    assert before <= mark.at <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert mark == cgroups.Mark(cgroups.LET_GO, "uid-1", "node-1 /run/c.sock", mark.at)
+    await one.take_over(keep={})
+    assert (group / "mark").read_text() == written
+
+
 async def test_one_that_the_runtime_does_not_know_any_more_needs_no_hold(tmp_path: Path) -> None:
     """It has ended, and kubelet has removed it: the member has not failed for that."""
-    gone = Infos(NotFound("no such container", where="/run/c.sock", mend=""))
+    gone = Infos(NotFound("no such container", where="/run/c.sock", hint=""))
     assert await freezer(tmp_path, runtime=gone).freeze(CONTAINER, mark="uid-1") == 0.0
-    away = Infos(RuntimeUnavailable("nobody answers", where="/run/c.sock", mend=""))
+    away = Infos(RuntimeUnavailable("the socket does not answer", where="/run/c.sock", hint=""))
     with pytest.raises(HoldError):
         await freezer(tmp_path, runtime=away).freeze(CONTAINER, mark="uid-1")
 
 
-async def test_one_that_is_let_go_as_it_is_being_frozen_stands_still_for_who_holds_it_then(
+async def test_container_released_during_freeze_stays_frozen_for_next_holder(
     group: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (group / "cgroup.freeze").write_text("0")
@@ -137,13 +171,13 @@ async def test_one_that_is_let_go_as_it_is_being_frozen_stands_still_for_who_hol
 
     monkeypatch.setattr(Freezer, "_find", find)
     one = freezer(group.parent)
-    first, second = (Holding(one, mark=f"uid-{number}") for number in (1, 2))
+    first, second = (HoldSet(one, mark=f"uid-{number}") for number in (1, 2))
     holding = [asyncio.create_task(first.hold(CONTAINER))]
     async with asyncio.timeout(60):
         await asked.wait()
         first.let_go()
         holding.append(asyncio.create_task(second.hold(CONTAINER)))
-        await asyncio.sleep(0)  # it has asked, too
+        await asyncio.sleep(0)  # it has called, too
         answers.set()
         await asyncio.gather(*holding)
     assert second.stands_still(CONTAINER)
@@ -151,10 +185,10 @@ async def test_one_that_is_let_go_as_it_is_being_frozen_stands_still_for_who_hol
     assert (group / "mark").read_text() == "held uid-2 node-1 /run/c.sock"
 
 
-async def test_what_a_swap_has_frozen_is_left_to_the_journal_by_the_next_agent(group: Path) -> None:
-    """Let go, it would run beside its successor."""
+async def test_next_agent_leaves_container_frozen_by_swap_to_the_journal(group: Path) -> None:
+    """If released, it would run next to its successor."""
     (group / "mark").write_text("replaced - node-1 /run/c.sock")
-    assert await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=()) == {}
+    assert await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={}) == {}
     assert (group / "cgroup.freeze").read_text() == "1"
 
 
@@ -163,12 +197,12 @@ async def test_what_a_swap_has_frozen_is_left_to_the_journal_by_the_next_agent(g
     [
         ("held uid-1 node-1 /run/c.sock", True),
         ("replaced - node-1 /run/c.sock", True),
-        ("released uid-1 node-1 /run/c.sock", False),  # frozen by somebody else since
+        ("released uid-1 node-1 /run/c.sock", False),  # frozen by another agent since
         ("held uid-1 node-2 /run/none.sock", False),
         ("whatever", False),
     ],
 )
-def test_what_is_left_frozen_is_found_by_its_mark_and_let_go(group: Path, mark: str, found: bool) -> None:
+def test_left_frozen_finds_container_by_mark_and_thaws_it(group: Path, mark: str, found: bool) -> None:
     (group / "mark").write_text(mark)
     one = freezer(group.parent, owner="node-1 /run/c.sock")
     assert one.left_frozen() == ({CONTAINER} if found else frozenset())
@@ -178,7 +212,7 @@ def test_what_is_left_frozen_is_found_by_its_mark_and_let_go(group: Path, mark: 
 
 
 @pytest.mark.parametrize(("frozen", "populated"), [("0", "1"), ("1", "0")])
-def test_what_runs_or_has_ended_is_not_left_frozen(group: Path, frozen: str, populated: str) -> None:
+def test_running_or_ended_container_is_not_left_frozen(group: Path, frozen: str, populated: str) -> None:
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     (group / "cgroup.freeze").write_text(frozen)
     (group / "cgroup.events").write_text(f"populated {populated}\nfrozen {frozen}\n")
@@ -190,12 +224,10 @@ def test_what_runs_or_has_ended_is_not_left_frozen(group: Path, frozen: str, pop
     [
         ("", "replaced - n /s", "released - n /s"),
         ("released uid-1 n /s", "replaced - n /s", "released - n /s"),
-        ("held uid-1 n /s", "held uid-1 n /s", "held uid-1 n /s"),  # for a round, which lets it go
+        ("held uid-1 n /s", "held uid-1 n /s", "held uid-1 n /s"),  # for a round, which releases it
     ],
 )
-def test_an_old_container_bears_a_mark_while_it_stands_still_for_its_successor(
-    group: Path, before: str, frozen: str, thawed: str
-) -> None:
+def test_old_container_bears_a_mark_during_the_swap(group: Path, before: str, frozen: str, thawed: str) -> None:
     (group / "mark").write_text(before)
     (group / "cgroup.freeze").write_text("0")
     old = standby._Old(Cgroup(group), "n /s")
@@ -205,9 +237,7 @@ def test_an_old_container_bears_a_mark_while_it_stands_still_for_its_successor(
     assert ((group / "mark").read_text(), (group / "cgroup.freeze").read_text()) == (thawed, "0")
 
 
-def test_an_old_container_stands_still_though_nothing_can_be_written_on_it(
-    group: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_container_is_frozen_despite_unwritable_mark(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (group / "mark").write_text("")
     (group / "cgroup.freeze").write_text("0")
 

@@ -1,4 +1,4 @@
-"""Hooks: kubelet's rules of redirects and answers, and that nothing which a pod can write in a hook gets out of it."""
+"""Hooks: kubelet's rules for redirects and answers, and no hook content that raises an unexpected error."""
 
 import asyncio
 import socket
@@ -11,10 +11,11 @@ from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.actuator import hooks
-from agent.actuator.outcomes import Result
-from agent.actuator.tools import LastWish
-from agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
+from kubemend.agent.actuator import hooks
+from kubemend.agent.actuator.context import PreStopHook
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.clients.cri.errors import AnswerTooLong
+from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
 from tests.unit.actuator.conftest import Rig
 
 CONTAINER = ContainerId("c1")
@@ -37,14 +38,14 @@ UNSENDABLE = [
 
 
 class Answered:
-    """ExecSync's answer."""
+    """The result of ExecSync."""
 
     exit_code = 0
     stderr = b""
 
 
 class NoRuntime:
-    """Takes what the real call could send."""
+    """Accept what the real call could send."""
 
     async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> Answered:
         for word in command:
@@ -54,7 +55,7 @@ class NoRuntime:
 
 @pytest.fixture(autouse=True)
 def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test asks a name server: names are refused as the real call refuses them, and none of them is known."""
+    """No test queries a name server: invalid names are refused as in the real call, and no name resolves."""
     real = socket.getaddrinfo
 
     def lookup(host: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,15 +72,15 @@ async def run(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("hook", UNSENDABLE)
-async def test_a_hook_that_cannot_be_sent_has_failed_with_a_reason(hook: Hook) -> None:
+async def test_unsendable_hook_fails_with_a_reason(hook: Hook) -> None:
     with pytest.raises(hooks.HookFailedError, match=r"\S"):
         await run(hook)
 
 
 @pytest.mark.parametrize("hook", UNSENDABLE)
-async def test_a_pre_stop_hook_that_cannot_be_sent_is_told_and_the_container_is_stopped(rig: Rig, hook: Hook) -> None:
+async def test_unsendable_pre_stop_is_reported_and_the_container_stopped(rig: Rig, hook: Hook) -> None:
     intent = rig.intent(grace_seconds=0.5)
-    material = await rig.material(intent, last_wish=LastWish(hook, pod_ip=HERE))
+    material = await rig.material(intent, last_wish=PreStopHook(hook, pod_ip=HERE))
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
     (note,) = outcome.notes
@@ -109,7 +110,7 @@ HOOKS = (
 
 @given(hook=HOOKS)
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_a_hook_holds_it_has_run_or_it_has_failed(hook: Hook) -> None:
+def test_any_hook_runs_or_fails(hook: Hook) -> None:
     (failure,) = asyncio.run(tried(hook))
     assert failure is None or isinstance(failure, hooks.HookFailedError)
     assert failure is None or 0 < len(str(failure)) <= 300
@@ -147,7 +148,7 @@ def redirect(location: str, status: int = 302) -> web.Response:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_to_another_host_is_not_followed_and_counts_as_an_answer(serve: Serve, status: int) -> None:
+async def test_redirect_to_another_host_counts_as_an_answer(serve: Serve, status: int) -> None:
     seen: list[str] = []
 
     async def elsewhere(request: web.Request) -> web.Response:
@@ -164,7 +165,7 @@ async def test_a_redirect_to_another_host_is_not_followed_and_counts_as_an_answe
 
 
 @pytest.mark.parametrize("location", ["/two", "two", "?two", "//127.0.0.1:{port}/two", "http://127.0.0.1:{port}/two"])
-async def test_a_redirect_to_the_same_host_is_followed_with_the_same_headers(serve: Serve, location: str) -> None:
+async def test_redirect_to_the_same_host_is_followed_with_headers(serve: Serve, location: str) -> None:
     seen: list[tuple[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -178,7 +179,7 @@ async def test_a_redirect_to_the_same_host_is_followed_with_the_same_headers(ser
     assert seen[1][0].endswith("two")
 
 
-async def test_the_tenth_redirect_is_one_too_many(serve: Serve) -> None:
+async def test_tenth_redirect_is_refused(serve: Serve) -> None:
     seen: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -191,7 +192,7 @@ async def test_the_tenth_redirect_is_one_too_many(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("location", ["http://[::", "http://127.0.0.1:99999/", "gopher://127.0.0.1/"])
-async def test_a_redirect_that_cannot_be_followed_is_a_failure(serve: Serve, location: str) -> None:
+async def test_invalid_redirect_fails_the_hook(serve: Serve, location: str) -> None:
     async def answer(request: web.Request) -> web.Response:
         return redirect(location)
 
@@ -200,10 +201,21 @@ async def test_a_redirect_that_cannot_be_followed_is_a_failure(serve: Serve, loc
 
 
 @pytest.mark.parametrize("status", [200, 204, 304, 302, 404, 500])
-async def test_any_answer_is_a_hook_that_was_run(serve: Serve, status: int) -> None:
-    """Kubelet looks at no status: one that it lets pass must not cost the successor its life."""
+async def test_any_answer_counts_as_run(serve: Serve, status: int) -> None:
+    """Kubelet ignores the status: a hook that passes there must not end the successor."""
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=status)
 
     await run(hook_to(await serve(answer)))
+
+
+class Verbose:
+    """A runtime that has run the command, and whose answer is too long."""
+
+    async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> Answered:
+        raise AnswerTooLong("ExecSync: RESOURCE_EXHAUSTED: Received message larger than max (4194306 vs. 262144)")
+
+
+async def test_hook_with_too_much_output_has_run() -> None:
+    await hooks.run_post_start(ExecHook(("cat",)), runtime=Verbose(), container_id=CONTAINER, pod_ip=HERE)

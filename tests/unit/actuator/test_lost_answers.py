@@ -1,7 +1,7 @@
-"""Calls that were carried out although the answer says otherwise, with every code, at every call of every strategy.
+"""Calls that took effect although the answer is an error, with every code, at every call of every strategy.
 
-The runtime is looked at again and the rule goes on from there: nothing is done twice, and nothing is left out that
-belongs to a start.
+The runtime is listed again and the rule continues from there: nothing is done twice, and nothing that belongs to a
+start is left out.
 """
 
 from collections.abc import AsyncIterator
@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.actuator.outcomes import Outcome, Result
-from agent.model.workloads import ContainerState, ExecHook
-from agent.restart import intents
-from agent.restart.intents import Strategy
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.model.workloads import ContainerState, ExecHook
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.intents import Strategy
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import Rig
 from tests.unit.actuator.pod_rig import LASTING, PodRig
@@ -33,7 +33,7 @@ async def pod(rig: Rig) -> AsyncIterator[PodRig]:
         yield made
 
 
-async def swapped(rig: Rig, *, order: intents.Order = intents.Order.STOP_FIRST) -> Outcome:
+async def swapped(rig: Rig, *, order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST) -> Outcome:
     intent = rig.intent(order=order)
     material = await rig.material(intent, post_start=HOOK)
     rig.server.calls.clear()
@@ -44,11 +44,11 @@ def hooks_run(rig: Rig) -> list[Any]:
     return [call.request.container_id for call in rig.server.calls if call.method == "ExecSync"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("order", intents.Order)
+@pytest.mark.parametrize("order", intents.SwapOrder)
 @pytest.mark.parametrize("method", ["StopContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @codes
-async def test_a_swap_whose_answer_is_lost_is_finished_all_the_same(
-    rig: Rig, method: str, code: grpc.StatusCode, order: intents.Order
+async def test_swap_with_a_lost_answer_completes(
+    rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder
 ) -> None:
     rig.server.fail(method, code, carried_out=True)
     outcome = await swapped(rig, order=order)
@@ -64,9 +64,7 @@ async def test_a_swap_whose_answer_is_lost_is_finished_all_the_same(
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @codes
-async def test_a_rerun_whose_answer_is_lost_is_finished_all_the_same(
-    pod: PodRig, method: str, code: grpc.StatusCode
-) -> None:
+async def test_rerun_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent, post_start=HOOK)
     pod.rig.server.calls.clear()
@@ -83,20 +81,16 @@ async def test_a_rerun_whose_answer_is_lost_is_finished_all_the_same(
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "ListContainers"])
 @codes
-async def test_a_reset_whose_answer_is_lost_is_finished_all_the_same(
-    pod: PodRig, method: str, code: grpc.StatusCode
-) -> None:
+async def test_reset_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code, carried_out=True)
-    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), last_wishes={})
+    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={})
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
 
 @pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
 @codes
-async def test_rules_whose_answer_is_lost_have_killed_all_the_same(
-    pod: PodRig, method: str, code: grpc.StatusCode
-) -> None:
+async def test_rules_with_a_lost_answer_kill_the_trigger(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code, carried_out=True)
     outcome = await pod.rules().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
     assert outcome.result is Result.TRIGGERED

@@ -1,11 +1,11 @@
-"""Which OCI runtimes a container runtime executes."""
+"""The OCI runtimes that a container runtime executes."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from agent.actuator import oci_runtimes
+from kubemend.agent.actuator.hold import oci_runtimes
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def program(runtime: Path, place: str) -> Path:
     return path
 
 
-def test_those_in_the_search_path_and_in_the_usual_places_are_found_once(runtime: Path) -> None:
+def test_programs_of_search_path_and_usual_directories_are_found_once(runtime: Path) -> None:
     first, usual = program(runtime, "opt/bin/runc"), program(runtime, "bin/crun")
     again = runtime / "root" / "usr" / "sbin" / "runc"
     again.parent.mkdir(parents=True)
@@ -31,10 +31,10 @@ def test_those_in_the_search_path_and_in_the_usual_places_are_found_once(runtime
     assert oci_runtimes.programs(runtime) == (first, usual)
 
 
-def test_a_directory_of_any_name_is_looked_into(runtime: Path) -> None:
+def test_directory_of_any_name_is_searched(runtime: Path) -> None:
     path = program(runtime, os.fsdecode(b"opt/\xff/runc"))
     assert oci_runtimes.programs(runtime) == (path,)
 
 
-def test_a_runtime_that_cannot_be_looked_at_has_none(tmp_path: Path) -> None:
+def test_unreadable_runtime_has_no_programs(tmp_path: Path) -> None:
     assert oci_runtimes.programs(tmp_path / "gone") == ()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 import grpc
 import pytest
 
-from agent.actuator.outcomes import Result
-from agent.actuator.tools import LastWish, Material
-from agent.model.workloads import ContainerId, ContainerState, ExecHook
-from agent.restart import intents, rerun, reservations, reset, steps
+from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
+from kubemend.agent.restart import intents, rerun, reservations, reset, steps
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, Rig
 from tests.unit.actuator.pod_rig import LASTING, PodRig
@@ -33,7 +33,7 @@ async def check_rerun(pod: PodRig) -> None:
     assert not {view.id for view in await pod.containers()} & set(pod.old.values())
 
 
-async def test_everything_goes_and_comes_again_in_the_specs_order(pod: PodRig) -> None:
+async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.calls.clear()
@@ -53,7 +53,7 @@ async def test_everything_goes_and_comes_again_in_the_specs_order(pod: PodRig) -
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_any_error_of_any_call_still_ends_in_a_whole_pod(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+async def test_any_call_error_ends_in_a_complete_pod(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail(method, code)
@@ -62,7 +62,7 @@ async def test_any_error_of_any_call_still_ends_in_a_whole_pod(pod: PodRig, meth
     await check_rerun(pod)
 
 
-async def test_where_no_name_can_be_reserved_nothing_is_taken_away(pod: PodRig) -> None:
+async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
@@ -72,7 +72,7 @@ async def test_where_no_name_can_be_reserved_nothing_is_taken_away(pod: PodRig) 
     assert {view.id for view in await pod.in_sandbox()} == set(pod.old.values())
 
 
-async def test_a_create_that_always_fails_is_left_to_kubelet_with_nothing_old_and_nothing_waiting(pod: PodRig) -> None:
+async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     await _crash_after(pod, intent, materials=materials, calls=RESERVED)
@@ -83,7 +83,7 @@ async def test_a_create_that_always_fails_is_left_to_kubelet_with_nothing_old_an
     assert await pod.in_sandbox() == ()
 
 
-async def test_a_start_that_always_fails_leaves_nothing_created_behind(pod: PodRig) -> None:
+async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
@@ -92,7 +92,7 @@ async def test_a_start_that_always_fails_leaves_nothing_created_behind(pod: PodR
     assert await pod.in_sandbox() == ()
 
 
-async def test_a_failed_init_container_stops_it_there_and_says_so(rig: Rig) -> None:
+async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=3) as pod:
         intent = pod.intent()
         outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
@@ -114,7 +114,7 @@ async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) ->
     await check_rerun(pod)
 
 
-async def test_a_name_that_kubelet_has_just_taken_is_no_failure(pod: PodRig) -> None:
+async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     reserved = 'failed to reserve container name "x": name "x" is reserved for "y"'
@@ -124,7 +124,7 @@ async def test_a_name_that_kubelet_has_just_taken_is_no_failure(pod: PodRig) -> 
     await check_rerun(pod)
 
 
-async def test_of_a_duplicate_main_ours_is_the_one_removed(pod: PodRig) -> None:
+async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     await pod.rerun().carry_out(intent, materials=materials)
@@ -135,7 +135,7 @@ async def test_of_a_duplicate_main_ours_is_the_one_removed(pod: PodRig) -> None:
     await check_rerun(pod)
 
 
-async def test_a_second_init_container_of_kubelets_makes_what_came_after_it_come_again(pod: PodRig) -> None:
+async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     first = await pod.rerun().carry_out(intent, materials=materials)
@@ -147,7 +147,7 @@ async def test_a_second_init_container_of_kubelets_makes_what_came_after_it_come
     await check_rerun(pod)
 
 
-async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: PodRig) -> None:
+async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) -> None:
     intent = pod.intent(startup_probes=("shipper",))
     materials = await pod.materials(intent)
     async with pod.rig.watch.subscribe(POD.uid) as events:
@@ -159,7 +159,7 @@ async def test_a_sidecars_startup_probe_is_awaited_through_kubelets_status(pod: 
     await check_rerun(pod)
 
 
-async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
+async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
@@ -168,9 +168,9 @@ async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
     assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"
 
 
-async def test_grace_is_sigterm_and_pre_stop_for_all_side_by_side(pod: PodRig) -> None:
+async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> None:
     intent = pod.intent(grace_seconds=5.0)
-    wish = LastWish(ExecHook(("sync",)))
+    wish = PreStopHook(ExecHook(("sync",)))
     outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent, last_wish=wish))
     assert outcome.result is Result.RERUN
     stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
@@ -180,7 +180,7 @@ async def test_grace_is_sigterm_and_pre_stop_for_all_side_by_side(pod: PodRig) -
     assert [list(call.cmd) for call in execs] == [["sync"]] * 3  # type: ignore[attr-defined]
 
 
-async def test_a_runtime_that_dies_in_the_middle_is_waited_for(pod: PodRig) -> None:
+async def test_runtime_outage_is_waited_out(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     await pod.rig.server.stop()
@@ -193,7 +193,7 @@ async def test_a_runtime_that_dies_in_the_middle_is_waited_for(pod: PodRig) -> N
 
 @pytest.mark.parametrize("calls", range(22))
 @pytest.mark.parametrize("resolution", steps.Resolution)
-async def test_a_crash_after_any_step_leaves_kubelet_a_pod_that_it_can_finish(
+async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
     pod: PodRig, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = pod.intent()
@@ -211,16 +211,16 @@ async def test_a_crash_after_any_step_leaves_kubelet_a_pod_that_it_can_finish(
 
 
 async def _crash_after(
-    pod: PodRig, intent: intents.PodIntent, *, materials: Mapping[str, Material], calls: int
+    pod: PodRig, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec], calls: int
 ) -> None:
-    """Do the first ``calls`` steps of the plan, each a single call, and stop dead."""
+    """Do the first ``calls`` steps of the plan, each a single call, then stop without cleanup."""
     cri = pod.rig.cri
     exits: dict[ContainerId, reset.Exit] = {}
     for _ in range(calls):
         seen = await pod.in_sandbox()
         for view in seen:
             if view.ref.name == "prepare" and view.state is ContainerState.EXITED and view.id not in exits:
-                info = await cri.container_info(view.id)
+                info = await cri.container_status(view.id)
                 exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
         step = rerun.next_steps(intent, seen, known=reset.Known(exits=exits))[0]
         if step.name is not None and step.kind in (steps.StepKind.RESERVE, steps.StepKind.CREATE):

@@ -1,4 +1,4 @@
-"""The names that a rerun reserves: who can take them, and when they are free again."""
+"""The names that a rerun reserves: what can take them, and when they are free again."""
 
 import asyncio
 import itertools
@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from agent.actuator.outcomes import Result
-from agent.cri import errors
-from agent.model.workloads import ContainerId
-from agent.restart import reservations
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import reservations
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, Rig
 from tests.unit.actuator.pod_rig import LASTING, PodRig
@@ -36,7 +36,7 @@ async def hold(pod: PodRig, name: str, *, attempt: int, restart: str) -> Contain
     )
 
 
-async def test_a_reservation_takes_the_name_and_is_nothing_that_kubelet_knows(pod: PodRig) -> None:
+async def test_reservation_takes_the_name_and_is_unknown_to_kubelet(pod: PodRig) -> None:
     await hold(pod, "trainer", attempt=2, restart="r1")
     with pytest.raises(errors.NameReserved):
         await pod.kubelet_starts("trainer", attempt=2)
@@ -48,15 +48,15 @@ async def test_a_reservation_takes_the_name_and_is_nothing_that_kubelet_knows(po
     assert not held.config.envs
 
 
-async def test_what_kubelet_removes_with_a_reservation_is_no_log_of_anything_else(pod: PodRig) -> None:
-    """It removes all that begins with the log path; an empty one would be everything in its working directory."""
+async def test_kubelets_cleanup_of_a_reservation_removes_no_other_log(pod: PodRig) -> None:
+    """Kubelet removes all files that begin with the log path; an empty one would match its working directory."""
     await hold(pod, "trainer", attempt=2, restart="r1")
     (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
     assert held.config.log_path == "trainer/2.reserved"
     assert not [name for name in ("2.log", "2.log.20260101-000000.gz", "22.log") if name.startswith("2.reserved")]
 
 
-async def test_while_init_runs_kubelet_can_start_nothing_twice_nor_too_early(rig: Rig) -> None:
+async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> None:
     may_end = asyncio.Event()
     async with pod_rig.made(rig, may_end=may_end) as pod:
         intent = pod.intent()
@@ -72,7 +72,7 @@ async def test_while_init_runs_kubelet_can_start_nothing_twice_nor_too_early(rig
         assert {name: len(ids) for name, ids in (await pod.running()).items()} == dict.fromkeys(LASTING, 1)
 
 
-async def test_the_copies_names_are_held_until_kubelet_shows_what_runs(pod: PodRig) -> None:
+async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
     materials = await pod.materials(intent)
     await pod.rerun().carry_out(intent, materials=materials)
@@ -92,7 +92,7 @@ async def until_free(pod: PodRig, *names: str) -> None:
             await events.get()
 
 
-async def test_what_ends_soon_is_free_to_be_restarted_at_once(pod: PodRig) -> None:
+async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
     materials = await pod.materials(intent)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
@@ -105,7 +105,7 @@ async def test_what_ends_soon_is_free_to_be_restarted_at_once(pod: PodRig) -> No
     assert await pod.reserved() == set()
 
 
-async def test_a_kubelet_that_shows_nothing_for_too_long_keeps_no_name_from_anybody(pod: PodRig) -> None:
+async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time() - 61)
     materials = await pod.materials(intent)
     await pod.rerun().carry_out(intent, materials=materials)
@@ -113,7 +113,7 @@ async def test_a_kubelet_that_shows_nothing_for_too_long_keeps_no_name_from_anyb
     assert await pod.reserved() == set()
 
 
-async def test_what_an_earlier_restart_has_left_reserved_is_cleared_away(pod: PodRig) -> None:
+async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
     await hold(pod, "trainer", attempt=1, restart="r0")
     intent = pod.intent()
     outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
@@ -121,7 +121,7 @@ async def test_what_an_earlier_restart_has_left_reserved_is_cleared_away(pod: Po
     assert await pod.reserved() == COPIES
 
 
-async def test_a_name_that_a_stranger_holds_does_not_stop_a_rerun(pod: PodRig) -> None:
+async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -> None:
     theirs = await pod.kubelet_starts("trainer", attempt=2, start=False)
     intent = pod.intent()
     with capture_logs() as said:
@@ -131,8 +131,8 @@ async def test_a_name_that_a_stranger_holds_does_not_stop_a_rerun(pod: PodRig) -
     assert theirs not in outcome.survivors.values(), "it was out of turn"
 
 
-async def test_a_second_run_of_an_init_container_is_told(pod: PodRig) -> None:
-    """Kubelet's garbage collector has taken the reservation in the very moment in which it was needed."""
+async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
+    """Kubelet's garbage collector has removed the reservation at the moment it was needed."""
     intent = pod.intent()
     materials = await pod.materials(intent)
     await pod.rerun().carry_out(intent, materials=materials)
@@ -140,10 +140,10 @@ async def test_a_second_run_of_an_init_container_is_told(pod: PodRig) -> None:
     await pod.kubelet_starts("prepare", attempt=2)
     outcome = await pod.rerun().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
-    assert outcome.notes == ("init container prepare has run 2 times, for kubelet ran it, too",)
+    assert outcome.notes == ("init container prepare has run 2 times, because kubelet ran it, too",)
 
 
-async def test_an_init_container_that_kubelet_must_run_again_because_it_failed_is_no_second_run(rig: Rig) -> None:
+async def test_init_container_repeated_after_failure_is_not_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=1) as pod:
         intent = pod.intent()
         outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))

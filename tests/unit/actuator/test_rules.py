@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from agent.actuator.outcomes import Result
-from agent.restart import intents, steps
-from agent.restart.intents import Strategy
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.restart import intents, steps
+from kubemend.agent.restart.intents import Strategy
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import Rig
 from tests.unit.actuator.pod_rig import PodRig
@@ -24,7 +24,7 @@ def by_rules(pod: PodRig) -> intents.PodIntent:
     return pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"])
 
 
-async def test_only_the_trigger_is_killed_and_nothing_is_removed(pod: PodRig) -> None:
+async def test_only_the_trigger_is_killed(pod: PodRig) -> None:
     outcome = await pod.rules().carry_out(by_rules(pod))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}
@@ -34,25 +34,25 @@ async def test_only_the_trigger_is_killed_and_nothing_is_removed(pod: PodRig) ->
 
 @pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_any_error_of_any_call_still_ends_in_the_kill(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+async def test_any_call_error_ends_in_the_kill(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code)
     assert (await pod.rules().carry_out(by_rules(pod))).result is Result.TRIGGERED
     assert "trainer" not in await pod.running()
 
 
-async def test_a_kill_without_effect_is_reported(pod: PodRig) -> None:
+async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     assert (await pod.rules().carry_out(by_rules(pod))).result is Result.STUCK
 
 
-async def test_a_replay_does_not_kill_the_successor(pod: PodRig) -> None:
+async def test_replay_does_not_kill_the_successor(pod: PodRig) -> None:
     await pod.rules().carry_out(by_rules(pod))
     theirs = await pod.kubelet_starts("trainer", attempt=1)
     outcome = await pod.rules().carry_out(by_rules(pod))
     assert (outcome.result, outcome.survivors) == (Result.TRIGGERED, {"trainer": theirs})
 
 
-async def test_one_that_is_too_old_is_left_undone(pod: PodRig) -> None:
+async def test_expired_intent_is_undone(pod: PodRig) -> None:
     outcome = await pod.rules().carry_out(by_rules(pod), resolution=steps.Resolution.UNDO)
     assert outcome.result is Result.UNDONE
     assert "trainer" in await pod.running()

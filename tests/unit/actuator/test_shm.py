@@ -1,4 +1,4 @@
-"""Emptying a pod's /dev/shm: all that nobody uses, and nothing else."""
+"""Emptying a pod's /dev/shm: all unused files, and nothing else."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.actuator import shm as emptying
-from agent.actuator.shm import Emptied, NotEmptiedError
-from agent.restart.shm import Place
+from kubemend.agent.actuator import shm as emptying
+from kubemend.agent.actuator.shm import Emptied, NotEmptiedError
+from kubemend.agent.restart.shm import Place
 from tests.fakes.proc_tree import ProcTree, container_id
 
 SIDECAR, PID, RUNTIME = container_id(1), 100, 50
@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tree, tmp_path / "shm")
 
 
-def test_everything_goes_and_the_directory_stays(node: Node) -> None:
+def test_empty_removes_everything_but_the_directory(node: Node) -> None:
     (node.directory / "nccl-1").write_bytes(b"x" * 4096)
     (node.directory / "a" / "b").mkdir(parents=True)
     (node.directory / "a" / "b" / "sem.x").touch()
@@ -64,14 +64,14 @@ def test_everything_goes_and_the_directory_stays(node: Node) -> None:
     assert str(emptied) == "4 files removed (0.0 MiB)"
 
 
-def test_thousands_of_files_go(node: Node) -> None:
+def test_thousands_of_files_are_removed(node: Node) -> None:
     for number in range(5000):
         (node.directory / f"torch_{number}").touch()
     assert node.empty().removed == 5000
     assert node.left() == set()
 
 
-def test_no_link_is_followed(node: Node, tmp_path: Path) -> None:
+def test_links_are_not_followed(node: Node, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").touch()
@@ -81,7 +81,7 @@ def test_no_link_is_followed(node: Node, tmp_path: Path) -> None:
     assert (outside / "precious").exists()
 
 
-def test_what_a_sidecar_has_open_or_mapped_stays_and_is_told(node: Node) -> None:
+def test_open_or_mapped_file_stays_and_is_reported(node: Node) -> None:
     for name in ("open", "mapped", "stale"):
         (node.directory / "queues").mkdir(exist_ok=True)
         (node.directory / "queues" / name).write_text(name)
@@ -98,7 +98,7 @@ SEPARATORS = ["\x0b", "\x0c", "\r", "\x1c", "\x85", "\u2028"]
 
 
 @pytest.mark.parametrize("mark", SEPARATORS)
-def test_a_mapped_file_of_any_name_stays(node: Node, mark: str) -> None:
+def test_mapped_file_of_any_name_stays(node: Node, mark: str) -> None:
     name = f"queue{mark}rw-s 0 0"
     (node.directory / name).touch()
     (node.directory / "stale").touch()
@@ -108,7 +108,7 @@ def test_a_mapped_file_of_any_name_stays(node: Node, mark: str) -> None:
 
 
 @pytest.mark.parametrize("mark", SEPARATORS)
-def test_a_socket_of_any_name_stays(node: Node, mark: str) -> None:
+def test_socket_of_any_name_stays(node: Node, mark: str) -> None:
     name = f"s{mark}/1".replace("/", "-")
     with socket.socket(socket.AF_UNIX) as bound, _shorter(node.directory) as directory:
         bound.bind(f"{directory}/{name}")
@@ -116,7 +116,7 @@ def test_a_socket_of_any_name_stays(node: Node, mark: str) -> None:
     assert node.empty().left == {name: "is in use"}
 
 
-def test_what_many_mappings_cost_does_not_depend_on_how_many_there_are(node: Node) -> None:
+def test_memory_use_does_not_depend_on_the_number_of_mappings(node: Node) -> None:
     (node.directory / "mapped").touch()
     node.tree.maps(PID, node.directory / "mapped")
     maps = node.tree.proc / str(PID) / "maps"
@@ -134,7 +134,7 @@ def test_what_many_mappings_cost_does_not_depend_on_how_many_there_are(node: Nod
 @pytest.mark.parametrize(
     "maps", [b"7f0-7f1 rw-s\n", b"a b c d e\n", b"a b c d " + b"9" * 5000 + b"\n", b"x" * 100_000, b"\n"]
 )
-def test_maps_that_are_not_understood_leave_everything(node: Node, maps: bytes) -> None:
+def test_malformed_maps_leave_everything(node: Node, maps: bytes) -> None:
     (node.directory / "old").touch()
     (node.tree.proc / str(PID) / "maps").write_bytes(maps)
     with pytest.raises(NotEmptiedError):
@@ -143,7 +143,7 @@ def test_maps_that_are_not_understood_leave_everything(node: Node, maps: bytes) 
 
 
 @given(maps=st.binary(), unix=st.binary())
-def test_of_any_bytes_something_is_told_or_that_it_cannot_be(maps: bytes, unix: bytes) -> None:
+def test_any_maps_bytes_are_parsed_or_refused(maps: bytes, unix: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         process = Path(directory)
         (process / "net").mkdir()
@@ -154,7 +154,7 @@ def test_of_any_bytes_something_is_told_or_that_it_cannot_be(maps: bytes, unix: 
         list(emptying._bound_sockets(process))
 
 
-def test_of_more_files_than_can_be_kept_in_mind_some_stay(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beyond_the_limit_stay(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emptying, "_MOST_FILES", 10)
     for number in range(25):
         (node.directory / f"file{number}").touch()
@@ -163,14 +163,14 @@ def test_of_more_files_than_can_be_kept_in_mind_some_stay(node: Node, monkeypatc
     assert str(emptied) == "10 files removed (0.0 MiB); there were more than 10"
 
 
-def test_a_file_whose_name_is_no_unicode_is_told_in_words_that_are(node: Node) -> None:
+def test_file_name_that_is_not_unicode_is_reported_readably(node: Node) -> None:
     name = os.fsdecode(b"queue\xff")
     (node.directory / name).touch()
     node.tree.opens(PID, node.directory / name)
     assert str(node.empty()).encode()
 
 
-def test_a_process_in_a_group_of_the_containers_own_making_counts(node: Node) -> None:
+def test_process_in_a_nested_cgroup_counts_as_user(node: Node) -> None:
     (node.directory / "open").touch()
     below = node.tree.group(SIDECAR) / "own"
     below.mkdir()
@@ -180,7 +180,7 @@ def test_a_process_in_a_group_of_the_containers_own_making_counts(node: Node) ->
     assert node.empty().left == {"open": "is in use"}
 
 
-def test_a_socket_that_somebody_listens_on_stays_and_a_dead_one_goes(node: Node) -> None:
+def test_listening_socket_stays_and_dead_one_is_removed(node: Node) -> None:
     for name in ("live.sock", "dead.sock"):
         with socket.socket(socket.AF_UNIX) as bound, _shorter(node.directory) as directory:
             bound.bind(f"{directory}/{name}")
@@ -190,7 +190,7 @@ def test_a_socket_that_somebody_listens_on_stays_and_a_dead_one_goes(node: Node)
 
 
 class _shorter:  # noqa: N801 - reads as a word
-    """A short way to a directory: a socket's path has 108 bytes at most."""
+    """Return a short path to a directory: a socket's path has 108 bytes at most."""
 
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory, os.O_PATH)
@@ -202,7 +202,7 @@ class _shorter:  # noqa: N801 - reads as a word
         os.close(self._fd)
 
 
-def test_a_file_that_a_sidecar_makes_meanwhile_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_created_in_the_meantime_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (node.directory / "old").touch()
     users = emptying._users
 
@@ -215,23 +215,23 @@ def test_a_file_that_a_sidecar_makes_meanwhile_stays(node: Node, monkeypatch: py
     assert node.left() == {"new"}
 
 
-def test_a_process_that_ends_meanwhile_uses_nothing(node: Node) -> None:
+def test_process_that_ends_in_the_meantime_uses_nothing(node: Node) -> None:
     (node.directory / "old").touch()
     (node.tree.group(SIDECAR) / "cgroup.procs").write_text(f"{PID}\n4711\n")
     assert node.empty().removed == 1
 
 
-def test_where_the_pods_processes_cannot_be_seen_nothing_is_touched(node: Node) -> None:
+def test_unknown_pod_processes_leave_everything(node: Node) -> None:
     (node.directory / "old").touch()
-    with pytest.raises(NotEmptiedError, match="cannot be seen"):
+    with pytest.raises(NotEmptiedError, match="is not visible"):
         node.empty(cgroup="/kubepods/pod2")
     assert node.left() == {"old"}
 
 
-def test_where_a_process_cannot_be_asked_nothing_is_touched(node: Node) -> None:
+def test_unreadable_process_leaves_everything(node: Node) -> None:
     (node.directory / "old").touch()
     (node.tree.proc / str(PID) / "maps").unlink()
-    (node.tree.proc / str(PID) / "maps").mkdir()  # EISDIR stands for whatever the kernel may say
+    (node.tree.proc / str(PID) / "maps").mkdir()  # EISDIR stands for any error of the kernel
     with pytest.raises(NotEmptiedError):
         node.empty()
     assert node.left() == {"old"}
@@ -243,7 +243,7 @@ def on_the_nodes_own() -> Iterator[Path]:
         yield Path(directory)
 
 
-def test_the_nodes_own_is_never_touched_whatever_its_path_says(node: Node, on_the_nodes_own: Path) -> None:
+def test_node_shm_is_never_touched_at_any_path(node: Node, on_the_nodes_own: Path) -> None:
     (on_the_nodes_own / "of-the-node").touch()
     node.directory = on_the_nodes_own
     with pytest.raises(NotEmptiedError, match="node's own /dev/shm"):
@@ -251,7 +251,7 @@ def test_the_nodes_own_is_never_touched_whatever_its_path_says(node: Node, on_th
     assert node.left() == {"of-the-node"}
 
 
-def test_a_link_in_the_place_of_the_directory_is_not_followed(node: Node, tmp_path: Path) -> None:
+def test_link_in_place_of_the_directory_is_not_followed(node: Node, tmp_path: Path) -> None:
     (node.directory / "old").touch()
     (tmp_path / "link").symlink_to(node.directory)
     link = Node(node.tree, tmp_path / "link")
@@ -260,20 +260,20 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(node: Node, tmp_pa
     assert node.left() == {"old"}
 
 
-def test_a_directory_that_is_not_there_is_named(node: Node) -> None:
+def test_missing_directory_is_named(node: Node) -> None:
     node.directory /= "none"
     with pytest.raises(NotEmptiedError, match=r"No such file or directory: .*none"):
         node.empty()
 
 
-def test_time_that_is_up_ends_it_at_once(node: Node) -> None:
+def test_expired_time_stops_at_once(node: Node) -> None:
     (node.directory / "old").touch()
     emptied = node.empty(seconds=0.0)
     assert emptied.removed == 0
-    assert str(emptied).endswith("the time was up before the end")
+    assert str(emptied).endswith("it ran out of time")
 
 
-def test_another_file_system_below_is_left(node: Node) -> None:
+def test_other_file_system_below_is_left(node: Node) -> None:
     (node.directory / "mounted").mkdir()
     removal = emptying._Removal(
         device=-1, there=emptying._There(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
@@ -287,14 +287,14 @@ def test_another_file_system_below_is_left(node: Node) -> None:
     assert node.left() == {"mounted"}
 
 
-def test_a_tree_without_end_is_cut_off(node: Node) -> None:
+def test_endless_tree_is_cut_off(node: Node) -> None:
     deep = node.directory.joinpath(*["d"] * 40)
     deep.mkdir(parents=True)
     (deep / "file").touch()
     assert list(node.empty().left.values()) == ["is too deep"]
 
 
-def test_of_all_that_was_left_only_so_much_is_kept() -> None:
+def test_remaining_names_are_limited() -> None:
     emptied = Emptied()
     for number in range(1500):
         emptied.leave(f"file{number}", why="is in use")
@@ -302,12 +302,12 @@ def test_of_all_that_was_left_only_so_much_is_kept() -> None:
     assert "1500 left (" in str(emptied)
 
 
-def test_few_of_many_names_are_told() -> None:
+def test_few_remaining_names_are_reported() -> None:
     text = str(Emptied(left={f"file{number}": "is in use" for number in range(9)}))
     assert text.endswith("9 left ('file0' is in use, 'file1' is in use, 'file2' is in use, …)")
 
 
-def test_nothing_stays_open(node: Node) -> None:
+def test_no_descriptor_stays_open(node: Node) -> None:
     def open_files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -8,20 +8,21 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.actuator.outcomes import Result
-from agent.actuator.tools import LastWish
-from agent.model.workloads import ContainerId, ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
-from agent.restart import intents, steps, swap
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.actuator.context import PreStopHook
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
+from kubemend.agent.restart import intents, steps, swap
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.standbys import Standbys
 from tests.unit.actuator.conftest import LAST_WORDS, TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
-BOTH_ORDERS = pytest.mark.parametrize("order", intents.Order)
+BOTH_ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
 
 
 def termination_log_of(rig: Rig, container: ContainerId) -> Path:
-    """Return what is mounted at the container's termination path."""
+    """Return the host path that is mounted at the container's termination path."""
     (mount,) = rig.server.runtime.containers[container].config.mounts
     return Path(mount.host_path)
 
@@ -33,14 +34,14 @@ def changes(rig: Rig) -> list[str]:
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (intents.Order.STOP_FIRST, ["StopContainer", "CreateContainer", "StartContainer"]),
-        (intents.Order.CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
-        (intents.Order.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
+        (intents.SwapOrder.STOP_FIRST, ["StopContainer", "CreateContainer", "StartContainer"]),
+        (intents.SwapOrder.CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+        (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
+        (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
+        (intents.SwapOrder.START_ELSE_CREATE_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
     ],
 )
-async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
-    rig: Rig, order: intents.Order, expected: list[str]
-) -> None:
+async def test_swap_is_three_calls_in_safe_order(rig: Rig, order: intents.SwapOrder, expected: list[str]) -> None:
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
@@ -50,7 +51,7 @@ async def test_a_swap_is_three_calls_in_the_order_that_is_safe(
     assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
 
 
-async def test_host_files_are_left_as_kubelet_would_leave_them(rig: Rig) -> None:
+async def test_host_files_are_as_kubelet_would_leave_them(rig: Rig) -> None:
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert rig.termination_log.read_text() == LAST_WORDS, "kubelet reads it after the swap"
@@ -63,8 +64,8 @@ async def test_host_files_are_left_as_kubelet_would_leave_them(rig: Rig) -> None
     assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
 
 
-async def test_a_swap_taken_back_leaves_no_termination_log_of_the_successor(rig: Rig) -> None:
-    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+async def test_undone_swap_leaves_no_termination_log(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -72,7 +73,7 @@ async def test_a_swap_taken_back_leaves_no_termination_log_of_the_successor(rig:
     assert list(rig.termination_logs.iterdir()) == [rig.termination_log]
 
 
-async def test_a_successor_whose_termination_log_cannot_be_made_has_the_old_one_and_nothing_is_written(
+async def test_unwritable_termination_log_makes_successor_use_the_old_one(
     rig: Rig,
 ) -> None:
     elsewhere = rig.directory / "elsewhere"
@@ -86,7 +87,7 @@ async def test_a_successor_whose_termination_log_cannot_be_made_has_the_old_one_
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-async def test_what_a_pod_mounts_at_its_termination_path_is_never_written(rig: Rig, readonly: bool) -> None:
+async def test_file_mounted_by_pod_at_termination_path_is_never_written(rig: Rig, readonly: bool) -> None:
     """The node's own file, for example, through a read-only hostPath."""
     precious = rig.directory / "precious"
     precious.write_text("of the node")
@@ -103,7 +104,7 @@ async def test_what_a_pod_mounts_at_its_termination_path_is_never_written(rig: R
     assert Path(made.mounts[1].host_path).parent == rig.termination_logs
 
 
-async def test_a_second_try_takes_the_termination_log_of_the_first(rig: Rig) -> None:
+async def test_second_attempt_reuses_the_termination_log(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=2)
@@ -119,8 +120,8 @@ async def test_a_second_try_takes_the_termination_log_of_the_first(rig: Rig) -> 
     [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)],
     ids=lambda code: code.name,
 )
-async def test_any_error_of_any_call_still_ends_in_one_running_container(
-    rig: Rig, method: str, code: grpc.StatusCode, order: intents.Order
+async def test_any_call_error_ends_in_one_running_container(
+    rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder
 ) -> None:
     intent = rig.intent(order=order)
     material = await rig.material(intent)
@@ -132,9 +133,7 @@ async def test_any_error_of_any_call_still_ends_in_one_running_container(
 
 
 @BOTH_ORDERS
-async def test_a_create_that_always_fails_is_given_up_and_nothing_is_left_waiting(
-    rig: Rig, order: intents.Order
-) -> None:
+async def test_permanent_create_failure_leaves_nothing_waiting(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
@@ -142,11 +141,11 @@ async def test_a_create_that_always_fails_is_given_up_and_nothing_is_left_waitin
     assert outcome.result is Result.FAILED
     assert "no space left" in outcome.detail
     states = [view.state for view in await rig.containers()]
-    old_runs_on = order is not intents.Order.STOP_FIRST
+    old_runs_on = order is not intents.SwapOrder.STOP_FIRST
     assert states == [ContainerState.RUNNING if old_runs_on else ContainerState.EXITED]
 
 
-async def test_kubelets_container_is_adopted_when_it_won_the_name(rig: Rig) -> None:
+async def test_kubelets_container_is_adopted_if_it_won_the_name(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent)
     seen = await rig.containers()
@@ -157,7 +156,7 @@ async def test_kubelets_container_is_adopted_when_it_won_the_name(rig: Rig) -> N
     assert [view.id for view in await rig.running()] == [theirs]
 
 
-async def test_kubelets_container_that_is_not_started_yet_is_waited_for(rig: Rig) -> None:
+async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent)
     theirs = await rig.kubelet_creates(attempt=1, start=False)
@@ -170,8 +169,8 @@ async def test_kubelets_container_that_is_not_started_yet_is_waited_for(rig: Rig
     assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
 
 
-async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
-    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+async def test_kubemends_duplicate_is_removed(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     await rig.actuator().carry_out(intent, material=await rig.material(intent))
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await rig.actuator().carry_out(intent, material=None)
@@ -180,8 +179,8 @@ async def test_of_a_duplicate_ours_is_the_one_removed(rig: Rig) -> None:
     assert not [view for view in await rig.containers() if view.restart_id == intent.id]
 
 
-async def test_a_kill_without_effect_is_reported_and_takes_the_successor_back(rig: Rig) -> None:
-    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+async def test_kill_without_effect_is_reported_and_removes_the_successor(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -191,7 +190,7 @@ async def test_a_kill_without_effect_is_reported_and_takes_the_successor_back(ri
 
 
 @BOTH_ORDERS
-async def test_a_runtime_that_dies_in_the_middle_is_waited_for(rig: Rig, order: intents.Order) -> None:
+async def test_runtime_outage_is_waited_out(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
     material = await rig.material(intent)
     await rig.server.stop()
@@ -206,7 +205,7 @@ def _before(rig: Rig) -> tuple[Any, ...]:
     return tuple(view for view in rig.watch.containers() if view.ref == TARGET)
 
 
-async def test_a_runtime_that_stays_away_leaves_the_intent_unfinished(rig: Rig) -> None:
+async def test_permanent_runtime_outage_leaves_the_intent_unfinished(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent)
     await rig.server.stop()
@@ -218,8 +217,8 @@ async def test_a_runtime_that_stays_away_leaves_the_intent_unfinished(rig: Rig) 
 @BOTH_ORDERS
 @pytest.mark.parametrize("calls", range(4))
 @pytest.mark.parametrize("resolution", steps.Resolution)
-async def test_a_crash_after_any_call_is_finished_or_undone_by_the_next_agent(
-    rig: Rig, order: intents.Order, calls: int, resolution: steps.Resolution
+async def test_crash_after_any_call_is_completed_or_undone(
+    rig: Rig, order: intents.SwapOrder, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = rig.intent(order=order)
     material = await rig.material(intent)
@@ -232,7 +231,7 @@ async def test_a_crash_after_any_call_is_finished_or_undone_by_the_next_agent(
 
 
 async def _crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls: int) -> None:
-    """Do the first ``calls`` steps of the plan and stop dead."""
+    """Do the first ``calls`` steps of the plan, then stop without cleanup."""
     for _ in range(calls):
         step = swap.next_step(intent, await rig.containers())
         match step.kind:
@@ -249,7 +248,7 @@ async def _crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls
                 await rig.cri.start_container(step.container)
 
 
-async def test_a_post_start_hook_is_run_in_the_successor(rig: Rig) -> None:
+async def test_post_start_hook_runs_in_the_successor(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent, post_start=ExecHook(("touch", "/ready")))
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -258,7 +257,7 @@ async def test_a_post_start_hook_is_run_in_the_successor(rig: Rig) -> None:
     assert list(call.request.cmd) == ["touch", "/ready"]  # type: ignore[attr-defined]
 
 
-async def test_a_failed_post_start_hook_stops_the_successor_as_kubelet_would(rig: Rig) -> None:
+async def test_failed_post_start_hook_stops_the_successor(rig: Rig) -> None:
     intent = rig.intent()
     material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -266,50 +265,49 @@ async def test_a_failed_post_start_hook_stops_the_successor_as_kubelet_would(rig
     assert "tcpSocket" in outcome.detail
 
 
-async def test_a_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> None:
-    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+async def test_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
     assert "tcpSocket" in outcome.detail
 
 
-async def test_with_grace_pre_stop_comes_first_and_then_sigterm(rig: Rig) -> None:
+async def test_grace_period_runs_pre_stop_then_sends_sigterm(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=5.0)
-    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     called = [method for method in rig.server.called() if method in ("ExecSync", "StopContainer")]
     assert called == ["ExecSync", "StopContainer"]
 
 
-async def test_without_grace_pre_stop_is_not_honoured(rig: Rig) -> None:
+async def test_pre_stop_is_skipped_without_grace_period(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     assert "ExecSync" not in rig.server.called()
 
 
-async def test_pre_stop_takes_its_time_from_the_grace_period(rig: Rig) -> None:
+async def test_pre_stop_uses_up_the_grace_period(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=4.0)
     rig.server.delay("ExecSync", 1.1)
-    material = await rig.material(intent, last_wish=LastWish(ExecHook(("sync",))))
+    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     (stop,) = [call.request for call in rig.server.calls if call.method == "StopContainer"]
     assert stop.timeout == 3  # type: ignore[attr-defined]  # 2.9 s, in whole seconds as CRI has it
 
 
 @pytest.mark.parametrize("hook", [ExecHook(("sync",)), SleepHook(60), UnsupportedHook("tcpSocket")])
-async def test_a_pre_stop_hook_that_fails_or_takes_too_long_keeps_nothing_from_being_stopped(
-    rig: Rig, hook: Hook
-) -> None:
+async def test_failed_or_slow_pre_stop_does_not_prevent_the_stop(rig: Rig, hook: Hook) -> None:
     intent = rig.intent(grace_seconds=0.5)
     rig.server.fail("ExecSync", grpc.StatusCode.INTERNAL)
-    material = await rig.material(intent, last_wish=LastWish(hook))
+    material = await rig.material(intent, last_wish=PreStopHook(hook))
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
 
 
-START_FIRST = intents.Order.START_FIRST
+START_FIRST = intents.SwapOrder.START_FIRST
+STARTS_FIRST = pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
 
 
 def standbys(rig: Rig) -> Standbys:
@@ -317,14 +315,15 @@ def standbys(rig: Rig) -> Standbys:
     return rig.standbys
 
 
-async def test_a_successor_on_standby_runs_when_the_old_one_is_dead(rig: Rig) -> None:
-    intent = rig.intent(order=START_FIRST)
+@STARTS_FIRST
+async def test_standby_successor_runs_once_the_old_container_is_dead(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
     assert standbys(rig).story == ["frozen", "prepared", "released"]
 
 
-async def test_where_nothing_can_be_held_the_successor_is_taken_back_and_the_old_one_runs_on(rig: Rig) -> None:
+async def test_unholdable_successor_is_removed_and_the_old_container_continues(rig: Rig) -> None:
     standbys(rig).refusal = "no fanotify"
     intent = rig.intent(order=START_FIRST)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
@@ -333,17 +332,64 @@ async def test_where_nothing_can_be_held_the_successor_is_taken_back_and_the_old
     assert [view.id for view in await rig.running()] == [rig.old]
 
 
-async def test_a_held_successor_runs_its_post_start_only_when_it_has_been_released(rig: Rig) -> None:
-    intent = rig.intent(order=START_FIRST)
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+        (intents.SwapOrder.START_ELSE_CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+    ],
+)
+async def test_unholdable_successor_falls_back_to_stop_first_if_safe(
+    rig: Rig, order: intents.SwapOrder, expected: list[str]
+) -> None:
+    standbys(rig).refusal = "no fanotify"
+    intent = rig.intent(order=order)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    assert changes(rig) == expected
+    assert len(await rig.running()) == 1
+
+
+@STARTS_FIRST
+async def test_unstartable_successor_leaves_the_old_container_running(rig: Rig, order: intents.SwapOrder) -> None:
+    """Containerd counts a failed start as the container's exit."""
+    rig.server.runtime.behaviour.start_fails = True
+    intent = rig.intent(order=order)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.FAILED
+    assert "cannot start" in outcome.detail
+    assert "StopContainer" not in changes(rig)
+    assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
+    assert "thawed" in standbys(rig).story
+
+
+@STARTS_FIRST
+async def test_failed_start_is_retried_with_another_successor(rig: Rig, order: intents.SwapOrder) -> None:
+    rig.server.runtime.behaviour.start_fails = True
+    intent = rig.intent(order=order)
+    work = asyncio.create_task(rig.actuator().carry_out(intent, material=await rig.material(intent)))
+    async with rig.watch.subscribe(TARGET.pod.uid) as events:
+        while (await events.get()).kind is not EventKind.DELETED:
+            pass  # the one that could not be started is removed
+    rig.server.runtime.behaviour.start_fails = False
+    assert (await work).result is Result.SWAPPED
+    (survivor,) = await rig.running()
+    assert (survivor.attempt, survivor.restart_id) == (1, intent.id)
+
+
+@STARTS_FIRST
+async def test_post_start_of_held_successor_waits_for_release(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
     material = await rig.material(intent, post_start=ExecHook(("true",)))
     await rig.actuator().carry_out(intent, material=material)
     called = [method for method in rig.server.called() if method in (*CHANGES, "ExecSync")]
     assert called == ["CreateContainer", "StartContainer", "StopContainer", "ExecSync"]
 
 
-async def test_a_stop_that_always_fails_leaves_the_successor_and_ends_the_old_one_by_its_cgroup(rig: Rig) -> None:
-    """Once both exist the way back is barred: kubelet would see the successor's exit."""
-    intent = rig.intent(order=START_FIRST)
+@STARTS_FIRST
+async def test_failing_stop_keeps_successor_and_kills_old_by_cgroup(rig: Rig, order: intents.SwapOrder) -> None:
+    """Once both exist there is no way back: kubelet would see the successor's exit."""
+    intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
@@ -353,8 +399,9 @@ async def test_a_stop_that_always_fails_leaves_the_successor_and_ends_the_old_on
     assert survivor.restart_id == intent.id
 
 
-async def test_an_old_one_that_cannot_be_killed_costs_the_held_successor_its_life(rig: Rig) -> None:
-    intent = rig.intent(order=START_FIRST)
+@STARTS_FIRST
+async def test_unkillable_old_container_removes_the_held_successor(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -362,8 +409,11 @@ async def test_an_old_one_that_cannot_be_killed_costs_the_held_successor_its_lif
     assert [view.id for view in await rig.running()] == [rig.old]
 
 
-async def test_a_start_whose_answer_is_lost_keeps_the_old_one_frozen_until_somebody_looked(rig: Rig) -> None:
-    intent = rig.intent(order=START_FIRST)
+@STARTS_FIRST
+async def test_lost_start_answer_keeps_the_old_container_frozen_until_listed(
+    rig: Rig, order: intents.SwapOrder
+) -> None:
+    intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
     outcome = await rig.actuator().carry_out(intent, material=material)
@@ -371,9 +421,9 @@ async def test_a_start_whose_answer_is_lost_keeps_the_old_one_frozen_until_someb
     assert "thawed" not in standbys(rig).story
 
 
-@pytest.mark.parametrize("order", [intents.Order.CREATE_FIRST, START_FIRST])
-async def test_the_old_one_stands_still_before_a_successor_is_created_beside_it(rig: Rig, order: intents.Order) -> None:
-    """Or else kubelet's copy and the old one would both run if we died there."""
+@pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each is not intents.SwapOrder.STOP_FIRST])
+async def test_old_container_is_frozen_before_its_successor_is_created(rig: Rig, order: intents.SwapOrder) -> None:
+    """Otherwise kubelet's copy and the old one would both run if the agent died there."""
     intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=100)
@@ -383,35 +433,34 @@ async def test_the_old_one_stands_still_before_a_successor_is_created_beside_it(
     assert "thawed" in standbys(rig).story, "nothing is left beside it"
 
 
-async def test_nobody_is_frozen_who_is_stopped_before_anything_is_created(rig: Rig) -> None:
-    intent = rig.intent(order=intents.Order.STOP_FIRST)
+async def test_container_stopped_before_create_is_not_frozen(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.STOP_FIRST)
     await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert standbys(rig).story == []
 
 
-async def test_where_nothing_can_be_frozen_a_successor_is_created_beside_the_running_one(rig: Rig) -> None:
+async def test_unfreezable_container_gets_a_successor_while_running(rig: Rig) -> None:
     standbys(rig).refusal = "no cgroup version 2"
-    intent = rig.intent(order=intents.Order.CREATE_FIRST)
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
 
 
 @BOTH_ORDERS
-async def test_a_stop_that_always_fails_leaves_no_successor_waiting_beside_the_old_one(
-    rig: Rig, order: intents.Order
-) -> None:
-    if order is START_FIRST:
+async def test_failing_stop_leaves_no_successor_waiting(rig: Rig, order: intents.SwapOrder) -> None:
+    if order.starts_first:
         return
     intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await rig.actuator().carry_out(intent, material=material)
-    assert outcome.result is (Result.FAILED if order is intents.Order.STOP_FIRST else Result.UNDONE)
+    assert outcome.result is (Result.FAILED if order is intents.SwapOrder.STOP_FIRST else Result.UNDONE)
     assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
 
 
-async def test_a_replay_that_takes_a_swap_back_thaws_the_old_one(rig: Rig) -> None:
-    intent = rig.intent(order=START_FIRST)
+@STARTS_FIRST
+async def test_undone_replay_thaws_the_old_container(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
     standbys(rig).frozen = True  # by an agent that died then
     outcome = await rig.actuator().carry_out(
         intent, material=await rig.material(intent), resolution=steps.Resolution.UNDO
@@ -420,10 +469,10 @@ async def test_a_replay_that_takes_a_swap_back_thaws_the_old_one(rig: Rig) -> No
     assert not standbys(rig).frozen
 
 
-@pytest.mark.parametrize("order", [intents.Order.CREATE_FIRST, START_FIRST])
+@pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each is not intents.SwapOrder.STOP_FIRST])
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_a_stop_that_a_hanging_runtime_did_not_answer_in_time_takes_nothing_back(
-    rig: Rig, order: intents.Order, carried_out: bool
+async def test_stop_timeout_of_hanging_runtime_undoes_nothing(
+    rig: Rig, order: intents.SwapOrder, carried_out: bool
 ) -> None:
     """The old container may die a moment later: without its successor the pod would fail."""
     intent = rig.intent(order=order)

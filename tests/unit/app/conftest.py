@@ -1,4 +1,4 @@
-"""A control server on a real socket; behind it the engine's own ``Requests``, and restarts that a test scripts."""
+"""A control server on a real socket, with the real ``ManualRestarts`` behind it, and restarts that a test scripts."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.app.control import ControlServer
-from agent.control import following, messages
-from agent.engine.ledger import HealthLedger
-from agent.engine.metrics import Metrics
-from agent.engine.requests import Requests
-from agent.engine.restarts import Request
-from agent.history.store import Store
-from agent.restart.asking import Asked
+from kubemend.agent.app.control import ControlServer
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.control import following, messages
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restarts.manual_requests import ManualRestarts
+from kubemend.agent.restarts.scheduler import Request
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -27,7 +27,7 @@ NOW = 1000.0
 
 @dataclass
 class Restarts:
-    """Takes requests down and does with each what the test says."""
+    """Records requests and runs the test's script for each."""
 
     does: Callable[[Request], Awaitable[None]]
     requests: list[Request] = field(default_factory=list)
@@ -38,8 +38,8 @@ class Restarts:
 
 
 @dataclass
-class Told:
-    """What one command has shown, and how it ended."""
+class Output:
+    """The output of one command, and its result."""
 
     events: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     code: int | None = None
@@ -55,43 +55,45 @@ class Told:
 
 @dataclass
 class Desk:
-    """The server, and people before it."""
+    """The server, and its clients."""
 
     path: Path
     server: ControlServer
-    requests: Requests
+    requests: ManualRestarts
     restarts: Restarts
     pods: outside.Pods
 
-    async def ask(self, told: Told | None = None, **asked: Any) -> Told:
-        """Ask for the trainer, and follow it to the end."""
-        told = told if told is not None else Told()
-        wanted = Asked(**{name: asked.pop(name) for name in tuple(asked) if name not in ("pod", "reason", "wait")})
+    async def ask(self, output: Output | None = None, **asked: Any) -> Output:
+        """Request a restart of the trainer, and follow it to the end."""
+        output = output if output is not None else Output()
+        wanted = RestartOverrides(
+            **{name: asked.pop(name) for name in tuple(asked) if name not in ("pod", "reason", "wait")}
+        )
         request = messages.RestartRequest(
             namespace="default",
             pod=asked.get("pod", builders.POD.name),
             asked=wanted,
             reason=asked.get("reason", ""),
         )
-        told.code = await following.follow(
-            request, socket=self.path, wait=asked.get("wait", True), show=told.events.put_nowait
+        output.code = await following.follow(
+            request, socket=self.path, wait=asked.get("wait", True), show=output.events.put_nowait
         )
-        return told
+        return output
 
     @contextlib.asynccontextmanager
-    async def asking(self, **asked: Any) -> AsyncIterator[tuple[Told, "asyncio.Task[Told]"]]:
-        """Ask in the background."""
-        told = Told()
-        task = asyncio.create_task(self.ask(told, **asked), name="a person")
+    async def asking(self, **asked: Any) -> AsyncIterator[tuple[Output, "asyncio.Task[Output]"]]:
+        """Request a restart in the background."""
+        output = Output()
+        task = asyncio.create_task(self.ask(output, **asked), name="a person")
         try:
-            yield told, task
+            yield output, task
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 
 async def nothing(_: Request) -> None:
-    """End at once."""
+    """End immediately."""
 
 
 @contextlib.asynccontextmanager
@@ -101,8 +103,8 @@ async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Des
     pods = outside.Pods(builders.pod())
     holders = outside.Holders()
     holders.hold()
-    requests = Requests(
-        ledger=HealthLedger(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"),
+    requests = ManualRestarts(
+        ledger=VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"),
         pods=pods,
         devices=outside.Devices(),
         holders=holders,
@@ -126,6 +128,6 @@ async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Des
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """A desk whose runtime is there."""
+    """A desk with a runtime."""
     async with desk_on(tmp_path) as made:
         yield made

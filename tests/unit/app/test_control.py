@@ -1,4 +1,4 @@
-"""The control socket from both ends: requests good and bad, readers slow and gone, agents dead and alive."""
+"""The control socket from both ends: valid and invalid requests, slow and lost clients, dead and running agents."""
 
 import asyncio
 import json
@@ -10,17 +10,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.actuator.outcomes import Outcome, Result
-from agent.actuator.progress import Begun, Decided, Queued, Reported
-from agent.app.control import ControlServer
-from agent.control import client, messages
-from agent.engine.restarts import Request
-from agent.restart.admission import Decision, Reason, Verb
-from agent.restart.asking import Asked
-from agent.restart.intents import Strategy
-from agent.restart.verification import Check, CheckState
-from common.web import ListenError
-from tests.unit.app.conftest import NOW, SECONDS, Desk, Told, desk_on
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.progress import Begun, Decided, Queued, Reported
+from kubemend.agent.app.control import ControlServer
+from kubemend.agent.control import client, messages
+from kubemend.agent.restart.admission import Decision, Reason, Verb
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.verification import Check, CheckState
+from kubemend.agent.restarts.scheduler import Request
+from kubemend.common.web import ListenError
+from tests.unit.app.conftest import NOW, SECONDS, Desk, Output, desk_on
 from tests.unit.restart import builders
 
 ACT = Decided(Decision(Verb.ACT, Reason.ADMITTED, strategy=Strategy.SWAP))
@@ -35,7 +35,7 @@ async def swap(request: Request) -> None:
 
 
 class Slow:
-    """A restart that goes on until it is let go."""
+    """A restart that continues until it is released."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -50,7 +50,7 @@ class Slow:
 
 
 async def post(desk: Desk, **content: Any) -> tuple[int, dict[str, Any]]:
-    """Post to the socket as it comes; return status and body."""
+    """Post the content unchanged to the socket; return status and body."""
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(desk.path)), trust_env=False) as session,
         session.post(f"http://agent{messages.RESTARTS}", **content) as answer,
@@ -58,15 +58,15 @@ async def post(desk: Desk, **content: Any) -> tuple[int, dict[str, Any]]:
         return answer.status, await answer.json()
 
 
-async def test_a_restart_is_carried_out_and_told(desk: Desk) -> None:
+async def test_restart_request_is_executed_and_streamed(desk: Desk) -> None:
     desk.restarts.does = swap
-    told = await desk.ask(reason="new data", strategy=Strategy.SWAP, grace_seconds=3.0)
-    assert told.code == 0
-    events = [told.events.get_nowait() for _ in range(told.events.qsize())]
+    output = await desk.ask(reason="new data", strategy=Strategy.SWAP, grace_seconds=3.0)
+    assert output.code == 0
+    events = [output.events.get_nowait() for _ in range(output.events.qsize())]
     assert [event["event"] for event in events] == ["accepted", "decided", "begun", "settled", "done"]
     (request,) = desk.restarts.requests
     assert request.target == builders.TARGET
-    assert request.asked == Asked(strategy=Strategy.SWAP, grace_seconds=3.0)
+    assert request.asked == RestartOverrides(strategy=Strategy.SWAP, grace_seconds=3.0)
     cause = request.cause()
     assert (cause.code, cause.happened_at) == ("Requested", NOW)
     assert cause.message == f"request of uid {os.getuid()} (new data)"
@@ -77,22 +77,22 @@ BAD = [
     (b"restart!", 400, "not JSON"),
     (json.dumps(GOOD | {"force": True}).encode(), 400, "unknown fields force"),
     (json.dumps(GOOD | {"containers": ["typo"]}).encode(), 400, "it has trainer"),
-    (json.dumps(GOOD | {"pod": "nobody"}).encode(), 404, "no pod default/nobody on this node"),
+    (json.dumps(GOOD | {"pod": "nobody"}).encode(), 404, "pod default/nobody not found on this node"),
     (b" " * (messages.LARGEST + 1), 413, str(messages.LARGEST)),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "named"), BAD)
-async def test_a_bad_request_is_turned_down_in_one_line(desk: Desk, body: bytes, status: int, named: str) -> None:
+async def test_invalid_request_is_rejected_in_one_line(desk: Desk, body: bytes, status: int, named: str) -> None:
     found, answer = await post(desk, data=body)
     assert (found, set(answer)) == (status, {"error"})
     assert named in answer["error"]
     assert "\n" not in answer["error"]
     assert desk.restarts.requests == []
-    assert (await desk.ask()).code == 1  # it serves on; nothing was done, so nothing was verified
+    assert (await desk.ask()).code == 1  # the server still works; nothing was done, so nothing was verified
 
 
-async def test_bytes_that_are_no_http_harm_nobody(desk: Desk) -> None:
+async def test_bytes_that_are_not_http_are_harmless(desk: Desk) -> None:
     reader, writer = await asyncio.open_unix_connection(desk.path)
     writer.write(b"\x00\xff\r\n" * 10_000)
     writer.write_eof()
@@ -103,35 +103,35 @@ async def test_bytes_that_are_no_http_harm_nobody(desk: Desk) -> None:
     assert (await desk.ask()).code == 0
 
 
-async def test_before_the_api_server_has_told_of_any_pod_nobody_is_told_that_there_is_none(desk: Desk) -> None:
+async def test_request_before_first_pod_listing_is_not_answered_with_not_found(desk: Desk) -> None:
     desk.pods.synced = False
     status, answer = await post(desk, json=GOOD | {"pod": "nobody"})
-    assert (status, "not told" in answer["error"]) == (503, True)
+    assert (status, "not listed" in answer["error"]) == (503, True)
 
 
-async def test_a_person_who_goes_away_takes_nothing_along(desk: Desk) -> None:
+async def test_disconnected_client_does_not_stop_the_restart(desk: Desk) -> None:
     slow = desk.restarts.does = Slow()
-    async with desk.asking() as (told, _):
-        await told.until("begun")
+    async with desk.asking() as (output, _):
+        await output.until("begun")
     slow.go_on.set()
     async with asyncio.timeout(SECONDS):
         await slow.ended.wait()
 
 
-async def test_who_does_not_wait_is_let_go_at_the_first_word(desk: Desk) -> None:
+async def test_client_without_wait_is_released_at_first_decision(desk: Desk) -> None:
     slow = desk.restarts.does = Slow()
     assert (await desk.ask(wait=False)).code == 0
     assert not slow.ended.is_set()
 
 
-async def test_a_reader_that_reads_nothing_holds_up_neither_the_restart_nor_others(desk: Desk) -> None:
+async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
     ended = asyncio.Event()
 
     async def talkative(request: Request) -> None:
-        for count in range(100_000):  # more than all buffers between us hold
+        for count in range(100_000):  # more than all buffers in between hold
             request.followed.tell(Queued())
             if count % 100 == 0:
-                await asyncio.sleep(0)  # the agent gets on with its writing
+                await asyncio.sleep(0)  # the agent continues writing
         request.followed.tell(VERIFIED)
         ended.set()
 
@@ -148,14 +148,14 @@ async def test_a_reader_that_reads_nothing_holds_up_neither_the_restart_nor_othe
     async with asyncio.timeout(SECONDS):
         while b'"event": "done"' not in answer:
             answer += await reader.read(65536)
-    assert b'"event": "missed"' in answer  # what is read at last owns up to it
+    assert b'"event": "missed"' in answer  # a late reader gets the number of missed events
     writer.close()
     await writer.wait_closed()
 
 
-async def test_while_there_is_no_runtime_a_request_is_held_and_says_why(tmp_path: Path) -> None:
-    async with desk_on(tmp_path, runtime=False) as desk, desk.asking() as (told, task):
-        held = await told.until("decided")
+async def test_request_without_runtime_is_held_with_reason(tmp_path: Path) -> None:
+    async with desk_on(tmp_path, runtime=False) as desk, desk.asking() as (output, task):
+        held = await output.until("decided")
         assert (held["verb"], held["reason"]) == ("hold", "RuntimeUnavailable")
         assert held["detail"] == "no socket of a runtime at /run"
         desk.restarts.does = swap
@@ -164,31 +164,31 @@ async def test_while_there_is_no_runtime_a_request_is_held_and_says_why(tmp_path
             assert (await task).code == 0
 
 
-async def test_an_agent_that_stops_says_what_becomes_of_the_restart(tmp_path: Path) -> None:
+async def test_stopping_agent_reports_state_of_the_restart(tmp_path: Path) -> None:
     async with desk_on(tmp_path) as desk:
         desk.restarts.does = Slow()
-        told = Told()
-        task = asyncio.create_task(desk.ask(told))
-        await told.until("begun")
+        output = Output()
+        task = asyncio.create_task(desk.ask(output))
+        await output.until("begun")
     async with asyncio.timeout(SECONDS):
         assert (await task).code == 1
-    assert (await told.until("done"))["reason"] == "AgentStopped"
+    assert (await output.until("done"))["reason"] == "AgentStopped"
 
 
-async def test_an_agent_that_is_stopping_takes_nothing_new(desk: Desk) -> None:
+async def test_stopping_agent_rejects_new_requests(desk: Desk) -> None:
     desk.server.close()
     with pytest.raises(client.NotAcceptedError, match="stopping"):
         await desk.ask()
     assert desk.restarts.requests == []
 
 
-async def test_the_socket_is_roots_alone_and_goes_with_the_agent(tmp_path: Path) -> None:
+async def test_socket_is_root_only_and_removed_with_the_agent(tmp_path: Path) -> None:
     async with desk_on(tmp_path) as desk:
         assert desk.path.stat().st_mode & 0o777 == 0o600
     assert not desk.path.exists()
 
 
-async def test_the_socket_of_a_dead_agent_is_replaced(tmp_path: Path) -> None:
+async def test_socket_of_dead_agent_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / messages.SOCKET))
     async with desk_on(tmp_path) as desk:
@@ -196,15 +196,15 @@ async def test_the_socket_of_a_dead_agent_is_replaced(tmp_path: Path) -> None:
         assert (await desk.ask()).code == 0
 
 
-async def test_the_socket_of_a_living_agent_is_not_replaced(desk: Desk) -> None:
-    with pytest.raises(ListenError, match="in use; stop the agent that does, or choose another --state-dir"):
+async def test_socket_of_running_agent_is_not_replaced(desk: Desk) -> None:
+    with pytest.raises(ListenError, match="in use; stop the agent that listens there, or choose another --state-dir"):
         async with ControlServer(path=desk.path, requests=desk.requests):
             pytest.fail("two agents on one socket")
     desk.restarts.does = swap
     assert (await desk.ask()).code == 0
 
 
-async def test_what_is_no_socket_is_not_touched(tmp_path: Path, desk: Desk) -> None:
+async def test_path_that_is_not_a_socket_is_not_touched(tmp_path: Path, desk: Desk) -> None:
     precious = tmp_path / "precious"
     precious.write_text("data")
     with pytest.raises(ListenError, match="--state-dir"):
@@ -213,20 +213,20 @@ async def test_what_is_no_socket_is_not_touched(tmp_path: Path, desk: Desk) -> N
     assert precious.read_text() == "data"
 
 
-async def test_a_path_that_no_socket_can_have_is_refused_in_one_line(tmp_path: Path, desk: Desk) -> None:
+async def test_invalid_socket_path_is_refused_in_one_line(tmp_path: Path, desk: Desk) -> None:
     with pytest.raises(ListenError, match="too long; choose another --state-dir"):
         async with ControlServer(path=tmp_path / ("x" * 200), requests=desk.requests):
             pytest.fail("listens nowhere")
 
 
-async def test_a_request_at_which_a_defect_shows_is_answered_and_the_next_one_works(desk: Desk) -> None:
+async def test_internal_error_is_answered_and_next_request_works(desk: Desk) -> None:
     async def broken(_: Request) -> None:
         raise IndexError
 
     desk.restarts.does = broken
-    told = await desk.ask()
-    events = [told.events.get_nowait() for _ in range(told.events.qsize())]
-    assert told.code != 0
+    output = await desk.ask()
+    events = [output.events.get_nowait() for _ in range(output.events.qsize())]
+    assert output.code != 0
     assert (events[-1]["event"], events[-1]["reason"]) == ("done", "Internal")
     assert "IndexError" in events[-1]["detail"]
     desk.restarts.does = swap

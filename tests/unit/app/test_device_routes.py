@@ -1,4 +1,4 @@
-"""The socket's word on devices, from both ends, and the commands in front of it."""
+"""Device requests on the socket, from both ends, and the commands that use it."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.app.control import ControlServer
-from agent.app.device_routes import DeviceRoutes
-from agent.control import client, devices, messages
-from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from kubemend.agent.app.control import ControlServer
+from kubemend.agent.app.device_routes import DeviceRoutes
+from kubemend.agent.control import client, devices, messages
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
 from tests.fakes import outside
 from tests.unit.app.conftest import Desk, desk_on
-from tests.unit.engine.operators_rig import GPU, Node, node_in
+from tests.unit.devices.operators_rig import GPU, Node, node_in
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a command has ended, and all that it said."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     output: str
@@ -44,14 +44,14 @@ class Counter:
         return self.directory / "devices" / messages.SOCKET
 
     async def run(self, command: str, *arguments: str) -> Done:
-        """Run a command as a person would."""
+        """Run a command as an operator would."""
         return await run(command, f"--state-dir={self.socket.parent}", *arguments)
 
 
 async def run(*arguments: str) -> Done:
     """Run the command line to its end."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "agent.cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable, "-m", "kubemend.agent.cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     output, _ = await child.communicate()
     assert child.returncode is not None
@@ -70,13 +70,13 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
         yield made
 
 
-async def test_every_verdict_is_listed(counter: Counter) -> None:
+async def test_list_returns_every_verdict(counter: Counter) -> None:
     counter.node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
     (verdict,) = await devices.listed(socket=counter.socket)
     assert (verdict["device"], verdict["health"], verdict["reason"]) == (outside.GPU.uuid, "Unhealthy", "Xid64")
 
 
-async def test_a_device_is_cleared_by_command(counter: Counter) -> None:
+async def test_clear_command_clears_the_device(counter: Counter) -> None:
     counter.node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
     done = await counter.run("clear", "0")
     assert (done.exit_code, done.output) == (0, "GPU-0: cleared Xid 64\n")
@@ -84,21 +84,24 @@ async def test_a_device_is_cleared_by_command(counter: Counter) -> None:
     assert json.loads(again.output) == {"device": "GPU-0", "over": [], "still_seen": []}
 
 
-async def test_what_is_still_seen_is_said_and_is_the_exit_code(counter: Counter) -> None:
+async def test_clear_prints_remaining_faults_and_sets_exit_code(counter: Counter) -> None:
     counter.node.found(FindingKind.ROW_REMAP_FAILED, ActionClass.REPLACE, device=GPU)
     done = await counter.run("clear", "GPU-0")
-    assert (done.exit_code, done.output) == (1, "GPU-0: nothing was held\n  still seen, and held: RowRemapFailed\n")
-
-
-async def test_a_device_that_is_not_there_is_told_in_a_line(counter: Counter) -> None:
-    done = await counter.run("clear", "7")
     assert (done.exit_code, done.output) == (
         1,
-        "kubemend clear: there is no device 7 on this node; there are GPU-0\n",
+        "GPU-0: no fault was recorded\n  still observed, not cleared: RowRemapFailed\n",
     )
 
 
-async def test_a_command_runs_while_the_driver_is_let_go_of(counter: Counter, tmp_path: Path) -> None:
+async def test_unknown_device_is_reported_in_one_line(counter: Counter) -> None:
+    done = await counter.run("clear", "7")
+    assert (done.exit_code, done.output) == (
+        1,
+        "kubemend clear: device 7 not found on this node. Its devices: GPU-0\n",
+    )
+
+
+async def test_command_runs_while_the_driver_is_released(counter: Counter, tmp_path: Path) -> None:
     note = tmp_path / "ran"
     counter.node.handles.on_release = lambda: note.write_text("released\n")
     script = f"open({str(note)!r}, 'a').write('ran\\n'); raise SystemExit(7)"
@@ -108,30 +111,30 @@ async def test_a_command_runs_while_the_driver_is_let_go_of(counter: Counter, tm
     assert counter.node.handles.resumed.is_set()
 
 
-async def test_a_command_that_does_not_exist_leaves_the_driver_as_it_was(counter: Counter) -> None:
+async def test_missing_command_leaves_driver_unchanged(counter: Counter) -> None:
     done = await counter.run("release-devices", "no-such-command")
     assert (done.exit_code, counter.node.handles.held) == (2, True)
     assert "cannot run no-such-command: No such file or directory" in done.output
 
 
-async def test_it_stays_let_go_of_until_it_is_resumed(counter: Counter) -> None:
+async def test_driver_stays_released_until_resume(counter: Counter) -> None:
     done = await counter.run("release-devices", "--for", "1h")
     assert (done.exit_code, counter.node.handles.held) == (0, False)
     assert (await counter.run("release-devices", "--resume")).exit_code == 0
     assert counter.node.handles.held
 
 
-async def test_a_driver_that_hangs_is_told_with_the_mend(counter: Counter) -> None:
+async def test_hanging_driver_is_reported_with_hint(counter: Counter) -> None:
     counter.node.handles.hangs = True
     done = await counter.run("release-devices")
     assert done.exit_code == 1
-    assert "a call into the driver hangs; reboot the node" in done.output
+    assert "a call into the driver hangs. Reboot the node." in done.output
 
 
-async def test_no_agent_is_told_with_the_mend(tmp_path: Path) -> None:
+async def test_missing_agent_is_reported_with_hint(tmp_path: Path) -> None:
     done = await run("clear", "0", f"--state-dir={tmp_path}")
     assert done.exit_code == 3
-    assert "is it running on this node" in done.output
+    assert "Is it running on this node" in done.output
 
 
 @pytest.mark.parametrize(
@@ -147,16 +150,16 @@ async def test_no_agent_is_told_with_the_mend(tmp_path: Path) -> None:
         pytest.param(devices.RELEASE, b'{"seconds": true}', id="no-number"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_in_a_line(counter: Counter, path: str, body: bytes) -> None:
+async def test_invalid_device_request_is_refused_in_one_line(counter: Counter, path: str, body: bytes) -> None:
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(counter.socket)), trust_env=False) as session,
         session.post(f"http://agent{path}", data=body) as answer,
     ):
-        told: dict[str, Any] = await answer.json()
+        refusal: dict[str, Any] = await answer.json()
     assert answer.status == 400
-    assert len(told["error"].splitlines()) == 1
+    assert len(refusal["error"].splitlines()) == 1
 
 
-async def test_the_clients_errors_are_its_own(counter: Counter) -> None:
+async def test_client_errors_keep_their_types(counter: Counter) -> None:
     with pytest.raises(client.NotAcceptedError, match="field device"):
         await client.ask(devices.CLEAR, body={"device": ""}, socket=counter.socket)

@@ -1,4 +1,4 @@
-"""The fault suite and docs/operations.md promise the same, and a suite that has checked nothing has proved nothing."""
+"""The fault suite and docs/operations.md make the same promises, and a suite without checks proves nothing."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def promises() -> list[str]:
     return [" ".join(each.split()) for each in re.findall(r"\*\*(.+?)\*\*", SECTION, re.DOTALL)]
 
 
-def test_what_is_promised_is_tried_and_what_is_tried_is_promised() -> None:
+def test_promises_and_faults_correspond() -> None:
     assert promises() == [fault.promise for fault in suite.FAULTS]
 
 
@@ -29,7 +29,7 @@ def test_no_fault_has_the_name_of_another() -> None:
     assert len({fault.name for fault in suite.FAULTS}) == len(suite.FAULTS)
 
 
-def test_a_short_run_leaves_out_what_is_slow_unless_it_is_named() -> None:
+def test_short_run_omits_slow_faults_unless_named() -> None:
     slow = {fault.name for fault in suite.FAULTS if fault.slow}
     assert slow
     assert {fault.name for fault in suite.chosen((), short=True)} == {fault.name for fault in suite.FAULTS} - slow
@@ -38,7 +38,7 @@ def test_a_short_run_leaves_out_what_is_slow_unless_it_is_named() -> None:
 
 
 class OneNode:
-    """As much of a stage as the suite itself needs."""
+    """The part of a stage that the suite itself needs."""
 
     def __init__(self) -> None:
         self.nodes = [self]
@@ -73,7 +73,7 @@ async def cannot(stage: Stage, scale: Scale, told: Told) -> None:
     raise NotTriedError("no memory cgroup can be made")
 
 
-async def test_what_cannot_be_tried_here_is_said_and_not_counted(tmp_path: Path) -> None:
+async def test_untried_fault_is_reported_and_not_counted(tmp_path: Path) -> None:
     printed = await told(tmp_path, cannot)
     assert (printed["faults_tried"], printed["lost"]) == (1, 0)
     assert printed["faults"][0]["not_tried"] == "no memory cgroup can be made"
@@ -92,16 +92,14 @@ async def test_nothing_is_lost_where_everything_holds(tmp_path: Path) -> None:
         (loses, "verdict: the verdict of GPU-0"),
     ],
 )
-async def test_what_does_not_hold_is_lost_and_the_next_fault_is_tried_all_the_same(
-    tmp_path: Path, tried: Any, loss: str
-) -> None:
+async def test_failed_check_is_a_loss_and_the_next_fault_is_tried(tmp_path: Path, tried: Any, loss: str) -> None:
     printed = await told(tmp_path, tried)
     assert (printed["faults_tried"], printed["lost"]) == (2, 1)
     assert printed["faults"][0]["lost"] == [loss]
     assert printed["faults"][0]["promised"] == "It holds."
 
 
-def test_a_figure_that_is_told_again_becomes_a_list() -> None:
+def test_repeated_figure_becomes_a_list() -> None:
     made = Told()
     for value in (1, 2, 3):
         made.measures("ms", value)

@@ -1,24 +1,26 @@
-"""What the fault suite breaks things with: a clock that jumps, and a relay that speaks as other releases do."""
+"""The tools of the fault suite: a clock that jumps, and a relay that imitates other releases."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from bench.faults import crowd
 from bench.faults.looking import Log
 from bench.faults.relay import Accent
-from common.pb.coordination.v1 import coordination_pb2 as pb
 from hack.devnode.wallclock import WallClock
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 HOUR = 3600.0
 TELL = "import time; input(); print(time.time(), time.monotonic(), flush=True); input(); print(time.time(), flush=True)"
 
 
-def test_a_clock_of_its_own_jumps_while_the_process_runs_and_no_other_clock_does(tmp_path: Path) -> None:
+def test_only_the_own_clock_of_a_process_jumps(tmp_path: Path) -> None:
     with WallClock.made(tmp_path) as clock:
         child = subprocess.Popen(
             [sys.executable, "-c", TELL],
@@ -49,12 +51,12 @@ def heard(accent: Accent, message: pb.HubMessage) -> list[pb.HubMessage]:
 
 
 @pytest.mark.parametrize("protocol", [None, 1, 2])
-def test_a_welcome_names_the_protocol_of_the_accent(protocol: int | None) -> None:
+def test_welcome_has_the_protocol_of_the_accent(protocol: int | None) -> None:
     (welcome,) = heard(Accent(protocol=protocol), pb.HubMessage(epoch=7, welcome=pb.Welcome(leader="a", protocol=1)))
     assert welcome == pb.HubMessage(epoch=7, welcome=pb.Welcome(leader="a", protocol=protocol or 0))
 
 
-def test_the_next_release_says_what_nobody_knows_yet_and_nothing_known_is_lost_by_it() -> None:
+def test_next_release_adds_unknown_fields_and_loses_no_known_ones() -> None:
     said = pb.HubMessage(epoch=7, release=pb.Release(round="team/r1", pod_uids=["uid-0"]))
     known, unknown = heard(Accent(protocol=2, news=True), pb.HubMessage.FromString(said.SerializeToString()))
     assert known.SerializeToString() != said.SerializeToString()
@@ -64,7 +66,7 @@ def test_the_next_release_says_what_nobody_knows_yet_and_nothing_known_is_lost_b
     assert unknown != pb.HubMessage(epoch=7)
 
 
-def test_a_log_is_read_from_where_it_was_and_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
+def test_log_is_read_from_its_end_and_skips_other_lines(tmp_path: Path) -> None:
     path = tmp_path / "agent.log"
     path.write_text(json.dumps({"event": "restart.acted", "restart": "before"}) + "\n")
     log = Log(path)
@@ -75,3 +77,8 @@ def test_a_log_is_read_from_where_it_was_and_what_is_no_event_is_passed_over(tmp
         file.write('{"event": "restart.ac')
     assert [each["restart"] for each in log.events("restart.acted")] == ["r1"]
     assert log.events("restart.acted", restart="r2") == []
+
+
+def test_half_of_a_crowd_comes_from_one_address_and_the_others_from_all() -> None:
+    wanted = crowd.Wanted.of(crowd.Wanted("here", 1, 400, ("a", "b", "c", "d")).line())
+    assert Counter(wanted.address(number) for number in range(400)) == {"a": 250, "b": 50, "c": 50, "d": 50}

@@ -1,4 +1,4 @@
-"""Which numbers are reached, by what the benchmarks print."""
+"""The goals that are reached, by the output of the benchmarks."""
 
 import importlib.util
 
@@ -25,7 +25,7 @@ def test_a_number_is_reached_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, ra
     ("told", "why"),
     [({}, "not run"), ({"program": "it fell over"}, "it fell over"), ({"program": {"other": 1}}, "KeyError('ratio')")],
 )
-def test_what_was_not_measured_is_not_reached(
+def test_unmeasured_goal_is_not_reached(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, goals.Json | str], why: str
 ) -> None:
     _only(monkeypatch, _GOAL)
@@ -34,7 +34,7 @@ def test_what_was_not_measured_is_not_reached(
     assert why in standing.figures()["why"]
 
 
-def test_each_goal_names_a_benchmark_that_there_is() -> None:
+def test_each_goal_names_an_existing_benchmark() -> None:
     for goal in goals.GOALS:
         assert importlib.util.find_spec(f"bench.{goal.program}") is not None, goal.program
 
@@ -42,3 +42,14 @@ def test_each_goal_names_a_benchmark_that_there_is() -> None:
 def test_no_goal_is_named_twice() -> None:
     names = [(goal.area, goal.what) for goal in goals.GOALS]
     assert len(names) == len(set(names))
+
+
+def test_figures_of_others_come_from_the_same_run() -> None:
+    told = {"gang": {"upstream_jobset": {"failure_to_all_running_ms": [5536.0, 26000.0]}}}
+    shown = {standing.elsewhere for standing in goals.standings({goals.PEERS: told})}
+    assert shown == {"", "upstream JobSet: 5.5 s, 26 s"}
+
+
+def test_without_peers_there_are_no_figures_of_others() -> None:
+    assert {standing.elsewhere for standing in goals.standings({})} == {""}
+    assert {standing.elsewhere for standing in goals.standings({goals.PEERS: "it fell over"})} == {""}

@@ -4,17 +4,17 @@ import sqlite3
 import time
 from pathlib import Path
 
-from agent.history.store import Store
-from agent.model.workloads import ContainerId
 from bench.journal import Journal
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.model.workloads import ContainerId
 from tests.unit.restart import builders
 
 
-async def test_a_journal_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+async def test_missing_journal_is_empty(tmp_path: Path) -> None:
     journal = Journal.of(tmp_path)
     journal.age_restarts()
     assert journal.entries() == ()
-    sqlite3.connect(journal.path).close()  # an agent that starts has got so far
+    sqlite3.connect(journal.path).close()  # a starting agent has got this far
     assert journal.entries() == ()
 
 

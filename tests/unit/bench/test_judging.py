@@ -1,16 +1,24 @@
-"""What counts as wrong after a crash, and what does not."""
+"""The violations after a crash, and what is not one."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
-from agent.restart.intents import Strategy
 from bench.crash import judging
 from bench.crash.judging import Life, Now, Overlap, Wrong
 from bench.crash.stages import Injected
 from bench.crash.subjects import Subject
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    SandboxId,
+)
+from kubemend.agent.restart.intents import Strategy
 
 SUBJECT = Subject("pod")
 PAIR = Subject("pod", mains=("trainer", "worker"))
@@ -18,11 +26,11 @@ AT = 1000.0
 FAULT = Injected(SUBJECT, "trainer", old=ContainerId("trainer-old"), pid=17, at=AT)
 
 
-def running(container: str, *, created: float = AT + 1, pod: str = "uid", box: str = "box") -> ContainerView:
+def running(container: str, *, created: float = AT + 1, pod: str = "uid", box: str = "box") -> ContainerSummary:
     name = container.partition("-")[0]
     ref = ContainerRef(PodRef("default", SUBJECT.name, PodUid(pod)), name)
     state = ContainerState.RUNNING
-    return ContainerView(ContainerId(container), ref, SandboxId(box), 0, state, created_at=int(created * 1e9))
+    return ContainerSummary(ContainerId(container), ref, SandboxId(box), 0, state, created_at=int(created * 1e9))
 
 
 RUN = {"trainer": [running("trainer-new")], "shipper": [running("shipper-old", created=AT - 9)]}
@@ -30,7 +38,7 @@ SHOWN = {"trainer": ContainerId("trainer-new"), "shipper": ContainerId("shipper-
 
 
 def now(**changes: Any) -> Now:
-    """The pod after a restart of its trainer, all well."""
+    """A healthy pod after a restart of its trainer."""
     well = Now(
         subject=SUBJECT,
         phases=("Running",),
@@ -49,7 +57,7 @@ def wrongs(after: Now, *, before: Now = BEFORE, kills: int = 1) -> list[Wrong]:
     return [violation.wrong for violation in found]
 
 
-def test_a_pod_that_is_well_is_settled_and_has_nothing_wrong() -> None:
+def test_healthy_pod_has_no_violation() -> None:
     assert judging.unsettled(now(), [FAULT]) == ()
     assert wrongs(now()) == []
 
@@ -69,7 +77,7 @@ def test_a_pod_that_is_well_is_settled_and_has_nothing_wrong() -> None:
         pytest.param({"frozen": [ContainerId("shipper-old")]}, Wrong.FROZEN, id="frozen"),
     ],
 )
-def test_what_must_still_come_or_go(changes: dict[str, Any], expected: Wrong) -> None:
+def test_unsettled_lists_what_is_missing_or_left_over(changes: dict[str, Any], expected: Wrong) -> None:
     assert [violation.wrong for violation in judging.unsettled(now(**changes), [FAULT])] == [expected]
 
 
@@ -112,11 +120,11 @@ def test_a_fault_that_was_refused_is_no_success() -> None:
 @pytest.mark.parametrize(
     "elsewhere", [running("trainer-new", pod="another"), running("trainer-new", box="another")], ids=["pod", "sandbox"]
 )
-def test_a_pod_must_stay_in_its_place(elsewhere: ContainerView) -> None:
+def test_a_pod_must_stay_in_its_place(elsewhere: ContainerSummary) -> None:
     assert wrongs(now(running=RUN | {"trainer": [elsewhere]})) == [Wrong.NOT_IN_PLACE]
 
 
-def test_what_the_agent_made_and_never_started_must_be_gone() -> None:
+def test_never_started_container_of_the_agent_is_a_violation() -> None:
     made = replace(running("trainer-new"), restart_id="r1", state=ContainerState.CREATED)
     assert [violation.wrong for violation in judging.left_behind([made])] == [Wrong.LEFT_BEHIND]
     others = [replace(made, restart_id=None), replace(made, state=ContainerState.RUNNING)]
@@ -124,7 +132,7 @@ def test_what_the_agent_made_and_never_started_must_be_gone() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Unknown"])
-def test_a_pod_may_never_end_whatever_it_is_now(phase: str) -> None:
+def test_pod_that_ever_ended_is_a_violation(phase: str) -> None:
     assert wrongs(now(phases=("Running", phase, "Running"))) == [Wrong.POD_FAILED]
 
 
@@ -132,7 +140,7 @@ def test_a_pod_whose_init_containers_run_again_is_pending_for_a_while() -> None:
     assert wrongs(now(phases=("Running", "Pending", "Running"))) == []
 
 
-def test_what_was_wrong_before_is_not_told_again() -> None:
+def test_earlier_violation_is_not_reported_again() -> None:
     ended = ("Running", "Failed", "Running")
     before = replace(BEFORE, phases=ended, overlaps=("trainer",))
     assert wrongs(now(phases=ended, overlaps=("trainer",)), before=before) == []
@@ -167,7 +175,7 @@ OLD_ENDED, NEW = life(-50, -49, 1), life(1, 2, None)
         pytest.param([OLD_ENDED, NEW], Overlap.OLD, [Wrong.DUPLICATE], id="no-event-explains-it"),
     ],
 )
-def test_who_was_still_there_when_a_container_began(lives: list[Life], what: Overlap, expected: list[Wrong]) -> None:
+def test_overlap_at_a_containers_start_is_classified(lives: list[Life], what: Overlap, expected: list[Wrong]) -> None:
     after = now(overlaps=("trainer",), lives=lives)
     assert judging.overlaps(after, before=BEFORE, since=AT - 1) == [("trainer", what)]
     assert wrongs(after) == expected
@@ -190,7 +198,7 @@ def test_restart_counts_grow_and_not_without_bounds(counts: dict[str, int], kill
     assert wrongs(now(restart_counts={"prepare": 0, "shipper": 0} | counts), kills=kills) == expected
 
 
-def test_a_rerun_restarts_everything_and_of_a_pod_that_was_not_hit_nothing_is_restarted() -> None:
+def test_rerun_restarts_everything_and_spares_other_pods() -> None:
     rerun = Subject("pod", strategy=Strategy.RERUN)
     once = now(restart_counts={"prepare": 1, "trainer": 1, "shipper": 1})
     for after, faults, expected in [

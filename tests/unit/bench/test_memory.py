@@ -1,4 +1,4 @@
-"""Views of pods that are as large as anybody can make them, in a memory cgroup."""
+"""Views of pods that are as large as possible, in a memory cgroup."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from bench.memory import pods
 from bench.memory.pods import Crowd
 
 _SMALL = 160 * 2**20
-"""Bytes. The pods of which are seen below take more than twice as many when they are read whole."""
+"""Bytes. The pods below take more than twice as many when they are read whole."""
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ _SMALL = 160 * 2**20
     ],
     ids=["agent-at-its-limit", "agent", "controller", "controller-annotations"],
 )
-async def test_no_pods_however_large_end_a_process_for_memory(role: str, crowd: Crowd, limit: int) -> None:
+async def test_large_pods_do_not_exhaust_memory(role: str, crowd: Crowd, limit: int) -> None:
     try:
         found = await memory.tried(memory.Trial(role, "large pods", crowd), limit=limit)
     except NotTriedError as error:
@@ -38,7 +38,7 @@ def test_the_limits_are_those_of_the_manifests(role: str) -> None:
 
 
 @pytest.mark.parametrize("trial", memory.TRIALS, ids=lambda trial: trial.what)
-def test_crowds_have_pods_of_the_size_that_is_told(trial: memory.Trial) -> None:
+def test_crowds_have_pods_of_the_given_size(trial: memory.Trial) -> None:
     crowd = dataclasses.replace(trial.crowd, count=2)
     first, second = (json.loads(each) for each in crowd.objects())
     assert first["metadata"]["uid"] != second["metadata"]["uid"]

@@ -1,10 +1,10 @@
-"""Kills are drawn at random, and the same again from the same seed."""
+"""Kills are drawn at random, reproducible from the seed."""
 
 import random
 from collections import Counter
 
-from agent.cri.events import EventKind
 from bench.crash import plans, subjects
+from kubemend.agent.clients.cri.events import EventKind
 
 MANY = 400
 
@@ -13,7 +13,7 @@ def drawn(seed: int) -> list[plans.Plan]:
     return list(plans.draw(subjects.ALL, count=MANY, seed=seed))
 
 
-def test_a_seed_gives_the_same_plans_again_whatever_else_is_drawn() -> None:
+def test_seed_gives_the_same_plans_again() -> None:
     first = drawn(7)
     random.random()
     assert first == drawn(7)
@@ -26,7 +26,7 @@ def test_every_subject_has_its_turn_equally_often() -> None:
     assert max(turns.values()) - min(turns.values()) <= 1
 
 
-def test_no_pod_is_hit_twice_by_one_plan_and_there_are_more_faults_than_kills() -> None:
+def test_plan_hits_no_pod_twice_and_has_several_faults() -> None:
     made = drawn(2)
     for plan in made:
         names = [fault.subject.name for fault in plan.faults]

@@ -1,24 +1,24 @@
-"""What a kill has found, by journal and containers."""
+"""The stage that a kill hit, by journal and containers."""
 
 from dataclasses import replace
 
 import pytest
 
-from agent.model.workloads import (
+from bench.crash.stages import Injected, Stage, stage
+from bench.crash.subjects import Subject
+from bench.journal import Entry
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
     ContainerRole,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodRef,
     PodUid,
     SandboxId,
 )
-from agent.restart import intents
-from agent.restart.intents import Strategy
-from bench.crash.stages import Injected, Stage, stage
-from bench.crash.subjects import Subject
-from bench.journal import Entry
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.intents import Strategy
 
 SWAPPED = Subject("swapped")
 RERUN = Subject("rerun", strategy=Strategy.RERUN)
@@ -34,17 +34,17 @@ def fault(subject: Subject = SWAPPED) -> Injected:
     return Injected(subject, "trainer", old=ContainerId("trainer-old"), pid=1, at=AT)
 
 
-def old(name: str, state: ContainerState, *, of: Subject = SWAPPED) -> ContainerView:
+def old(name: str, state: ContainerState, *, of: Subject = SWAPPED) -> ContainerSummary:
     return view(f"{name}-old", name, state, created=AT - 1, of=of)
 
 
-def new(name: str, state: ContainerState, *, of: Subject = SWAPPED) -> ContainerView:
+def new(name: str, state: ContainerState, *, of: Subject = SWAPPED) -> ContainerSummary:
     return view(f"{name}-new", name, state, created=AT + 1, of=of)
 
 
-def view(container: str, name: str, state: ContainerState, *, created: float, of: Subject) -> ContainerView:
+def view(container: str, name: str, state: ContainerState, *, created: float, of: Subject) -> ContainerSummary:
     ref = ContainerRef(pod(of), name)
-    return ContainerView(
+    return ContainerSummary(
         ContainerId(container), ref, SandboxId("box"), attempt=0, state=state, created_at=int(created * 1e9)
     )
 
@@ -57,7 +57,7 @@ def entry(subject: Subject = SWAPPED, *, outcome: str | None = None, at: float =
             sandbox_id=SandboxId("box"),
             old=ContainerId("trainer-old"),
             old_attempt=0,
-            order=intents.Order.STOP_FIRST,
+            order=intents.SwapOrder.STOP_FIRST,
             reason="Xid31",
             created_at=at,
         )
@@ -85,7 +85,7 @@ def entry(subject: Subject = SWAPPED, *, outcome: str | None = None, at: float =
         pytest.param([old("trainer", EXITED), new("trainer", RUNNING)], Stage.STARTED, id="started"),
     ],
 )
-def test_stages_of_a_swap(views: list[ContainerView], expected: Stage) -> None:
+def test_stages_of_a_swap(views: list[ContainerSummary], expected: Stage) -> None:
     bystander = old("shipper", RUNNING)
     assert stage(fault(), entries=[entry()], views=[*views, bystander]) is expected
 

@@ -1,12 +1,12 @@
-"""The pods of the crash benchmark ask for what they are there for."""
+"""The pods of the crash benchmark have the properties that they test."""
 
 import pytest
 
-from agent.model.workloads import RestartPolicy
-from agent.restart import options
-from agent.restart.intents import Strategy
 from bench.crash import subjects
 from bench.crash.subjects import Subject
+from kubemend.agent.model.workloads import RestartPolicy
+from kubemend.agent.restart import options
+from kubemend.agent.restart.intents import Strategy
 
 
 @pytest.mark.parametrize("subject", subjects.ALL, ids=lambda subject: subject.name)
@@ -21,7 +21,7 @@ def test_annotations_are_understood(subject: Subject) -> None:
     assert names == set(subject.mains)
 
 
-def test_every_policy_and_strategy_is_there() -> None:
+def test_every_policy_and_strategy_occurs() -> None:
     assert {subject.policy for subject in subjects.ALL} == {policy.value for policy in RestartPolicy}
     assert {subject.strategy for subject in subjects.ALL} == set(Strategy) - {Strategy.AUTO}
 

@@ -1,4 +1,4 @@
-"""What is counted, and what is printed."""
+"""Counts and printed figures."""
 
 from bench.crash.judging import Violation, Wrong
 from bench.crash.plans import Pace
@@ -21,7 +21,7 @@ def tally(*cases: Case) -> Tally:
     return made
 
 
-def test_kills_are_counted_by_what_they_found() -> None:
+def test_kills_are_counted_by_stage() -> None:
     printed = tally().figures(paces=PACES)
     assert (printed["runs"], printed["kills"], printed["kills_in_recovery"]) == (2, 2, 1)
     assert printed["kills_by_step"]["journalled"] == 1

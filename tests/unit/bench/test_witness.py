@@ -1,4 +1,4 @@
-"""What the witness remembers of a pod, and for how long."""
+"""The witness's records of a pod, and how long they are kept."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from typing import cast
 
 import pytest
 
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model import conditions
-from agent.model.conditions import Condition, ConditionStatus
-from agent.model.workloads import ContainerState, ContainerView, PodView
-from agent.sources.pods import PodChange, PodChangeKind
 from bench.crash.subjects import Subject
 from bench.crash.witness import Witness
 from bench.rig import Rig
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodView
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from tests.unit.restart import builders
 
 SUBJECT = Subject(builders.POD.name)
@@ -26,7 +26,7 @@ DEADLINE = 60.0
 
 @dataclass
 class Pods:
-    """The watch of the API server's pods: a test tells it what has changed."""
+    """The watch of the API server's pods: a test sets its changes."""
 
     newest: PodView = field(default_factory=builders.pod)
     listeners: list[Callable[[PodChange], None]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Pods:
         return self.newest
 
     def change(self, pod: PodView) -> None:
-        """Tell of it as the watch does."""
+        """Report it as the watch does."""
         self.newest = pod
         for listener in self.listeners:
             listener(PodChange(PodChangeKind.CHANGED, pod))
@@ -48,7 +48,7 @@ class Pods:
 
 @dataclass
 class Events:
-    """The watch of the runtime's containers: a test tells it what has happened."""
+    """The watch of the runtime's containers: a test sets its events."""
 
     queue: "asyncio.Queue[ContainerEvent]" = field(default_factory=asyncio.Queue)
 
@@ -56,20 +56,20 @@ class Events:
     async def subscribe(self) -> AsyncIterator["asyncio.Queue[ContainerEvent]"]:
         yield self.queue
 
-    def containers(self) -> tuple[ContainerView, ...]:
+    def containers(self) -> tuple[ContainerSummary, ...]:
         return ()
 
 
 @dataclass
 class Watched:
-    """A witness, and what it sees."""
+    """A witness, and its inputs."""
 
     witness: Witness
     pods: Pods
     events: Events
 
-    async def happens(self, kind: EventKind, view: ContainerView, *, at: float) -> None:
-        """Return when the witness has taken note of it."""
+    async def happens(self, kind: EventKind, view: ContainerSummary, *, at: float) -> None:
+        """Return when the witness has recorded it."""
         lines = len(self.witness.timeline(SUBJECT))
         self.events.queue.put_nowait(ContainerEvent(kind, view, created_at=int(at * 1e9)))
         async with asyncio.timeout(DEADLINE):
@@ -119,7 +119,7 @@ async def test_a_container_that_has_ended_is_forgotten_when_the_page_is_turned(w
     assert watched.witness.now(SUBJECT).lives == (second,)
 
 
-async def test_having_stood_still_excuses_nobody_for_longer_than_a_page(watched: Watched) -> None:
+async def test_freeze_excuses_an_overlap_for_one_page_only(watched: Watched) -> None:
     view = builders.view("old")
     await watched.happens(EventKind.STARTED, view, at=1.0)
     watched.witness.stood_still(SUBJECT, view.id)

@@ -1,4 +1,4 @@
-"""Pods and Restart objects as the API server has them."""
+"""Build pods and Restart objects as the API server has them."""
 
 from collections.abc import Mapping
 from typing import Any

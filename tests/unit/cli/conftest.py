@@ -1,34 +1,27 @@
-"""A cluster to ask: the stand-in of the API server, with the resource of this project."""
+"""Provide a cluster for commands: a real API server, with or without the project's resource."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+import contextlib
+import urllib.error
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
-from cli import main
-from common.kube import client, paths
-from controller.restarts import names
-from hack.devnode.api import standin
+from kubemend.cli import main
+from kubemend.common.kube import client, paths
+from kubemend.controller.restarts import names
+from tests.control_plane import ControlPlane, Tenant
 from tests.unit.cli import builders
-
-CRD = Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
 
 
 class Cluster:
-    """The stand-in, and a client that puts things into it."""
+    """The server, and a client that creates objects in it."""
 
-    def __init__(self, server: standin.StandIn, api: client.KubeClient) -> None:
-        self.server = server
+    def __init__(self, tenant: Tenant, api: client.KubeClient) -> None:
+        self.server = tenant.server
         self.api = api
-
-    async def install(self) -> None:
-        """Make Restart objects known."""
-        definition = yaml.safe_load(CRD.read_text())
-        await self.api.create(paths.collection("customresourcedefinitions", group="apiextensions.k8s.io"), definition)
 
     async def put(self, *objects: Mapping[str, Any]) -> None:
         """Create pods and Restart objects with their status."""
@@ -50,18 +43,24 @@ class Cluster:
 
 
 @pytest.fixture
-async def empty_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A cluster that does not know Restart objects."""
-    async with (
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig) as api,
-    ):
-        await api.create(paths.collection("namespaces"), {"metadata": {"name": builders.NAMESPACE}})
-        yield Cluster(server, api)
+def team(control_plane: ControlPlane) -> Iterator[None]:
+    """The namespace of ``builders``, empty before and after the test."""
+    with contextlib.suppress(urllib.error.HTTPError):  # an earlier test has created it
+        control_plane.call("POST", paths.collection("namespaces"), {"metadata": {"name": builders.NAMESPACE}})
+    yield
+    for collection in (paths.collection("pods", namespace=builders.NAMESPACE), names.collection(builders.NAMESPACE)):
+        control_plane.remove(collection)
 
 
 @pytest.fixture
-async def cluster(empty_cluster: Cluster) -> Cluster:
-    """A cluster that knows them."""
-    await empty_cluster.install()
-    return empty_cluster
+async def cluster(tenant: Tenant, team: None) -> AsyncIterator[Cluster]:
+    """A cluster that knows Restart objects."""
+    async with tenant.client() as api:
+        yield Cluster(tenant, api)
+
+
+@pytest.fixture
+async def empty_cluster(cluster: Cluster) -> Cluster:
+    """A cluster that does not know them."""
+    cluster.server.fail_next(10_000, status=404, path=f"/apis/{names.GROUP}/", message="404 page not found")
+    return cluster

@@ -1,4 +1,4 @@
-"""From a Restart object to bars."""
+"""Bars from a Restart object."""
 
 import copy
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import bars, bars_svg, bars_text
-from cli.bars import Bar, Chart
-from controller.restarts import objects
-from controller.rounds import laid_out
-from controller.rounds.laid_out import Segment
+from kubemend.cli import bars, bars_svg, bars_text
+from kubemend.cli.bars import Bar, Chart
+from kubemend.controller.restarts import objects
+from kubemend.controller.rounds import timeline
+from kubemend.controller.rounds.timeline import Segment
 from tests.unit.cli import builders
 
 
@@ -45,7 +45,7 @@ def test_phases_end_when_the_member_had_stopped() -> None:
     )
 
 
-def test_who_is_stopped_early_is_held_until_all_are() -> None:
+def test_member_stopped_early_is_held_until_all_are() -> None:
     assert bar(chart(), "train-2").segments[-2:] == (Segment("held", 140, 240), Segment("release", 240, 290))
 
 
@@ -57,7 +57,7 @@ def test_the_member_that_was_hit_is_marked_and_no_other() -> None:
     assert [each.member for each in chart().bars if each.hit] == ["train-2"]
 
 
-def test_who_failed_comes_first_with_the_reason_also_without_any_times() -> None:
+def test_failed_member_comes_first_with_the_reason() -> None:
     failures = [
         {"member": "train-1", "node": "node-a", "reason": "Stuck", "message": "does not end"},
         {"member": "train-9", "node": "node-c", "reason": "NodeLost", "message": ""},
@@ -71,19 +71,19 @@ def test_who_failed_comes_first_with_the_reason_also_without_any_times() -> None
     assert (drawn.bars[1].failure, drawn.bars[1].node, drawn.bars[1].segments) == ("NodeLost", "node-c", ())
 
 
-def test_who_came_anew_was_recreated() -> None:
+def test_replacement_counts_as_recreated() -> None:
     slowest = [{"member": "train-0", "node": "node-z", "runningMilliseconds": 300, "phases": {}}]
     assert bar(chart(changed(slowest=slowest)), "train-0").segments == (Segment("recreate", 40, 340),)
 
 
-def test_in_a_rolling_round_nobody_is_held() -> None:
+def test_rolling_round_holds_no_member() -> None:
     drawn = chart(changed(timings={"stopMilliseconds": 200, "totalMilliseconds": 340}))
     assert (drawn.decided, drawn.all_dead) == (40, None)
-    assert laid_out.HELD not in drawn.steps
+    assert timeline.HELD not in drawn.steps
     assert bar(drawn, "train-2").segments[-1] == Segment("release", 140, 290)
 
 
-def test_where_nobody_ran_times_count_from_the_decision() -> None:
+def test_without_a_running_member_times_count_from_the_decision() -> None:
     slowest = [{"member": "train-0", "stoppedMilliseconds": 200, "phases": {}}]
     drawn = chart(changed(phase="Failed", timings={"stopMilliseconds": 200}, slowest=slowest))
     assert (drawn.decided, drawn.total, drawn.all_dead) == (None, None, 200)
@@ -105,7 +105,7 @@ def test_phases_that_took_longer_than_there_was_time_are_shortened_alike() -> No
     )
 
 
-def test_phases_that_are_new_here_come_after_the_known_ones_by_name() -> None:
+def test_unknown_phases_come_after_the_known_ones_by_name() -> None:
     slowest = [
         {
             "member": "train-0",
@@ -132,10 +132,10 @@ def test_of_many_members_the_slowest_are_taken_and_the_others_counted() -> None:
     [
         (None, "has not ended yet (requested)"),
         ({"phase": "Stopping"}, "has not ended yet (Stopping)"),
-        ({"phase": "Refused"}, "is Refused, and does not tell of any member's times"),
+        ({"phase": "Refused"}, "is Refused and has no times of any member"),
     ],
 )
-def test_where_there_is_nothing_to_draw_it_says_why(status: dict[str, Any] | None, why: str) -> None:
+def test_nothing_to_draw_gives_the_reason(status: dict[str, Any] | None, why: str) -> None:
     with pytest.raises(bars.NothingToDrawError) as raised:
         bars.chart(objects.parse(builders.restart(status=status)))
     assert why in str(raised.value)
@@ -145,11 +145,14 @@ def test_where_there_is_nothing_to_draw_it_says_why(status: dict[str, Any] | Non
     ("condition", "held"),
     [
         ({"status": "True", "reason": "AllHeld"}, "nothing new ran before everything old was dead"),
-        ({"status": "True", "reason": "HeldAfterMilliseconds", "message": "1 members ran"}, "1 members ran"),
+        (
+            {"status": "False", "reason": "HeldAfterMilliseconds", "message": "1 members ran"},
+            "not held together (HeldAfterMilliseconds): 1 members ran",
+        ),
         ({"status": "False", "reason": "Rolling", "message": "in turn"}, "not held together (Rolling): in turn"),
     ],
 )
-def test_it_says_whether_anything_new_ran_too_early(condition: dict[str, str], held: str) -> None:
+def test_chart_reports_whether_a_successor_ran_too_early(condition: dict[str, str], held: str) -> None:
     complete = {"type": "Complete", "status": "True", "reason": "Done"}
     assert chart(changed(conditions=[complete, {"type": "HeldTogether", **condition}])).held == held
 
@@ -166,7 +169,7 @@ members = st.fixed_dictionaries(
 
 
 @given(told=st.lists(members, min_size=1, max_size=8), stop=st.none() | lengths, total=st.none() | lengths)
-def test_whatever_is_told_segments_follow_each_other_within_the_chart(
+def test_segments_follow_each_other_within_the_chart(
     told: list[dict[str, Any]], stop: int | None, total: int | None
 ) -> None:
     timings = {"stopMilliseconds": stop, "releaseMilliseconds": 5, "totalMilliseconds": total}
@@ -183,7 +186,7 @@ def test_whatever_is_told_segments_follow_each_other_within_the_chart(
 EVIL = "\x1b[2J\x1b]0;title\x07\nline\u202e\u2028"
 
 
-def test_nothing_that_others_have_written_moves_the_cursor() -> None:
+def test_untrusted_texts_do_not_move_the_cursor() -> None:
     told = {
         "trigger": dict.fromkeys(("kind", "member", "node", "code", "message"), EVIL),
         "decision": dict.fromkeys(("kind", "reason", "detail"), EVIL),
@@ -198,7 +201,7 @@ def test_nothing_that_others_have_written_moves_the_cursor() -> None:
     ET.fromstring(bars_svg.draw(found))
 
 
-def test_nor_does_what_a_request_says() -> None:
+def test_texts_of_a_request_do_not_move_the_cursor() -> None:
     spec = {"gang": {"kind": "JobSet", "name": "train"}, "reason": EVIL}
     asked = builders.restart(status=changed(trigger={}), spec=spec)
     assert bars.chart(objects.parse(asked)).message.isprintable()

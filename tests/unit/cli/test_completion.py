@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from cli import kubectl, main
+from kubemend.cli import kubectl, main
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -20,7 +20,7 @@ def test_bash_takes_the_script() -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=60)
 
 
-def test_a_shell_that_nobody_knows_is_a_usage_error() -> None:
+def test_unknown_shell_is_a_usage_error() -> None:
     done = CliRunner().invoke(main, ["completion", "tcsh"])
     assert done.exit_code == 2
     assert "tcsh" in done.output
@@ -46,6 +46,6 @@ def test_kubectl_gets_values_with_descriptions_and_a_directive(
         assert any(line.startswith(each) for line in lines), (each, lines)
 
 
-def test_kubectl_is_told_to_complete_file_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kubectl_is_directed_to_complete_file_names(capsys: pytest.CaptureFixture[str]) -> None:
     kubectl.complete(["status", "--kubeconfig", ""])
     assert capsys.readouterr().out.splitlines() == [":0"]

@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ET
 import click
 import pytest
 
-from cli import bars, bars_text, palette
-from cli.bars import Bar, Chart
-from controller.restarts import objects
-from controller.rounds.laid_out import Segment
+from kubemend.cli import bars, bars_text, palette
+from kubemend.cli.bars import Bar, Chart
+from kubemend.controller.restarts import objects
+from kubemend.controller.rounds.timeline import Segment
 from tests.unit.cli import builders
 
 TEXT = """\
@@ -26,7 +26,7 @@ nothing new ran before everything old was dead
 ✖ train-2      ███▓▓▓▓▒▒▒░░░░░░░░░░▬▬▬▬▬         290 ms
   train-1      ███████████████░░░░░▬▬            260 ms
 
-· order on its way  █ stop  ▓ create  ▒ start  ░ new one held until all old are dead  ▬ let run  ✖ the fault was here"""
+· order in transit  █ stop  ▓ create  ▒ start  ░ successor held until all old are dead  ▬ let run  ✖ fault"""
 
 CHART = bars.chart(objects.parse(builders.restart()))
 WIDTH = 34 + len("train-0") + 14
@@ -60,17 +60,17 @@ def test_bars_are_scaled_to_the_terminal(width: int) -> None:
     assert len(longest) == width
 
 
-def test_in_a_very_narrow_terminal_bars_can_still_be_told() -> None:
+def test_bars_are_distinguishable_in_a_narrow_terminal() -> None:
     assert "▬" in bars_text.draw(CHART, width=10, colour=False)
 
 
-def test_long_names_keep_their_ends_which_tell_them_apart() -> None:
+def test_long_names_keep_their_distinguishing_ends() -> None:
     long = dataclasses.replace(CHART.bars[0], member="a-very-long-name-of-a-training-run-workers-0-17-x8f2q")
     drawn = bars_text.draw(dataclasses.replace(CHART, bars=(long,)), width=100, colour=False)
     assert "  …me-of-a-training-run-workers-0-17-x8f2q  " in drawn
 
 
-def test_who_failed_says_why() -> None:
+def test_failed_member_has_its_reason() -> None:
     failed = dataclasses.replace(CHART.bars[0], ran_at=None, failure="Stuck: does not end")
     drawn = bars_text.draw(dataclasses.replace(CHART, bars=(failed,)), width=100, colour=False)
     assert "failed  Stuck: does not end" in drawn
@@ -95,7 +95,7 @@ class TestPicture:
         pytest.importorskip("matplotlib", reason="needs the extra plots")
 
     def draw(self, chart: Chart) -> str:
-        from cli import bars_svg
+        from kubemend.cli import bars_svg
 
         return bars_svg.draw(chart)
 
@@ -107,11 +107,11 @@ class TestPicture:
         assert self.draw(CHART) == self.draw(CHART)
         assert "<dc:date>" not in self.draw(CHART)
 
-    def test_its_words_can_be_searched_for(self) -> None:
+    def test_texts_of_the_picture_can_be_searched(self) -> None:
         words = self.words(CHART)
         assert "train, attempt 3: Done in 340 ms" in words
         assert "all old dead: 240 ms" in [word.strip() for word in words]
-        assert {"order on its way", "stop", "create", "start", "let run", "the fault was here"} <= set(words)
+        assert {"order in transit", "stop", "create", "start", "let run", "fault"} <= set(words)
         assert {"train-0  node-a", "train-1  node-a", "train-2  node-b"} <= set(words)
         assert "GPU 3 has fallen off the bus" in words
 
@@ -124,7 +124,7 @@ class TestPicture:
         assert 600 < height < 1200
         assert "the 40 slowest members; 460 faster ones are not shown" in self.words(many(40))
 
-    def test_who_failed_is_named_with_the_reason_and_signs_are_no_mathematics(self) -> None:
+    def test_failed_member_is_named_without_math_parsing(self) -> None:
         failed = dataclasses.replace(CHART.bars[0], ran_at=None, failure="Stuck: $1 of $2 do not end")
         words = self.words(dataclasses.replace(CHART, bars=(failed,)))
         assert "✖ train-0: Stuck: $1 of $2 do not end" in words

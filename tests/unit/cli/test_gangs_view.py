@@ -1,4 +1,4 @@
-"""Gangs out of pods and Restart objects, and how they read."""
+"""Gangs from pods and Restart objects, and their texts."""
 
 import copy
 import json
@@ -7,9 +7,9 @@ from typing import Any
 import click
 import pytest
 
-from cli import gangs_view, status_text
-from cli.gangs_view import GangView, Report, State
-from common.kube import timestamps
+from kubemend.cli import gangs_view, status_text
+from kubemend.cli.gangs_view import GangView, Report, State
+from kubemend.common.kube import timestamps
 from tests.unit.cli import builders
 from tests.unit.cli.builders import FAULTY, HEALTHY, UNTOLD, pod, restart
 
@@ -36,7 +36,7 @@ def only(report: Report) -> GangView:
     return gang
 
 
-def test_a_gang_has_its_members_rounds_and_what_is_left_of_its_budget() -> None:
+def test_gang_has_members_rounds_and_remaining_budget() -> None:
     gang = only(gangs_view.report(THREE, [restart("train-2-aa", attempt=2), restart()], now=NOW))
     assert str(gang.key) == "team/JobSet/train"
     assert [(member.pod, member.node, member.ready) for member in gang.members] == [
@@ -64,7 +64,7 @@ def test_a_gang_has_its_members_rounds_and_what_is_left_of_its_budget() -> None:
         pytest.param(pod("x", phase="Strange", ready=False), State.ILL, id="a-phase-that-nobody-knows"),
     ],
 )
-def test_a_gang_does_as_its_worst_member(member: dict[str, Any], state: State) -> None:
+def test_gang_state_is_that_of_its_worst_member(member: dict[str, Any], state: State) -> None:
     report = gangs_view.report([pod("well", conditions=HEALTHY), member], [], now=NOW)
     assert (only(report).state, report.state) == (state, state)
 
@@ -81,7 +81,7 @@ def test_rounds_from_before_the_window_cost_nothing() -> None:
     assert budget.left == 10
 
 
-def test_what_was_refused_or_only_asked_for_costs_nothing() -> None:
+def test_refused_and_pending_requests_cost_nothing() -> None:
     refused = restart("asked-1", attempt=0, status={"phase": "Refused"})
     asked = restart("asked-2", attempt=0, status=None)
     gang = only(gangs_view.report(THREE, [refused, asked], now=NOW))
@@ -90,28 +90,28 @@ def test_what_was_refused_or_only_asked_for_costs_nothing() -> None:
     assert [each.phase for each in gang.rounds] == ["Requested", "Refused"]
 
 
-def test_an_annotation_that_nobody_understands_is_told_and_its_budget_is_not() -> None:
+def test_invalid_annotation_is_noted_and_hides_the_budget() -> None:
     gang = only(gangs_view.report([pod("a", annotations={"kubemend.io/max-restarts": "many"})], [], now=NOW))
     assert gang.budget is None
     assert "max-restarts is 'many'" in gang.notes[0]
 
 
-def test_what_cannot_be_told_of_rounds_is_no_budget_and_no_good_news() -> None:
+def test_unreadable_rounds_give_no_budget_and_unknown_state() -> None:
     report = gangs_view.report(THREE, None, now=NOW, notes=("no rights",))
     assert only(report).budget is None
     assert (only(report).state, report.state) == (State.WELL, State.UNKNOWN)
 
 
-def test_a_restart_object_of_another_version_is_named_and_left_out() -> None:
+def test_restart_object_of_unknown_format_is_named_and_omitted() -> None:
     strange = restart()
     del strange["metadata"]["uid"]
     report = gangs_view.report(THREE, [strange], now=NOW)
     assert only(report).rounds == ()
-    assert "Restart team/train-3-1f2e is of another version" in report.notes[0]
+    assert "Restart team/train-3-1f2e has an unknown format" in report.notes[0]
     assert report.state is State.UNKNOWN
 
 
-def test_pods_without_a_gang_are_no_gang() -> None:
+def test_pods_without_a_gang_are_omitted() -> None:
     alone = pod("alone")
     alone["metadata"]["labels"] = {}
     assert gangs_view.report([alone], [], now=NOW) == Report(())
@@ -132,7 +132,7 @@ def test_gangs_are_a_line_each() -> None:
     ]
 
 
-def test_gangs_that_have_nothing_to_do_with_kubemend_are_only_counted() -> None:
+def test_unmanaged_gangs_are_only_counted() -> None:
     others = [pod("a", gang="one", opted_in=False), pod("b", gang="two", opted_in=False)]
     report = gangs_view.report([*THREE, *others], [], now=NOW)
     drawn = status_text.overview(report, style=PLAIN)
@@ -140,7 +140,7 @@ def test_gangs_that_have_nothing_to_do_with_kubemend_are_only_counted() -> None:
     assert "note: 2 other gangs have not opted in (annotation kubemend.io/restart: InPlace)" in drawn
 
 
-def test_where_there_is_no_gang_it_says_so() -> None:
+def test_missing_gangs_are_reported() -> None:
     assert status_text.overview(gangs_view.report([], [], now=NOW), style=PLAIN) == "no gang"
 
 
@@ -186,10 +186,10 @@ def test_of_many_rounds_the_newest_are_shown_and_the_others_counted() -> None:
 def test_a_round_that_is_going_on_has_no_timeline_yet() -> None:
     going = restart(status={"phase": "Stopping", "startTime": builders.CREATED, "trigger": {"message": "Xid 79"}})
     report = gangs_view.report(THREE, [going], now=NOW)
-    assert status_text.details(only(report), report, style=PLAIN).endswith("last: Xid 79\nit is going on")
+    assert status_text.details(only(report), report, style=PLAIN).endswith("last: Xid 79\nit is in progress")
 
 
-def test_a_request_that_was_refused_says_why_and_has_no_timeline() -> None:
+def test_refused_request_has_its_reason_and_no_timeline() -> None:
     decision = {"kind": "Observe", "reason": "NotOptedIn", "detail": "train-1 has not opted in"}
     refused = restart("asked-1", attempt=0, status={"phase": "Refused", "decision": decision})
     report = gangs_view.report(THREE, [refused], now=NOW)
@@ -233,7 +233,7 @@ def test_an_object_has_all_that_the_tables_have() -> None:
     }
 
 
-def test_nothing_that_others_have_written_moves_the_cursor() -> None:
+def test_untrusted_texts_do_not_move_the_cursor() -> None:
     evil = "\x1b[2J\x1b]0;title\x07\nline"
     told = {
         "phase": "Failed",

@@ -1,4 +1,4 @@
-"""A command waits for no library that only other commands need."""
+"""A command loads no library that only other commands need."""
 
 import json
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from kubemend.cli import main
 
 _HEAVY = {"aiohttp", "cryptography", "grpc", "kubernetes", "prometheus_client"}
-_OURS = {"agent.app", "agent.engine", "controller"}
+_OURS = {"kubemend.agent.app", "kubemend.agent.engine", "controller"}
 _PROGRAM = f"""
 import json, sys
-import cli
+from kubemend import cli
 sys.argv[0] = "kubemend"
 try:
     cli.main()
@@ -42,10 +42,10 @@ def test_a_scan_loads_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "sys" / "bus" / "pci" / "devices").mkdir(parents=True)
     (tmp_path / "sys" / "class" / "net").mkdir(parents=True)
     where = [f"--kernel-log={tmp_path / 'kmsg'}", f"--sysfs={tmp_path / 'sys'}", "--timeout=60s"]
-    assert not loaded("scan", "--json", *where, codes=frozenset({0, 3}))  # 3: netlink tells nothing here
+    assert not loaded("scan", "--json", *where, codes=frozenset({0, 3}))  # 3: netlink reports nothing here
 
 
-def test_a_scan_of_what_the_agent_holds_loads_no_grpc(tmp_path: Path) -> None:
+def test_scan_with_the_agents_data_loads_no_grpc(tmp_path: Path) -> None:
     assert loaded("scan", "--agent", f"--state-dir={tmp_path}", codes=frozenset({3})) == {"aiohttp"}
 
 
@@ -69,7 +69,7 @@ def test_the_help_lists_every_command_with_its_first_line() -> None:
     assert all(listed.values())
 
 
-def test_a_command_that_there_is_not_is_a_usage_error_with_a_guess() -> None:
+def test_unknown_command_is_a_usage_error_with_a_guess() -> None:
     done = CliRunner().invoke(main, ["sacn"])
     assert done.exit_code == 2
     assert "sacn" in done.output

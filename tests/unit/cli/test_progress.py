@@ -1,11 +1,11 @@
-"""A command that takes long says what it waits for, on a terminal alone."""
+"""A command that takes long prints what it waits for, on a terminal only."""
 
 import asyncio
 import io
 
 import pytest
 
-from agent.cli import progress
+from kubemend.agent.cli import progress
 
 
 class Terminal(io.StringIO):
@@ -19,7 +19,7 @@ async def _after(told: asyncio.Event) -> str:
 
 
 class Watched(Terminal):
-    """Lets the work end as soon as something was told."""
+    """Let the work end as soon as a message was printed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Watched(Terminal):
         self.told.set()
 
 
-def test_long_work_is_told_and_the_line_is_cleared() -> None:
+def test_long_work_is_announced_and_the_line_is_cleared() -> None:
     to = Watched()
     assert progress.run(_after(to.told), what="asking", to=to) == "done"
     assert "asking: " in to.getvalue()
@@ -41,7 +41,7 @@ async def _at_once() -> int:
 
 
 @pytest.mark.parametrize("to", [Terminal(), io.StringIO()])
-def test_short_work_and_work_into_a_pipe_say_nothing(to: io.StringIO) -> None:
+def test_short_and_piped_work_print_nothing(to: io.StringIO) -> None:
     assert progress.run(_at_once(), what="asking", to=to) == 3
     assert to.getvalue() == ""
 

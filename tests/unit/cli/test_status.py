@@ -7,7 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cli import main, reaching
+from kubemend.cli import main, reaching
 from tests.unit.cli import builders
 from tests.unit.cli.builders import FAULTY, HEALTHY, UNTOLD, pod, restart
 from tests.unit.cli.conftest import Cluster
@@ -37,7 +37,7 @@ async def test_one_gang_is_shown_in_full(cluster: Cluster, name: str) -> None:
 
 
 @pytest.mark.parametrize(("conditions", "code"), [(HEALTHY, WELL), (FAULTY, ILL), (UNTOLD, UNKNOWN)])
-async def test_the_exit_code_says_how_the_worst_member_does(
+async def test_exit_code_follows_the_worst_member(
     cluster: Cluster, conditions: dict[str, tuple[str, str, str]], code: int
 ) -> None:
     await cluster.put(pod("train-0", conditions=HEALTHY), pod("train-1", conditions=conditions))
@@ -46,7 +46,7 @@ async def test_the_exit_code_says_how_the_worst_member_does(
     assert json.loads(result.stdout)["state"] == {WELL: "Well", ILL: "Ill", UNKNOWN: "Unknown"}[code]
 
 
-async def test_a_gang_that_was_not_asked_for_does_not_count(cluster: Cluster) -> None:
+async def test_other_gangs_do_not_affect_the_exit_code(cluster: Cluster) -> None:
     await cluster.put(pod("train-0", conditions=HEALTHY), pod("other-0", gang="other", conditions=FAULTY))
     assert (await cluster.run("status", "train")).exit_code == WELL
     assert (await cluster.run("status")).exit_code == ILL
@@ -67,7 +67,7 @@ async def test_all_kinds_of_gangs_are_found_and_each_once(cluster: Cluster) -> N
     ]
 
 
-async def test_other_namespaces_are_looked_at_only_when_asked_for(cluster: Cluster) -> None:
+async def test_other_namespaces_are_read_only_on_request(cluster: Cluster) -> None:
     await cluster.put(pod("train-0", conditions=HEALTHY))
     assert (await cluster.run("status", "-n", "default", namespace=False)).stdout == "no gang\n"
     assert "JobSet/train" in (await cluster.run("status", "-A", namespace=False)).stdout
@@ -82,24 +82,24 @@ async def test_the_kubeconfigs_namespace_is_the_default(cluster: Cluster) -> Non
     assert "JobSet/train" in (await cluster.run("status", namespace=False)).stdout
 
 
-async def test_a_gang_that_is_not_there_is_named(cluster: Cluster) -> None:
+async def test_missing_gang_is_named(cluster: Cluster) -> None:
     result = await cluster.run("status", "train")
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")
     assert result.stderr == "Error: there is no gang train in namespace team: kubemend status -A lists them\n"
 
 
-async def test_without_the_resource_members_are_told_and_what_is_missing(empty_cluster: Cluster) -> None:
+async def test_without_the_resource_members_and_a_note_are_shown(empty_cluster: Cluster) -> None:
     await empty_cluster.put(pod("train-0", conditions=HEALTHY))
     result = await empty_cluster.run("status")
     assert result.exit_code == UNKNOWN
     row, note = result.stdout.splitlines()[1:]
     assert row.split()[:3] == ["team", "JobSet/train", "1/1"]
-    assert note == f"note: {reaching.NOT_INSTALLED}; rounds and budgets are not told"
+    assert note == f"note: {reaching.NOT_INSTALLED}; rounds and budgets are unknown"
 
 
-async def test_without_rights_to_restarts_members_are_told_and_the_right_is_named(cluster: Cluster) -> None:
+async def test_without_rights_to_restarts_the_missing_right_is_named(cluster: Cluster) -> None:
     await cluster.put(pod("train-0", conditions=HEALTHY))
-    cluster.server.handler.faults.fail_next(1, status=403, path="/restarts")
+    cluster.server.fail_next(1, status=403, path="/restarts")
     result = await cluster.run("status")
     assert result.exit_code == UNKNOWN
     assert "JobSet/train" in result.stdout
@@ -107,7 +107,7 @@ async def test_without_rights_to_restarts_members_are_told_and_the_right_is_name
 
 
 async def test_without_rights_to_pods_it_is_one_line(cluster: Cluster) -> None:
-    cluster.server.handler.faults.fail_next(1, status=403, path="/pods")
+    cluster.server.fail_next(1, status=403, path="/pods")
     result = await cluster.run("status")
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")
     (line,) = result.stderr.splitlines()
@@ -119,12 +119,12 @@ def test_without_a_kubeconfig_it_is_one_line(tmp_path: Path) -> None:
     result = CliRunner(env=environ).invoke(main, ["status"])
     assert (result.exit_code, result.stdout) == (UNKNOWN, "")
     assert result.stderr == (
-        "Error: no way to the API server: not in a pod, and no kubeconfig: "
+        "Error: cannot find the API server: not in a pod, and no kubeconfig: "
         "run in a pod with a service account, or name a kubeconfig\n"
     )
 
 
-def test_a_namespace_and_all_of_them_is_no_question() -> None:
+def test_namespace_and_all_namespaces_exclude_each_other() -> None:
     assert CliRunner().invoke(main, ["status", "-A", "-n", "team"]).exit_code == USAGE
 
 

@@ -1,4 +1,4 @@
-"""kubemend is run as root in any directory: no command may run the Python code that lies there."""
+"""kubemend runs as root in any directory: no command may run the Python code of that directory."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-import cli
+from kubemend import cli
 
 _CHECKOUT = Path(cli.__file__).parents[1]
 _COMMANDS = [

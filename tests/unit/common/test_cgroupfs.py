@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common import cgroupfs
+from kubemend.common import cgroupfs
 
 GROUP = "kubepods/pod1/c1"
 
@@ -36,7 +36,7 @@ def test_the_processes_of_groups_below_are_a_groups_own(tmp_path: Path) -> None:
     assert cgroupfs.pids([top]) == {1, 2, 3}
 
 
-def test_a_group_that_is_gone_has_no_processes(tmp_path: Path) -> None:
+def test_removed_group_has_no_processes(tmp_path: Path) -> None:
     assert cgroupfs.pids([tmp_path / "gone"]) == frozenset()
 
 
@@ -67,6 +67,6 @@ def test_frozen_in_one_hierarchy_is_frozen(tmp_path: Path) -> None:
     assert cgroupfs.frozen(groups) is True
 
 
-def test_a_group_without_a_freezer_says_nothing(tmp_path: Path) -> None:
+def test_group_without_a_freezer_is_unknown(tmp_path: Path) -> None:
     assert cgroupfs.frozen([group(tmp_path, cgroup_events="populated 1\n")]) is None
     assert cgroupfs.frozen([]) is None

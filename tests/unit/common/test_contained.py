@@ -1,4 +1,4 @@
-"""What fails about one thing ends there; what concerns all does not."""
+"""Errors about one object are contained; those that concern everything are not."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import structlog
 
-from common import aio, contained
-from common.contained import Part
+from kubemend.common import aio, contained
+from kubemend.common.contained import Part
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Any]]:
-    """What the log is told, from a minute on in which nothing has been."""
+    """The log, starting with an unused minute."""
     monkeypatch.setattr(contained, "_minute", contained._Minute())
     with structlog.testing.capture_logs() as lines:
         yield lines
@@ -23,7 +23,7 @@ def broken() -> None:
     raise IndexError("tuple index out of range")
 
 
-def test_an_error_is_counted_and_told_with_its_traceback_and_what_comes_next_goes_on(
+def test_error_is_counted_and_logged_and_work_continues(
     told: Sequence[Any],
 ) -> None:
     before = contained.count([Part.RESTART])
@@ -56,14 +56,14 @@ def test_an_error_is_counted_and_told_with_its_traceback_and_what_comes_next_goe
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_concerns_all_passes(error: BaseException) -> None:
+def test_error_that_concerns_everything_passes(error: BaseException) -> None:
     before = contained.count()
     with pytest.raises(type(error)), contained.within(Part.RESTART, "a pod"):
         raise error
     assert contained.count() == before
 
 
-def test_an_error_that_somebody_else_expects_passes() -> None:
+def test_expected_error_passes() -> None:
     with pytest.raises(KeyError), contained.within(Part.REPLAY, "a pod", passing=(LookupError,)):
         raise KeyError("a")
 
@@ -75,7 +75,7 @@ def test_several_errors_of_one_thing_are_one() -> None:
     assert contained.count([Part.FAULT]) == before + 1
 
 
-def test_who_makes_many_fail_fills_no_log(told: Sequence[Any]) -> None:
+def test_many_failures_do_not_flood_the_log(told: Sequence[Any]) -> None:
     before = contained.count([Part.CONDITION])
     for _ in range(1000):
         with contained.within(Part.CONDITION, "a" * 1_000_000):
@@ -85,7 +85,7 @@ def test_who_makes_many_fail_fills_no_log(told: Sequence[Any]) -> None:
     assert all(len(line["about"]) <= 256 and len(line["exception"]) <= 8192 for line in told)
 
 
-async def test_of_works_side_by_side_none_goes_on_when_the_error_of_one_is_raised() -> None:
+async def test_concurrent_works_have_ended_when_an_error_is_raised() -> None:
     may_end, ended = asyncio.Event(), []
 
     async def fails() -> None:

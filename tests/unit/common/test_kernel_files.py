@@ -1,4 +1,4 @@
-"""Reading what the kernel says of processes that call themselves by any bytes."""
+"""Reading the kernel's files about processes whose names are any bytes."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import kernel_files
-from common.kernel_files import UnreadableError
+from kubemend.common import kernel_files
+from kubemend.common.kernel_files import UnreadableError
 
 
 def test_any_bytes_are_read_and_can_be_written_as_utf_8(tmp_path: Path) -> None:
@@ -24,13 +24,13 @@ def test_no_bytes_fail(found: bytes) -> None:
     kernel_files.text(found).encode()
 
 
-def test_what_is_gone_is_told_from_what_cannot_be_read(tmp_path: Path) -> None:
+def test_missing_file_is_distinguished_from_an_unreadable_one(tmp_path: Path) -> None:
     assert kernel_files.read(tmp_path / "none") is None
     with pytest.raises(OSError, match="directory"):
         kernel_files.read(tmp_path)
 
 
-def test_more_than_the_kernel_has_to_say_is_not_read(tmp_path: Path) -> None:
+def test_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "endless").write_bytes(b"x" * 101)
     assert kernel_files.read_bytes(tmp_path / "endless", limit=101) == b"x" * 101
     with pytest.raises(UnreadableError, match="more than 100 bytes"):
@@ -39,7 +39,7 @@ def test_more_than_the_kernel_has_to_say_is_not_read(tmp_path: Path) -> None:
         kernel_files.read("/dev/zero")
 
 
-def test_a_name_begins_at_the_directory_that_is_given(tmp_path: Path) -> None:
+def test_relative_name_begins_at_the_directory(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("1")
     opened = os.open(tmp_path, os.O_PATH)
     try:
@@ -58,13 +58,13 @@ def test_nothing_has_no_lines() -> None:
 
 
 @given(st.binary(max_size=15))
-def test_a_process_is_told_from_its_name_whatever_that_is(name: bytes) -> None:
+def test_stat_is_parsed_with_any_process_name(name: bytes) -> None:
     stat = kernel_files.parse_stat(kernel_files.text(b"7 (" + name + b") D 1 2 3\n"))
     assert (stat.name, stat.state, stat.rest) == (kernel_files.text(name), "D", ("1", "2", "3"))
 
 
 @given(st.binary())
-def test_what_is_no_stat_is_said_to_be_unreadable(found: bytes) -> None:
+def test_invalid_stat_is_unreadable(found: bytes) -> None:
     try:
         stat = kernel_files.parse_stat(kernel_files.text(found))
     except UnreadableError:

@@ -1,14 +1,14 @@
-"""What a process exports of itself."""
+"""The metrics of a process about itself."""
 
 from prometheus_client import CollectorRegistry
 
-from common import contained, process_metrics
-from common.contained import Part
+from kubemend.common import contained, process_metrics
+from kubemend.common.contained import Part
 
 _NAME = "kubemend_contained_failures_total"
 
 
-def test_failures_are_exported_as_they_are_counted_and_what_is_watched_at_0_too() -> None:
+def test_failures_are_exported_also_at_zero_if_watched() -> None:
     registry = CollectorRegistry()
     registry.register(process_metrics.ContainedFailures([Part.STRAGGLER, Part.RECREATION]))
 
@@ -22,7 +22,7 @@ def test_failures_are_exported_as_they_are_counted_and_what_is_watched_at_0_too(
     assert exported(Part.RECREATION) == contained.count([Part.RECREATION])
 
 
-def test_what_this_process_never_does_is_exported_only_when_it_was_counted() -> None:
+def test_other_kinds_are_exported_only_once_counted() -> None:
     registry = CollectorRegistry()
     registry.register(process_metrics.ContainedFailures([]))
     counted = {part.value for part in Part if contained.count([part])}

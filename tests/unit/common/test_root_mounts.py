@@ -1,11 +1,11 @@
-"""The kind of a process's root, from what anybody may have mounted there."""
+"""The type of a process's root, with arbitrary user mounts."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from common import root_mounts
+from kubemend.common import root_mounts
 
 ROOT = b"600 599 0:61 / / rw,relatime master:1 - %s %s rw\n"
 PROC = b"601 600 0:62 / /proc rw - proc proc rw\n"
@@ -23,15 +23,15 @@ PROC = b"601 600 0:62 / /proc rw - proc proc rw\n"
     ],
     ids=["overlay", "native", "names-in-any-bytes", "over-it", "nonsense", "gone"],
 )
-def test_the_kind_of_a_root_is_what_lies_on_top(tmp_path: Path, mounts: bytes, kind: str | None) -> None:
+def test_root_type_is_the_topmost_mount(tmp_path: Path, mounts: bytes, kind: str | None) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "mountinfo").write_bytes(mounts)
     assert root_mounts.kind(1, proc=tmp_path) == kind
 
 
-def test_a_process_that_is_gone_cannot_be_told(tmp_path: Path) -> None:
+def test_ended_process_is_unknown(tmp_path: Path) -> None:
     assert root_mounts.kind(1, proc=tmp_path) is None
 
 
-def test_our_own_root_is_told() -> None:
+def test_own_root_has_a_type() -> None:
     assert root_mounts.kind(os.getpid(), proc=Path("/proc"))

@@ -1,26 +1,26 @@
-"""Which containers of a pod restarts are for."""
+"""The containers of a pod that restarts apply to."""
 
 from typing import Any
 
 import pytest
 
-from common import targets
-from common.targets import Candidate
+from kubemend.common import targets
+from kubemend.common.targets import Candidate
 
 TRAINER = Candidate("trainer", is_main=True, holds_devices=True)
 LOGGER = Candidate("logger", is_main=True)
 EXPORTER = Candidate("exporter", is_main=False, holds_devices=True)
 
 
-def test_those_that_are_named_are_meant_and_no_others() -> None:
+def test_named_containers_are_the_targets() -> None:
     assert targets.of([TRAINER, LOGGER, EXPORTER], named={"logger", "exporter"}) == {"logger", "exporter"}
 
 
-def test_else_the_main_ones_that_hold_devices() -> None:
+def test_default_targets_are_main_containers_with_devices() -> None:
     assert targets.of([TRAINER, LOGGER, EXPORTER], named=()) == {"trainer"}
 
 
-def test_all_main_ones_where_none_of_them_holds_any() -> None:
+def test_without_devices_all_main_containers_are_targets() -> None:
     assert targets.of([LOGGER, Candidate("other", is_main=True), EXPORTER], named=()) == {"logger", "other"}
 
 
@@ -40,5 +40,5 @@ def test_names_are_read_with_commas_between_them() -> None:
         pytest.param({"claims": [{"name": "gpus"}]}, True, id="a-claim"),
     ],
 )
-def test_a_container_holds_devices_by_what_it_asks_for(resources: dict[str, Any] | None, *, holds: bool) -> None:
+def test_container_holds_devices_by_its_requests(resources: dict[str, Any] | None, *, holds: bool) -> None:
     assert targets.holds_devices({"name": "trainer", "resources": resources}) is holds

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz answer, whoever holds connections to them and however he asks."""
+"""/metrics, /healthz and /readyz answer, despite any other connections and requests."""
 
 import asyncio
 import contextlib
@@ -12,19 +12,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from common import web
-from common.parts import Parts, PartState, PartStatus
-from common.web import ListenError, Patience, WebServer
+from kubemend.common import web
+from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
+from kubemend.common.web import ListenError, Patience, WebServer
 
 SECONDS = 60.0
 _ANYWHERE = ("127.0.0.1", 0)
 
 
 class Rig:
-    """A server, its parts and its metrics. It waits for ever unless a test says otherwise."""
+    """A server, its components and its metrics. Its timeouts are unlimited unless a test sets them."""
 
     def __init__(self, *, patience: Patience | None = None, probes_only: bool = False) -> None:
-        self.parts = Parts(show=lambda *_: None)
+        self.parts = ComponentRegistry(show=lambda *_: None)
         self.registry = CollectorRegistry()
         self.server = WebServer(
             address=_ANYWHERE,
@@ -60,7 +60,7 @@ class Rig:
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """Return what comes until the end."""
+    """Return all data until the end."""
     read = b""
     async with asyncio.timeout(SECONDS):
         with contextlib.suppress(OSError):
@@ -76,19 +76,19 @@ async def rig() -> AsyncIterator[Rig]:
         yield rig
 
 
-async def test_pages_tell_what_they_are_for(rig: Rig) -> None:
+async def test_pages_have_their_content(rig: Rig) -> None:
     Counter("things", "Things.", registry=rig.registry).inc(3)
     report = rig.parts.reporter("hub")
     assert await rig.get("/healthz") == (200, "ok\n")
     assert (await rig.get("/readyz"))[0] == 503
-    report(PartStatus(PartState.READY))
+    report(ComponentStatus(ComponentState.READY))
     status, body = await rig.get("/readyz?verbose")
     assert (status, json.loads(body)["ready"]) == (200, True)
     assert "things_total 3.0" in (await rig.get("/metrics"))[1]
     assert (await rig.get("/elsewhere"))[0] == 404
 
 
-async def test_half_requests_keep_nobody_out_for_however_long(rig: Rig) -> None:
+async def test_half_requests_do_not_block_others(rig: Rig) -> None:
     async with contextlib.AsyncExitStack() as opened:
         readers = []
         for _ in range(100):
@@ -107,7 +107,7 @@ async def test_a_request_must_come_in_time() -> None:
         assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_who_does_not_take_an_answer_is_closed() -> None:
+async def test_client_that_does_not_read_is_closed() -> None:
     rig = Rig(patience=Patience(request=60, answer=0.05))
     for number in range(1000):
         Gauge(f"long_{number}", "x" * 20_000, registry=rig.registry)
@@ -115,7 +115,7 @@ async def test_who_does_not_take_an_answer_is_closed() -> None:
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(SECONDS):
             await reader.readline()
-            while rig.server._open:  # noqa: ASYNC110 - it is told by no event
+            while rig.server._open:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
 
 
@@ -149,22 +149,22 @@ async def test_probes_have_no_metrics() -> None:
         assert (await rig.get("/metrics"))[0] == 404
 
 
-async def test_probes_are_served_beside_all_pages(unused_tcp_port: int) -> None:
-    parts, registry = Parts(show=lambda *_: None), CollectorRegistry()
+async def test_probes_are_served_in_addition_to_all_pages(unused_tcp_port: int) -> None:
+    parts, registry = ComponentRegistry(show=lambda *_: None), CollectorRegistry()
     async with web.serving(metrics=_ANYWHERE, probes=("127.0.0.1", unused_tcp_port), parts=parts, registry=registry):
         _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
         writer.close()
         await writer.wait_closed()
 
 
-async def test_a_port_that_is_taken_is_named_with_its_setting(rig: Rig) -> None:
+async def test_port_in_use_is_named_with_its_setting(rig: Rig) -> None:
     taken = ("127.0.0.1", rig.server.port)
     with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:.*choose another --probes-address"):
         async with web.serving(metrics=_ANYWHERE, probes=taken, parts=rig.parts, registry=rig.registry):
             pass
 
 
-def test_metrics_are_not_made_more_often_than_they_may_cost() -> None:
+def test_metrics_are_cached_according_to_their_cost() -> None:
     slow = _Slow()
     page = web.MetricsPage(slow.registry, clock=lambda: slow.now)
     assert b"looks 1.0" in page().body
@@ -175,7 +175,7 @@ def test_metrics_are_not_made_more_often_than_they_may_cost() -> None:
 
 
 class _Slow(Collector):
-    """A metric that takes two seconds of the test's clock for each look."""
+    """A metric that takes two seconds of the test's clock for each read."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -184,7 +184,7 @@ class _Slow(Collector):
         self.registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Not by a look."""
+        """Not by a read."""
         return []
 
     def collect(self) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The client of the control socket, and the many ways in which what listens there can disappoint it."""
+"""The client of the control socket, and the failures of the services that may listen there."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.control import client, following, messages
+from kubemend.agent.control import client, following, messages
 
 REQUEST = messages.RestartRequest(namespace="default", pod="trainer-0")
 ACCEPTED = {"event": "accepted", "ms": 0.0}
@@ -25,14 +25,14 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def told(*events: Mapping[str, Any], whole: bool = True) -> bytes:
+def encoded(*events: Mapping[str, Any], whole: bool = True) -> bytes:
     lines = [chunk(json.dumps(event).encode() + b"\n") for event in events]
     return HEAD + b"".join(lines) + (chunk(b"") if whole else b"")
 
 
 @contextlib.asynccontextmanager
 async def answering(path: Path, answer: bytes, *, hang: bool = False) -> AsyncIterator[None]:
-    """Something on the socket that gives this answer to whatever comes, and ends or hangs."""
+    """A service on the socket that gives this answer to any request, and ends or hangs."""
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,18 +62,18 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("end", "code"), [(DONE, 0), (NOT_DONE, 1)])
-async def test_it_follows_to_the_end(path: Path, end: Mapping[str, Any], code: int) -> None:
-    async with answering(path, told(ACCEPTED, DECIDED, end)):
+async def test_follow_ends_with_the_restart(path: Path, end: Mapping[str, Any], code: int) -> None:
+    async with answering(path, encoded(ACCEPTED, DECIDED, end)):
         assert await follow(path) == (code, ["accepted", "decided", "done"])
 
 
-async def test_without_waiting_the_first_word_is_enough(path: Path) -> None:
-    async with answering(path, told(ACCEPTED, DECIDED, whole=False), hang=True):
+async def test_follow_without_wait_ends_at_first_decision(path: Path) -> None:
+    async with answering(path, encoded(ACCEPTED, DECIDED, whole=False), hang=True):
         assert await follow(path, wait=False) == (0, ["accepted", "decided"])
 
 
-async def test_without_waiting_a_refusal_is_a_refusal(path: Path) -> None:
-    async with answering(path, told(ACCEPTED, REFUSED, NOT_DONE)):
+async def test_follow_without_wait_returns_refusal(path: Path) -> None:
+    async with answering(path, encoded(ACCEPTED, REFUSED, NOT_DONE)):
         assert await follow(path, wait=False) == (1, ["accepted", "decided", "done"])
 
 
@@ -83,7 +83,7 @@ async def test_signs_of_life_are_not_shown(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "usage"), [(400, True), (404, False), (503, False)])
-async def test_a_request_that_is_turned_down_says_why(path: Path, status: int, usage: bool) -> None:
+async def test_rejected_request_raises_the_reason(path: Path, status: int, usage: bool) -> None:
     body = b'{"error": "no such pod"}'
     async with answering(path, b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)):
         with pytest.raises(client.NotAcceptedError, match="no such pod") as error:
@@ -92,7 +92,7 @@ async def test_a_request_that_is_turned_down_says_why(path: Path, status: int, u
 
 
 @pytest.mark.parametrize("body", [b"404: Not Found", b"[]", b'{"message": "x"}'])
-async def test_another_service_on_the_socket_is_told_from_an_agent(path: Path, body: bytes) -> None:
+async def test_foreign_service_on_socket_is_detected(path: Path, body: bytes) -> None:
     async with answering(path, b"HTTP/1.1 404 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)):
         with pytest.raises(client.NotAcceptedError, match="not an agent"):
             await follow(path)
@@ -100,20 +100,20 @@ async def test_another_service_on_the_socket_is_told_from_an_agent(path: Path, b
 
 @pytest.mark.parametrize("events", [(ACCEPTED,), (ACCEPTED, DECIDED)])
 @pytest.mark.parametrize("whole", [True, False])
-async def test_an_agent_that_goes_away_is_no_success(path: Path, events: tuple[Any, ...], whole: bool) -> None:
-    async with answering(path, told(*events, whole=whole)):
-        with pytest.raises(client.LostError, match="gone away"):
+async def test_lost_connection_is_not_success(path: Path, events: tuple[Any, ...], whole: bool) -> None:
+    async with answering(path, encoded(*events, whole=whole)):
+        with pytest.raises(client.LostError, match="was lost"):
             await follow(path)
 
 
-async def test_an_agent_that_falls_silent_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_agent_times_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SILENCE", 0.2)
-    async with answering(path, told(ACCEPTED, whole=False), hang=True):
+    async with answering(path, encoded(ACCEPTED, whole=False), hang=True):
         with pytest.raises(client.LostError, match="no sign of life"):
             await follow(path)
 
 
-async def test_an_agent_that_never_answers_is_not_reachable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_never_answers_is_not_reachable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SILENCE", 0.2)
     async with answering(path, b"", hang=True):
         with pytest.raises(client.NotReachableError, match="no answer"):
@@ -123,27 +123,27 @@ async def test_an_agent_that_never_answers_is_not_reachable(path: Path, monkeypa
 @pytest.mark.parametrize(
     ("answer", "why"), [(b"", "Server disconnected"), (b"SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP")]
 )
-async def test_what_does_not_speak_http_is_not_reachable(path: Path, answer: bytes, why: str) -> None:
+async def test_service_without_http_is_not_reachable(path: Path, answer: bytes, why: str) -> None:
     async with answering(path, answer):
         with pytest.raises(client.NotReachableError, match=f"{path}: .*{why}") as error:
             await follow(path)
     assert "\n" not in str(error.value)
 
 
-async def test_no_socket_at_all_says_what_to_look_for(path: Path) -> None:
+async def test_missing_socket_raises_hint(path: Path) -> None:
     with pytest.raises(client.NotReachableError, match="No such file") as error:
         await follow(path)
     for word in (str(path), "root", "--state-dir"):
         assert word in str(error.value)
 
 
-async def test_a_socket_that_nobody_listens_on_is_not_reachable(path: Path) -> None:
+async def test_socket_without_listener_is_not_reachable(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
     with pytest.raises(client.NotReachableError, match="refused"):
         await follow(path)
 
 
-async def test_a_path_that_no_socket_can_have_is_not_reachable(tmp_path: Path) -> None:
+async def test_invalid_socket_path_is_not_reachable(tmp_path: Path) -> None:
     with pytest.raises(client.NotReachableError, match="too long"):
         await follow(tmp_path / ("x" * 200))

@@ -1,4 +1,4 @@
-"""A request on the wire: what is sent is what is read, and whatever else comes is refused in one line."""
+"""Requests in their encoded form: valid ones round trip, all others are refused in one line."""
 
 import contextlib
 import json
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.control import messages
-from agent.restart.asking import Asked
-from agent.restart.intents import Strategy
+from kubemend.agent.control import messages
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.overrides import RestartOverrides
 
 NAMES = st.text("abc-.0", min_size=1)
 ASKED = st.builds(
-    Asked,
+    RestartOverrides,
     strategy=st.none() | st.sampled_from(Strategy),
     containers=st.frozensets(NAMES),
     grace_seconds=st.none() | st.floats(0, 3600),
@@ -29,11 +29,11 @@ REQUESTS = st.builds(
 
 
 @given(REQUESTS)
-def test_what_is_sent_is_what_is_read(request: messages.RestartRequest) -> None:
+def test_request_round_trips_through_json(request: messages.RestartRequest) -> None:
     assert messages.parse(json.dumps(request.to_json()).encode()) == request
 
 
-def test_all_but_the_pods_name_may_be_left_out() -> None:
+def test_optional_fields_may_be_omitted() -> None:
     assert messages.parse(b'{"namespace": "n", "pod": "p"}') == messages.RestartRequest(namespace="n", pod="p")
 
 
@@ -60,7 +60,7 @@ def test_all_but_the_pods_name_may_be_left_out() -> None:
         ({"force": True}, "unknown fields force"),
     ],
 )
-def test_a_field_that_makes_no_sense_is_named(changes: dict[str, Any], named: str) -> None:
+def test_invalid_field_is_named(changes: dict[str, Any], named: str) -> None:
     body = json.dumps({"namespace": "n", "pod": "p"} | changes).encode()
     with pytest.raises(messages.BadRequestError, match=named) as error:
         messages.parse(body)
@@ -68,7 +68,7 @@ def test_a_field_that_makes_no_sense_is_named(changes: dict[str, Any], named: st
 
 
 @pytest.mark.parametrize("body", [b"", b"restart!", b"\xff", b"[]", b"1", b'{"pod": ', b"[" * 100_000])
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_invalid_body_is_refused(body: bytes) -> None:
     with pytest.raises(messages.BadRequestError):
         messages.parse(body)
 
@@ -84,6 +84,6 @@ FIELDS = dict.fromkeys(("namespace", "pod", "containers", "strategy", "grace_sec
 
 
 @given(st.fixed_dictionaries({}, optional=FIELDS))
-def test_any_json_is_read_or_refused(fields: dict[str, Any]) -> None:
+def test_any_json_is_parsed_or_refused(fields: dict[str, Any]) -> None:
     with contextlib.suppress(messages.BadRequestError):
         assert isinstance(messages.parse(json.dumps(fields).encode()), messages.RestartRequest)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from common.gangs import GangKey
-from controller.model.faults import Fault, FaultKind
-from controller.model.members import Member, NodeName, NodeView, Owner, PodPhase, PodRef, PodUid
+from kubemend.common.gangs import GangKey
+from kubemend.controller.model.faults import Fault, FaultKind
+from kubemend.controller.model.members import Member, NodeName, NodeView, Owner, PodPhase, PodRef, PodUid
 
 GANG = GangKey("team", "Job", "train")
 OPTED_IN: Mapping[str, str] = MappingProxyType({"kubemend.io/restart": "InPlace"})
@@ -16,7 +16,7 @@ NOW = 1_700_000_000.0
 
 
 def member(index: int, *, generation: int = 0, **changes: Any) -> Member:
-    """One worker on a node of its own; ``generation`` counts the pods that its slot has had."""
+    """Return one worker on its own node; ``generation`` counts the pods that its slot has had."""
     name = f"train-{index}-{generation}"
     one = Member(
         pod=PodRef("team", name, PodUid(f"uid-{index}-{generation}")),
@@ -33,17 +33,17 @@ def member(index: int, *, generation: int = 0, **changes: Any) -> Member:
 
 
 def gang(size: int) -> tuple[Member, ...]:
-    """A gang of so many workers."""
+    """Return a gang of this many workers."""
     return tuple(member(index) for index in range(size))
 
 
 def nodes(size: int) -> dict[NodeName, NodeView]:
-    """Their nodes, all ready."""
+    """Return their nodes, all ready."""
     return {name: NodeView(name, ready=True) for name in (NodeName(f"node-{index}") for index in range(size))}
 
 
 def fault(index: int = 0, **changes: Any) -> Fault:
-    """A worker's exit with 1, a moment ago."""
+    """Return a worker's exit with code 1, a moment ago."""
     one = Fault(
         id="fault-1",
         pod=member(index).pod,

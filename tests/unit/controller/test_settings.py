@@ -1,14 +1,14 @@
-"""The controller's settings: what cannot work is refused before anything starts."""
+"""The controller's settings: invalid values are refused before anything starts."""
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from controller import settings as settings_module
-from controller.hub.caps import Caps
-from controller.restarts.history import Keeping
-from controller.rounds.states import Limits
-from controller.settings import Settings
+from kubemend.controller import settings as settings_module
+from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.restarts.history import Keeping
+from kubemend.controller.rounds.states import Limits
+from kubemend.controller.settings import Settings
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> tuple[Settings | None, Result]:
@@ -30,64 +30,67 @@ def given(*arguments: str, env: dict[str, str] | None = None) -> Settings:
     return settings
 
 
-def test_defaults_are_those_of_the_values_that_they_set() -> None:
+def test_defaults_equal_those_of_values() -> None:
     settings = given()
     assert settings == Settings()
     assert (settings.limits(), settings.keeping(), settings.caps()) == (Limits(), Keeping(), Caps())
 
 
-def test_the_downward_api_names_are_understood() -> None:
+def test_downward_api_variables_are_read() -> None:
     settings = given(env={"POD_NAME": "replica-1", "POD_NAMESPACE": "elsewhere"})
     assert (settings.pod_name, settings.namespace) == ("replica-1", "elsewhere")
 
 
-def test_limits_are_what_was_said() -> None:
+def test_limits_take_given_values() -> None:
     limits = given(
-        "--stop-seconds", "5", "--hold-seconds", "20", "--recreate-wait", "7", "--round-seconds", "999"
+        "--stop-timeout", "5", "--hold-timeout", "20", "--replacement-wait", "7", "--round-timeout", "999"
     ).limits()
     assert (limits.stop, limits.hold, limits.hold_for_recreated, limits.whole) == (5.0, 20.0, 7.0, 999.0)
 
 
-def test_connections_of_the_hub_are_what_was_said() -> None:
+def test_hub_connections_take_given_values() -> None:
     caps = given("--hub-connections", "99", "--hub-strangers-per-address", "7").caps()
     assert (caps.connections, caps.strangers_of_address) == (99, 7)
 
 
-def test_addresses_are_taken_apart() -> None:
+def test_addresses_are_split() -> None:
     settings = given("--metrics-address", "[fd00::1]:9466", "--hub-address", "10.1.2.3:7000")
     assert (settings.listen(), settings.probes(), settings.hub()) == (("fd00::1", 9466), None, ("10.1.2.3", 7000))
     assert given("--probes-address", "10.1.2.3:9468").probes() == ("10.1.2.3", 9468)
 
 
-def test_the_agents_account_is_as_the_api_server_calls_it() -> None:
+def test_agents_account_has_api_servers_form() -> None:
     assert given("--agent-account", "a/b").agent_user() == "system:serviceaccount:a:b"
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--hub-address", "nonsense"), "--hub-address 'nonsense'; write HOST:PORT"),
-        (("--probes-address", "x"), "--probes-address 'x'; write HOST:PORT"),
-        (("--metrics-address", ":x"), "--metrics-address ':x'; write HOST:PORT"),
-        (("--agent-account", "kubemend-agent"), "write NAMESPACE/NAME"),
-        (("--release-seconds", "0"), "--release-seconds 0; must be more than 0"),
-        (("--stop-seconds", "nan"), "--stop-seconds nan; must be more than 0"),
-        (("--absence-seconds", "inf"), "--absence-seconds inf; must be more than 0, and not infinite"),
-        (("--slow-seconds", "0"), "--slow-seconds 0; must be more than 0"),
-        (("--round-seconds", "200"), "--absence-seconds 300; must not be more than --round-seconds 200"),
-        (("--recreate-wait", "301"), "--recreate-wait 301; must not be more than --recreated-seconds 300"),
-        (("--hold-seconds", "10", "--stop-seconds", "10"), "must be more than --stop-seconds 10"),
-        (("--hold-seconds", "3601", "--round-seconds", "9999"), "agents hold for 3600 at most"),
-        (("--ttl-seconds", "-1"), "--ttl-seconds -1; must be from 0"),
+        (("--hub-address", "nonsense"), "--hub-address 'nonsense' is not HOST:PORT"),
+        (("--probes-address", "x"), "--probes-address 'x' is not HOST:PORT"),
+        (("--metrics-address", ":x"), "--metrics-address ':x' is not HOST:PORT"),
+        (("--agent-account", "kubemend-agent"), "is not NAMESPACE/NAME"),
+        (("--release-timeout", "0"), "--release-timeout 0s; must be more than 0"),
+        (("--stop-timeout", "nan"), "'nan' is not a duration; write seconds, such as 10s or 500ms"),
+        (("--pod-gone-timeout", "inf"), "'inf' is not a duration"),
+        (("--slow-timeout", "0"), "--slow-timeout 0s; must be more than 0"),
+        (("--round-timeout", "200"), "--pod-gone-timeout 5m; must not be more than --round-timeout 200s"),
+        (
+            ("--replacement-wait", "301"),
+            "--replacement-wait 301s; must not be more than --replacement-ready-timeout 5m",
+        ),
+        (("--hold-timeout", "10", "--stop-timeout", "10"), "must be more than --stop-timeout 10s"),
+        (("--hold-timeout", "3601", "--round-timeout", "9999"), "must not be more than 1h, the agents' maximum"),
+        (("--restart-ttl", "-1"), "'-1' is not a duration"),
         (("--keep-restarts", "0"), "must be at least 1"),
         (("--jobset-writes", "0"), "--jobset-writes 0; must be from 1 to 64"),
         (("--hub-connections", "0"), "--hub-connections 0; must be from 1 to 100000"),
-        (("--hub-strangers-per-address", "0"), "must be at least 1: agents come as such"),
+        (("--hub-strangers-per-address", "0"), "must be at least 1, because agents connect"),
         (("--log-level", "loud"), "use debug, info, warning or error"),
         (("--log-format", "xml"), "use json or console"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_mend(arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_values_are_refused_with_hint(arguments: tuple[str, ...], why: str) -> None:
     settings, result = run(*arguments)
     assert settings is None
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""A stand-in runtime with one pod, and our client on it."""
+"""Set up a stand-in runtime with one pod, and a client on it."""
 
 import asyncio
 import pathlib
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.cri.client import CriClient, Deadlines
-from agent.model.workloads import ContainerId, PodUid
-from common.parts import PartState, PartStatus
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.clients.cri.client import CriClient, Deadlines
+from kubemend.agent.model.workloads import ContainerId, PodUid
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
 
 POD_UID = PodUid("u")
@@ -22,7 +22,7 @@ _LABELS = {
 
 @pytest.fixture
 async def server(tmp_path: pathlib.Path) -> AsyncIterator[CriServer]:
-    """A runtime that does what containerd does."""
+    """A runtime that behaves as containerd."""
     async with CriServer(str(tmp_path / "cri.sock")) as running:
         yield running
 
@@ -35,7 +35,7 @@ async def cri(server: CriServer) -> AsyncIterator[CriClient]:
 
 
 def create(server: CriServer, name: str = "trainer") -> ContainerId:
-    """Create a container as kubelet would, in the pod's sandbox, making that first if need be."""
+    """Create a container as kubelet would, in the pod's sandbox, creating that first if needed."""
     runtime = server.runtime
     pod = api_pb2.PodSandboxConfig(
         metadata=api_pb2.PodSandboxMetadata(name="p", uid=POD_UID, namespace="default"), labels=_LABELS
@@ -60,23 +60,23 @@ def remove(server: CriServer, container_id: ContainerId) -> None:
 
 
 class Reports:
-    """Collects what a part reports; ``until`` waits for a state that satisfies a wish."""
+    """Collects reported states; ``until`` waits for a matching one."""
 
     def __init__(self) -> None:
-        self.seen: list[PartStatus] = []
+        self.seen: list[ComponentStatus] = []
         self._changed = asyncio.Condition()
         self._notices: set[asyncio.Task[None]] = set()
 
-    def __call__(self, status: PartStatus) -> None:
+    def __call__(self, status: ComponentStatus) -> None:
         self.seen.append(status)
         notice = asyncio.get_running_loop().create_task(self._notify())
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 
-    async def until(self, state: PartState, *, containing: str = "", after: int = 0) -> PartStatus:
+    async def until(self, state: ComponentState, *, containing: str = "", after: int = 0) -> ComponentStatus:
         """Return the first report of that state and message among those after the first ``after``."""
 
-        def found() -> PartStatus | None:
+        def found() -> ComponentStatus | None:
             wanted = (item for item in self.seen[after:] if item.state is state and containing in item.message)
             return next(wanted, None)
 

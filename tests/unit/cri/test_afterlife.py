@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.cri import afterlife
+from kubemend.agent.clients.cri import connection_drain
 
 DEADLINE = 60.0
-LONG = 3600.0  # the test ends what is held, not time
+LONG = 3600.0  # the test ends the connections, not the timeout
 
 CALLER = """
 import socket, sys
 from pathlib import Path
-from agent.cri.afterlife import Afterlife
+from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(sys.argv[1])
-held = Afterlife(cgroup_root=Path(sys.argv[2]), seconds=float(sys.argv[3]))
+held = ConnectionDrain(cgroup_root=Path(sys.argv[2]), seconds=float(sys.argv[3]))
 held.hold()
 print(held._holder.pid, flush=True)
 sys.stdin.readline()
@@ -38,7 +38,7 @@ with open(sys.argv[1], "r+") as file:
 
 
 class Service:
-    """A service, and its ends of the connections that were made to it."""
+    """A service, and its ends of the connections to it."""
 
     def __init__(self) -> None:
         self.callers: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
@@ -62,7 +62,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 class Caller:
-    """A process that is connected to the service, and whose connection is held."""
+    """A process that is connected to the service, and whose connection is kept."""
 
     def __init__(self, directory: Path, *, seconds: float) -> None:
         command = [sys.executable, "-c", CALLER, str(directory / "service.sock"), str(directory), str(seconds)]
@@ -74,8 +74,9 @@ class Caller:
         self.holder = int(await asyncio.to_thread(self.process.stdout.readline))
 
     def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.holder, signal.SIGKILL)
+        if self.holder:  # kill(2) with 0 would end the tests' own process group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.holder, signal.SIGKILL)
         self.process.kill()
         self.process.communicate()
 
@@ -94,19 +95,19 @@ async def ended(reader: asyncio.StreamReader) -> None:
         assert await reader.read() == b""
 
 
-async def test_a_connection_outlives_the_kill_of_its_process(service: Service, tmp_path: Path) -> None:
+async def test_connection_outlives_a_kill_of_its_process(service: Service, tmp_path: Path) -> None:
     with calling(tmp_path) as caller:
         await caller.ready()
         connection = await service.callers.get()
         caller.process.kill()
         caller.process.wait(timeout=DEADLINE)
         assert not connection.at_eof()
-        os.kill(caller.holder, 0)  # it lives
+        os.kill(caller.holder, 0)  # it is alive
         os.kill(caller.holder, signal.SIGKILL)
         await ended(connection)
 
 
-async def test_it_ends_by_itself_some_time_after_the_kill(service: Service, tmp_path: Path) -> None:
+async def test_connection_ends_some_time_after_the_kill(service: Service, tmp_path: Path) -> None:
     with calling(tmp_path, seconds=0.1) as caller:
         await caller.ready()
         connection = await service.callers.get()
@@ -114,7 +115,7 @@ async def test_it_ends_by_itself_some_time_after_the_kill(service: Service, tmp_
         await ended(connection)
 
 
-async def test_an_end_in_peace_ends_the_connection(service: Service, tmp_path: Path) -> None:
+async def test_orderly_end_closes_the_connection(service: Service, tmp_path: Path) -> None:
     with calling(tmp_path) as caller:
         await caller.ready()
         connection = await service.callers.get()
@@ -124,13 +125,13 @@ async def test_an_end_in_peace_ends_the_connection(service: Service, tmp_path: P
             os.kill(caller.holder, 0)
 
 
-async def test_locks_on_files_are_kept(tmp_path: Path) -> None:
-    """Closing any descriptor of a file drops the process' locks on it (fcntl(2)): SQLite's would be gone."""
+async def test_file_locks_are_kept(tmp_path: Path) -> None:
+    """Closing any descriptor of a file drops the process's locks on it (fcntl(2)): SQLite's would be lost."""
     file = tmp_path / "database"
     file.touch()
     with file.open("r+") as opened:
         fcntl.lockf(opened, fcntl.LOCK_EX)
-        held = afterlife.Afterlife(cgroup_root=tmp_path)
+        held = connection_drain.ConnectionDrain(cgroup_root=tmp_path)
         held.hold()
         held.let_go()
         other = await asyncio.create_subprocess_exec(
@@ -139,18 +140,18 @@ async def test_locks_on_files_are_kept(tmp_path: Path) -> None:
         assert await other.wait() != 0, "another process could lock it, too"
 
 
-async def test_the_holder_moves_to_the_root_of_the_hierarchy(tmp_path: Path) -> None:
+async def test_helper_moves_to_the_root_cgroup(tmp_path: Path) -> None:
     procs = tmp_path / "cgroup.procs"
     procs.touch()
-    held = afterlife.Afterlife(cgroup_root=tmp_path)
+    held = connection_drain.ConnectionDrain(cgroup_root=tmp_path)
     held.hold()
     assert held._holder is not None
     assert procs.read_text() == str(held._holder.pid)
     held.let_go()
 
 
-async def test_each_new_connection_is_held_instead_of_what_was_before(service: Service, tmp_path: Path) -> None:
-    held = afterlife.Afterlife(cgroup_root=tmp_path, seconds=LONG)
+async def test_new_connection_replaces_the_kept_one(service: Service, tmp_path: Path) -> None:
+    held = connection_drain.ConnectionDrain(cgroup_root=tmp_path, seconds=LONG)
     new, holders = asyncio.Queue[None](), list[int]()
 
     async def connected() -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The client on a runtime that misbehaves, differs from containerd, or is not there."""
+"""The client on a runtime that misbehaves, differs from containerd, or is unavailable."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cri import answers, client, errors
-from agent.cri.client import CriClient, Deadlines
-from agent.restart import options
-from common import aio
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.clients.cri import client, convert, errors
+from kubemend.agent.clients.cri.client import CriClient, Deadlines
+from kubemend.agent.restart import options
+from kubemend.common import aio
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Behaviour
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import create, start
@@ -36,7 +36,7 @@ _VERBOSE = _ANYTHING | st.dictionaries(
 )
 
 
-async def test_a_call_that_hangs_ends_at_its_deadline(server: CriServer) -> None:
+async def test_hanging_call_ends_at_its_deadline(server: CriServer) -> None:
     server.delay("ListContainers", 60)
 
     async with CriClient(server.endpoint, deadlines=Deadlines(read=0.1)) as cri:
@@ -44,7 +44,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline(server: CriServer) -> None
             await cri.list_containers()
 
 
-async def test_a_stop_may_take_its_grace_but_not_much_more(server: CriServer, cri: CriClient) -> None:
+async def test_stop_deadline_is_grace_plus_margin(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     server.delay("StopContainer", 0.5)
 
@@ -57,9 +57,7 @@ async def test_a_stop_may_take_its_grace_but_not_much_more(server: CriServer, cr
 
 
 @pytest.mark.parametrize("grace", [3600.5, 1e20, float("inf"), float("nan")])
-async def test_a_grace_period_that_an_older_journal_holds_is_cut_to_what_can_be_sent(
-    server: CriServer, cri: CriClient, grace: float
-) -> None:
+async def test_overlong_journalled_grace_period_is_capped(server: CriServer, cri: CriClient, grace: float) -> None:
     container_id = create(server)
     start(server, container_id)
     await cri.exec_sync(container_id, ("true",), timeout=grace)  # a preStop hook
@@ -70,16 +68,14 @@ async def test_a_grace_period_that_an_older_journal_holds_is_cut_to_what_can_be_
 
 
 @pytest.mark.parametrize("text", ["0", "1ms", "999.999s", "59.99m", "1h", "3600s", "3599.0000001"])
-async def test_every_grace_period_that_an_annotation_may_have_can_be_sent(
-    server: CriServer, cri: CriClient, text: str
-) -> None:
+async def test_every_valid_grace_period_can_be_sent(server: CriServer, cri: CriClient, text: str) -> None:
     grace = options.parse({options.GRACE_PERIOD: text}).grace_seconds
     await cri.stop_container(create(server), grace=grace)
     (sent,) = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
     assert 0 <= sent.timeout - grace < 1
 
 
-async def test_stop_and_remove_take_not_found_for_done(server: CriServer, cri: CriClient) -> None:
+async def test_stop_and_remove_treat_not_found_as_done(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     server.fail("StopContainer", grpc.StatusCode.NOT_FOUND)
     server.fail("RemoveContainer", grpc.StatusCode.NOT_FOUND)
@@ -88,21 +84,19 @@ async def test_stop_and_remove_take_not_found_for_done(server: CriServer, cri: C
     await cri.remove_container(container_id)
 
 
-async def test_whose_end_it_has_asked_for_is_known(
-    server: CriServer, cri: CriClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requested_ends_are_known(server: CriServer, cri: CriClient, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, removed, other = (create(server, name) for name in ("a", "b", "c"))
     await cri.stop_container(stopped, grace=0)
     server.fail("RemoveContainer", grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(errors.CriError):
-        await cri.remove_container(removed)  # it may have been carried out all the same
+        await cri.remove_container(removed)  # it may have taken effect in any case
     assert [cri.has_ended(each) for each in (stopped, removed, other)] == [True, True, False]
     monkeypatch.setattr(client, "_ENDS_KNOWN", 2)
     await cri.stop_container(other, grace=0)
     assert [cri.has_ended(each) for each in (stopped, removed, other)] == [False, True, True]
 
 
-async def test_a_scripted_failure_is_told_in_the_runtimes_own_words(server: CriServer, cri: CriClient) -> None:
+async def test_call_failure_contains_the_runtimes_message(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     server.fail("StartContainer", grpc.StatusCode.UNKNOWN, details="no space left on device")
 
@@ -113,13 +107,13 @@ async def test_a_scripted_failure_is_told_in_the_runtimes_own_words(server: CriS
     assert isinstance(caught.value.__cause__, grpc.aio.AioRpcError)
 
 
-async def test_probe_cannot_tell_about_config_before_a_container_was_seen(cri: CriClient) -> None:
+async def test_probe_without_containers_leaves_config_unknown(cri: CriClient) -> None:
     assert (await cri.probe()).gives_config is None
 
 
 @pytest.mark.parametrize("gives_config", [True, False])
 @pytest.mark.parametrize("has_events", [True, False])
-async def test_probe_tells_runtimes_apart(tmp_path: pathlib.Path, *, gives_config: bool, has_events: bool) -> None:
+async def test_probe_distinguishes_runtimes(tmp_path: pathlib.Path, *, gives_config: bool, has_events: bool) -> None:
     behaviour = Behaviour(gives_config=gives_config, has_events=has_events)
     async with CriServer(str(tmp_path / "x.sock"), behaviour=behaviour) as server:
         start(server, create(server))
@@ -129,11 +123,11 @@ async def test_probe_tells_runtimes_apart(tmp_path: pathlib.Path, *, gives_confi
     assert (capabilities.gives_config, capabilities.has_events) == (gives_config, has_events)
 
 
-async def test_a_runtime_that_hides_its_config_gives_the_rest(tmp_path: pathlib.Path) -> None:
+async def test_runtime_without_config_returns_the_rest(tmp_path: pathlib.Path) -> None:
     async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(gives_config=False)) as server:
         container_id = create(server)
         async with CriClient(server.endpoint) as cri:
-            info = await cri.container_info(container_id)
+            info = await cri.container_status(container_id)
             config = await cri.sandbox_config(info.sandbox_id) if info.sandbox_id is not None else {}
 
     assert info.config is None
@@ -141,7 +135,7 @@ async def test_a_runtime_that_hides_its_config_gives_the_rest(tmp_path: pathlib.
     assert info.ref.name == "trainer"
 
 
-async def test_a_runtime_that_comes_back_is_found_again(server: CriServer, cri: CriClient) -> None:
+async def test_restarted_runtime_is_reconnected(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     await server.stop()
     with pytest.raises(errors.RuntimeUnavailable):
@@ -149,20 +143,20 @@ async def test_a_runtime_that_comes_back_is_found_again(server: CriServer, cri: 
     await server.start()
 
     async with asyncio.timeout(60):
-        async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
+        async for _ in aio.ticks(period=0.05):  # gRPC reconnects after a backoff of its own
             with contextlib.suppress(errors.RuntimeUnavailable):
                 found = await cri.list_containers()
                 break
     assert [item.id for item in found] == [container_id]
 
 
-async def test_a_missing_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
+async def test_missing_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
     async with CriClient(str(tmp_path / "none.sock")) as cri:
         with pytest.raises(errors.RuntimeUnavailable, match="No such file or directory"):
             await cri.version()
 
 
-async def test_a_stale_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
+async def test_stale_socket_is_unavailable(tmp_path: pathlib.Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "stale.sock"))
     async with CriClient(str(tmp_path / "stale.sock")) as cri:
@@ -205,7 +199,7 @@ def _silent(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("answer", [_http1, _banner, _silent])
-async def test_a_socket_that_speaks_no_grpc_is_not_cri(tmp_path: pathlib.Path, answer: Answer) -> None:
+async def test_socket_without_grpc_is_not_cri(tmp_path: pathlib.Path, answer: Answer) -> None:
     path = tmp_path / "other.sock"
     with _listener(path, answer):
         async with CriClient(str(path)) as cri:
@@ -213,7 +207,7 @@ async def test_a_socket_that_speaks_no_grpc_is_not_cri(tmp_path: pathlib.Path, a
                 await cri.version()
 
 
-async def test_a_grpc_service_that_is_not_a_runtime_is_not_cri(tmp_path: pathlib.Path) -> None:
+async def test_other_grpc_service_is_not_cri(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "grpc.sock"
     server = grpc.aio.server()
     server.add_insecure_port(f"unix://{path}")
@@ -235,21 +229,21 @@ def _as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without permission")
-async def test_a_socket_without_permission_says_so(server: CriServer) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without permission")
+async def test_socket_without_permission_is_reported(server: CriServer) -> None:
     os.chmod(server.endpoint, 0o600)  # noqa: PTH101 - one call, on a socket
     async with CriClient(server.endpoint) as cri:
         with _as_nobody(), pytest.raises(errors.PermissionDenied, match="run as root"):
             await cri.version()
 
 
-async def test_a_verbose_answer_that_is_not_json_is_invalid() -> None:
+async def test_verbose_answer_that_is_not_json_is_invalid() -> None:
     with pytest.raises(errors.InvalidAnswer, match="not JSON"):
-        answers.verbose_info({"info": "{"}, endpoint="/run/x.sock")
+        convert.verbose_info({"info": "{"}, endpoint="/run/x.sock")
 
 
 @given(text=st.text() | _VERBOSE.map(json.dumps))
-def test_a_verbose_answer_of_any_shape_is_understood_or_invalid(text: str) -> None:
+def test_verbose_answer_of_any_shape_is_parsed_or_invalid(text: str) -> None:
     labels = {
         "io.kubernetes.pod.name": "p",
         "io.kubernetes.pod.namespace": "default",
@@ -259,4 +253,4 @@ def test_a_verbose_answer_of_any_shape_is_understood_or_invalid(text: str) -> No
     answer = api_pb2.ContainerStatusResponse(status=api_pb2.ContainerStatus(labels=labels), info={"info": text})
 
     with contextlib.suppress(errors.InvalidAnswer):
-        assert answers.container_info(answer, endpoint="/run/x.sock").ref.name == "a"
+        assert convert.container_status(answer, endpoint="/run/x.sock").ref.name == "a"

@@ -1,4 +1,4 @@
-"""Where the runtime's socket is looked for."""
+"""Where the runtime's socket is searched."""
 
 import pathlib
 import socket
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cri import discovery
+from kubemend.agent.clients.cri import discovery
 
 KUBELET = {"/var/lib/kubelet/config.yaml": "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/k.sock\n"}
 
@@ -23,7 +23,7 @@ def chosen(
     return discovery.choose(places, exists=present.__contains__)
 
 
-def test_what_was_set_goes_before_all_even_when_it_is_not_there_yet() -> None:
+def test_explicit_endpoint_wins_even_if_missing() -> None:
     everything = {"/run/k.sock", "/run/containerd/containerd.sock"}
 
     choice = chosen(
@@ -36,7 +36,7 @@ def test_what_was_set_goes_before_all_even_when_it_is_not_there_yet() -> None:
     assert choice == discovery.Choice(path="/run/mine.sock", why="set explicitly")
 
 
-def test_the_environment_goes_before_kubelets_config() -> None:
+def test_environment_overrides_kubelets_config() -> None:
     choice = chosen(
         environment={"CONTAINER_RUNTIME_ENDPOINT": "unix:///run/env.sock"}, kubelet=KUBELET, present={"/run/k.sock"}
     )
@@ -45,7 +45,7 @@ def test_the_environment_goes_before_kubelets_config() -> None:
     assert "CONTAINER_RUNTIME_ENDPOINT" in choice.why
 
 
-def test_kubelets_config_goes_before_well_known_places() -> None:
+def test_kubelets_config_overrides_well_known_paths() -> None:
     choice = chosen(kubelet=KUBELET, present={"/run/k.sock", "/run/containerd/containerd.sock"})
 
     assert choice.path == "/run/k.sock"
@@ -53,14 +53,14 @@ def test_kubelets_config_goes_before_well_known_places() -> None:
 
 
 @pytest.mark.parametrize(("runtime", "path"), discovery.WELL_KNOWN)
-def test_well_known_places_are_found_by_what_exists(runtime: str, path: str) -> None:
+def test_existing_well_known_path_is_found(runtime: str, path: str) -> None:
     choice = chosen(present={path})
 
     assert choice.path == path
     assert runtime in choice.why
 
 
-def test_nothing_found_lists_what_was_looked_at_and_the_mend() -> None:
+def test_error_lists_tried_paths_and_hint() -> None:
     with pytest.raises(discovery.NoRuntimeSocketError) as caught:
         chosen(kubelet=KUBELET, present=set())
 
@@ -72,26 +72,26 @@ def test_nothing_found_lists_what_was_looked_at_and_the_mend() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:1", "run/x.sock", "unix://x.sock", "http://x", "npipe:////./x"])
-def test_an_endpoint_that_is_no_unix_socket_is_refused(endpoint: str) -> None:
+def test_endpoint_that_is_no_unix_socket_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="absolute unix socket path"):
         discovery.socket_path(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", ["unix:///run/x.sock", "unix:/run/x.sock", "/run/x.sock"])
-def test_every_spelling_of_a_unix_socket_is_understood(endpoint: str) -> None:
+def test_every_unix_socket_spelling_is_accepted(endpoint: str) -> None:
     assert discovery.socket_path(endpoint) == "/run/x.sock"
 
 
 @given(
     text=st.text() | st.sampled_from(["[]", "a: [", "containerRuntimeEndpoint: 3", "containerRuntimeEndpoint: tcp://x"])
 )
-def test_a_kubelet_config_of_any_content_only_ever_helps(text: str) -> None:
+def test_any_kubelet_config_content_is_harmless(text: str) -> None:
     choice = chosen(kubelet={"config.yaml": text}, present={"/run/containerd/containerd.sock"})
 
     assert choice.path == "/run/containerd/containerd.sock"
 
 
-def test_the_instance_config_goes_before_the_config_and_only_sockets_count(tmp_path: pathlib.Path) -> None:
+def test_instance_config_overrides_config_and_only_sockets_count(tmp_path: pathlib.Path) -> None:
     config, instance = tmp_path / "config.yaml", tmp_path / "instance-config.yaml"
     plain, real = tmp_path / "plain", tmp_path / "real.sock"
     plain.touch()

@@ -1,11 +1,11 @@
-"""What runtimes' errors mean. The details are as gRPC core, containerd and CRI-O word them."""
+"""The meaning of runtimes' errors. The details are the messages of gRPC core, containerd and CRI-O."""
 
 import grpc
 import grpc.aio
 import pytest
 
-from agent.cri import errors
-from agent.model.workloads import ContainerId
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.model.workloads import ContainerId
 
 Code = grpc.StatusCode
 CONNECT = "failed to connect to all addresses; last error: "
@@ -62,9 +62,7 @@ def mapped(code: grpc.StatusCode, details: str | None, *, call: str = "CreateCon
         (Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max", errors.CallFailed),
     ],
 )
-def test_a_failed_call_says_what_it_means(
-    code: grpc.StatusCode, details: str | None, kind: type[errors.CriError]
-) -> None:
+def test_failed_call_maps_to_its_error(code: grpc.StatusCode, details: str | None, kind: type[errors.CriError]) -> None:
     error = mapped(code, details)
 
     assert type(error) is kind
@@ -72,12 +70,12 @@ def test_a_failed_call_says_what_it_means(
     assert "\n" not in str(error)
 
 
-def test_a_service_without_version_is_not_cri() -> None:
+def test_service_without_version_is_not_cri() -> None:
     assert isinstance(mapped(Code.UNIMPLEMENTED, "Method not found!", call="Version"), errors.NotCri)
 
 
 @pytest.mark.parametrize("code", [Code.FAILED_PRECONDITION, Code.UNKNOWN, Code.ALREADY_EXISTS])
-def test_containerd_names_the_holder_of_a_reserved_name(code: grpc.StatusCode) -> None:
+def test_containerd_reserved_name_has_its_holder(code: grpc.StatusCode) -> None:
     error = mapped(
         code,
         'failed to reserve container name "m_p_default_u1_0"; check if another CreateContainer request is in progress: '
@@ -88,14 +86,14 @@ def test_containerd_names_the_holder_of_a_reserved_name(code: grpc.StatusCode) -
     assert error.holder == ContainerId("2b49ff4c")
 
 
-def test_crio_gives_the_refused_ones_id_which_is_not_the_holder() -> None:
+def test_crio_reserved_name_has_no_holder() -> None:
     error = mapped(Code.UNKNOWN, "error reserving ctr name k8s_m_p_default_u1_0 for id 77aa: name is reserved")
 
     assert isinstance(error, errors.NameReserved)
     assert error.holder is None
 
 
-def test_a_missing_socket_is_one_line_with_the_cause_and_the_mend() -> None:
+def test_missing_socket_error_is_one_line_with_hint() -> None:
     details = CONNECT + "FAILED_PRECONDITION: unix:/run/x.sock: connect failed: error: No such file or directory"
 
     assert str(mapped(Code.UNAVAILABLE, details, call="Version")) == (

@@ -6,26 +6,26 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cri import events
-from agent.cri.events import EventKind
-from agent.model.workloads import (
+from kubemend.agent.clients.cri import events
+from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodRef,
     PodUid,
     SandboxId,
 )
-from common.pb.runtime.v1 import api_pb2
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("u"))
 KINDS = list(EventKind)
 STATES = [ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED]
 
 
-def view(name: str, state: ContainerState) -> ContainerView:
-    return ContainerView(
+def view(name: str, state: ContainerState) -> ContainerSummary:
+    return ContainerSummary(
         id=ContainerId(name),
         ref=ContainerRef(pod=POD, name=name),
         sandbox_id=SandboxId("s"),
@@ -46,13 +46,13 @@ def of(steps: Iterable[events.ContainerEvent], name: str) -> list[EventKind]:
 
 
 @given(listing=listings)
-def test_nothing_happened_between_equal_listings(listing: tuple[ContainerView, ...]) -> None:
+def test_equal_listings_have_no_events(listing: tuple[ContainerSummary, ...]) -> None:
     assert events.diff(listing, listing, at=1) == ()
 
 
 @given(before=listings, after=listings)
-def test_a_diff_tells_each_containers_steps_in_order_and_ends_where_it_is(
-    before: tuple[ContainerView, ...], after: tuple[ContainerView, ...]
+def test_diff_returns_steps_in_order_to_the_current_state(
+    before: tuple[ContainerSummary, ...], after: tuple[ContainerSummary, ...]
 ) -> None:
     steps = events.diff(before, after, at=7)
     present = {item.id for item in after}
@@ -66,7 +66,7 @@ def test_a_diff_tells_each_containers_steps_in_order_and_ends_where_it_is(
 
 
 @given(history=histories)
-def test_over_any_history_of_listings_no_step_is_told_twice(history: list[tuple[ContainerView, ...]]) -> None:
+def test_listing_history_never_repeats_a_step(history: list[tuple[ContainerSummary, ...]]) -> None:
     ledger = events.Ledger()
     told: dict[str, list[EventKind]] = {}
     for at, listing in enumerate(history):
@@ -89,7 +89,7 @@ def _lives(kinds: list[EventKind]) -> list[list[EventKind]]:
 
 
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=8), listing_state=st.sampled_from(STATES))
-def test_stream_and_listing_together_tell_each_step_once(kinds: list[EventKind], listing_state: ContainerState) -> None:
+def test_stream_and_listing_return_each_step_once(kinds: list[EventKind], listing_state: ContainerState) -> None:
     ledger = events.Ledger()
     ledger.reconcile((), at=0)
     told: list[EventKind] = []
@@ -102,26 +102,26 @@ def test_stream_and_listing_together_tell_each_step_once(kinds: list[EventKind],
         assert life == sorted(set(life), key=KINDS.index)
 
 
-def test_the_first_listing_only_says_where_things_stand() -> None:
+def test_first_listing_only_sets_the_state() -> None:
     ledger = events.Ledger()
 
     assert ledger.reconcile([view("a", ContainerState.RUNNING)], at=1) == ()
     assert [item.id for item in ledger.containers()] == ["a"]
 
 
-def test_a_container_that_vanished_while_running_has_stopped() -> None:
+def test_container_that_vanished_while_running_has_stopped() -> None:
     steps = events.diff([view("a", ContainerState.RUNNING)], [], at=1)
 
     assert of(steps, "a") == [EventKind.STOPPED, EventKind.DELETED]
 
 
-def test_one_that_came_and_ended_in_between_may_never_have_started() -> None:
+def test_short_lived_container_may_never_have_started() -> None:
     steps = events.diff([], [view("a", ContainerState.EXITED)], at=1)
 
     assert of(steps, "a") == [EventKind.CREATED, EventKind.STOPPED]
 
 
-def test_a_state_that_the_runtime_does_not_know_changes_nothing() -> None:
+def test_unknown_state_changes_nothing() -> None:
     ledger = events.Ledger()
     ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
 
@@ -129,7 +129,7 @@ def test_a_state_that_the_runtime_does_not_know_changes_nothing() -> None:
     assert ledger.reconcile([view("a", ContainerState.RUNNING)], at=3) == ()
 
 
-def test_what_the_stream_replays_from_before_it_was_opened_is_dropped() -> None:
+def test_replayed_stream_events_are_dropped() -> None:
     ledger = events.Ledger()
     ledger.stream_opened(at=100)
     ledger.reconcile([view("a", ContainerState.EXITED)], at=101)
@@ -138,7 +138,7 @@ def test_what_the_stream_replays_from_before_it_was_opened_is_dropped() -> None:
     assert ledger.observe(old) == ()
 
 
-def test_what_the_stream_says_late_of_a_deleted_container_is_dropped() -> None:
+def test_late_events_of_a_deleted_container_are_dropped() -> None:
     ledger = events.Ledger()
     ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
     ledger.reconcile([], at=5)
@@ -147,7 +147,7 @@ def test_what_the_stream_says_late_of_a_deleted_container_is_dropped() -> None:
         assert ledger.observe(events.Observation(kind, ContainerId("a"), 4, view("a", ContainerState.EXITED))) == ()
 
 
-def test_a_life_between_two_listings_is_told_by_the_stream_even_if_late() -> None:
+def test_late_stream_events_cover_a_life_between_listings() -> None:
     ledger = events.Ledger()
     ledger.reconcile([], at=1)
     ledger.reconcile([], at=5)
@@ -157,7 +157,7 @@ def test_a_life_between_two_listings_is_told_by_the_stream_even_if_late() -> Non
     assert [step.kind for item in seen for step in ledger.observe(item)] == KINDS
 
 
-def test_asking_what_is_untold_changes_nothing() -> None:
+def test_untold_changes_nothing() -> None:
     ledger = events.Ledger()
     ledger.reconcile([], at=1)
     listing = [view("a", ContainerState.CREATED)]
@@ -168,7 +168,7 @@ def test_asking_what_is_untold_changes_nothing() -> None:
     assert ledger.untold(listing, at=6) == ()
 
 
-def test_a_stop_carries_its_exit_code() -> None:
+def test_stop_event_has_its_exit_code() -> None:
     message = _message(api_pb2.CONTAINER_STOPPED_EVENT, state=api_pb2.CONTAINER_EXITED)
     ledger = events.Ledger()
     ledger.reconcile([view("a", ContainerState.RUNNING)], at=1)
@@ -181,14 +181,14 @@ def test_a_stop_carries_its_exit_code() -> None:
     assert not step.inferred
 
 
-def test_sandboxes_own_events_are_not_containers() -> None:
+def test_sandbox_events_are_not_container_events() -> None:
     message = _message(api_pb2.CONTAINER_STARTED_EVENT, state=api_pb2.CONTAINER_RUNNING)
     message.container_id = message.pod_sandbox_status.id
 
     assert events.read(message) is None
 
 
-def test_a_container_without_kubelets_labels_is_never_told() -> None:
+def test_container_without_kubelets_labels_is_ignored() -> None:
     message = _message(api_pb2.CONTAINER_STARTED_EVENT, state=api_pb2.CONTAINER_RUNNING)
     message.containers_statuses[0].labels.clear()
     ledger = events.Ledger()

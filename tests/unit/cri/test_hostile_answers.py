@@ -1,4 +1,4 @@
-"""Whatever a runtime says of a container, and whatever a pod has had it say: it is read, or refused in words."""
+"""Any answer of a runtime, with any content from a pod, is parsed, or refused with a message."""
 
 import contextlib
 import json
@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.cri import answers, errors, events
-from agent.restart import clone
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.clients.cri import convert, errors, events
+from kubemend.agent.restart import clone
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.unit.restart import builders
 
 LABELS: Final = {
-    answers.POD_NAME_LABEL: "trainer-0",
-    answers.POD_NAMESPACE_LABEL: "default",
-    answers.POD_UID_LABEL: "uid-1",
-    answers.CONTAINER_NAME_LABEL: "trainer",
+    convert.POD_NAME_LABEL: "trainer-0",
+    convert.POD_NAMESPACE_LABEL: "default",
+    convert.POD_UID_LABEL: "uid-1",
+    convert.CONTAINER_NAME_LABEL: "trainer",
 }
 WORDS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
@@ -51,7 +51,7 @@ VERBOSE: Final[dict[str, Any]] = {
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where in a value something else could stand."""
+    """Return the places in a value that could hold another one."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [at, *(path for key, each in inner for path in paths(each, (*at, key)))]
 
@@ -65,7 +65,7 @@ def changed(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 
 
 hostile = st.builds(changed, st.just(VERBOSE), st.sampled_from(paths(VERBOSE)), JSON)
-"""What a runtime tells of one container, with something else in one place."""
+"""A runtime's answer about one container, with another value in one place."""
 
 
 def status(verbose: str, **changes: Any) -> api_pb2.ContainerStatusResponse:
@@ -76,23 +76,23 @@ def status(verbose: str, **changes: Any) -> api_pb2.ContainerStatusResponse:
 @given(st.text(max_size=50) | JSON.map(json.dumps) | hostile.map(json.dumps))
 @example('{"pid": 1e400}')
 @example('{"pid": true}')
-def test_a_verbose_status_is_read_or_refused(verbose: str) -> None:
+def test_any_verbose_status_is_parsed_or_refused(verbose: str) -> None:
     try:
-        info = answers.container_info(status(verbose), endpoint="/run/cri.sock")
+        info = convert.container_status(status(verbose), endpoint="/run/cri.sock")
     except errors.InvalidAnswer:
         return
     assert info.pid is None or info.pid > 0
 
 
 @pytest.mark.parametrize("opening", ["[", '{"config": '])
-def test_a_verbose_status_that_is_nested_too_deep_is_refused(opening: str) -> None:
+def test_deeply_nested_verbose_status_is_refused(opening: str) -> None:
     with pytest.raises(errors.InvalidAnswer):
-        answers.container_info(status(opening * 100_000), endpoint="/run/cri.sock")
+        convert.container_status(status(opening * 100_000), endpoint="/run/cri.sock")
 
 
 @given(hostile)
-def test_a_config_is_copied_or_refused(verbose: Any) -> None:
-    info = answers.container_info(status(json.dumps(verbose)), endpoint="/run/cri.sock")
+def test_any_config_is_cloned_or_refused(verbose: Any) -> None:
+    info = convert.container_status(status(json.dumps(verbose)), endpoint="/run/cri.sock")
     try:
         made = clone.successor(info.config, intent=builders.intent(), runtime_env=info.runtime_env)
     except clone.CloneRefusedError:
@@ -101,7 +101,7 @@ def test_a_config_is_copied_or_refused(verbose: Any) -> None:
 
 
 @given(JSON | st.builds(changed, st.just(CONFIG), st.sampled_from(paths(CONFIG)), JSON))
-def test_a_sandboxs_config_is_read_or_refused(config: Any) -> None:
+def test_any_sandbox_config_is_parsed_or_refused(config: Any) -> None:
     with contextlib.suppress(clone.CloneRefusedError):
         clone.sandbox_config(config if isinstance(config, dict) else None)
 
@@ -130,11 +130,11 @@ messages = st.builds(
 
 
 @given(st.lists(messages, max_size=8), st.lists(statuses, max_size=4))
-def test_whatever_a_stream_and_a_listing_tell_each_step_is_told_once(
+def test_any_stream_and_listing_return_each_step_once(
     stream: list[api_pb2.ContainerEventResponse], listed: list[api_pb2.ContainerStatus]
 ) -> None:
     ledger = events.Ledger()
-    views = [view for each in listed if (view := answers.container_view(each, sandbox_id="s")) is not None]
+    views = [view for each in listed if (view := convert.container_view(each, sandbox_id="s")) is not None]
     told = [*ledger.reconcile(views, at=0)]
     for message in stream:
         if (seen := events.read(message)) is not None:
@@ -144,5 +144,5 @@ def test_whatever_a_stream_and_a_listing_tell_each_step_is_told_once(
 
 
 @pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5])
-def test_what_is_no_pid_is_none(pid: Any) -> None:
-    assert answers.container_info(status(json.dumps({"pid": pid})), endpoint="e").pid is None
+def test_invalid_pid_is_none(pid: Any) -> None:
+    assert convert.container_status(status(json.dumps({"pid": pid})), endpoint="e").pid is None

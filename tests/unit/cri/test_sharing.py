@@ -1,14 +1,14 @@
-"""Who asks about a pod while others do gets the answer of one call that began after the question."""
+"""Concurrent queries by pod get the answer of one call that began after the query."""
 
 import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from agent.cri import errors
-from agent.cri.client import CriClient
-from agent.cri.sharing import Shared
-from agent.model.workloads import PodUid
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.clients.cri.batching import BatchedQuery
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import PodUid
 from tests import eventually
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import POD_UID, create
@@ -17,7 +17,7 @@ A, B = PodUid("a"), PodUid("b")
 
 
 class Runtime:
-    """Answers when it is let, and counts."""
+    """Answers when permitted, and counts."""
 
     def __init__(self) -> None:
         self.asked: list[frozenset[PodUid]] = []
@@ -31,19 +31,19 @@ class Runtime:
         await self.may_answer.wait()
         if self.error is not None:
             raise self.error
-        return {A: (number,), PodUid("of nobody"): (0,)}
+        return {A: (number,), PodUid("of no caller"): (0,)}
 
 
-async def test_who_asks_in_one_go_is_asked_for_in_one() -> None:
+async def test_concurrent_queries_share_one_call() -> None:
     runtime = Runtime()
-    shared = Shared(runtime.ask)
+    shared = BatchedQuery(runtime.ask)
     assert [*await asyncio.gather(shared.of(A), shared.of(B), shared.of(A))] == [(1,), (), (1,)]
     assert runtime.asked == [{A, B}]
 
 
-async def test_an_answer_under_way_is_never_given_to_who_asks_later() -> None:
+async def test_running_call_does_not_answer_later_queries() -> None:
     runtime = Runtime()
-    shared = Shared(runtime.ask)
+    shared = BatchedQuery(runtime.ask)
     runtime.may_answer.clear()
     first = asyncio.create_task(shared.of(A))
     await eventually.true(lambda: bool(runtime.asked))
@@ -55,9 +55,9 @@ async def test_an_answer_under_way_is_never_given_to_who_asks_later() -> None:
     assert len(runtime.asked) == 2
 
 
-async def test_what_the_call_raises_is_raised_by_all_and_the_next_one_is_asked_anew() -> None:
+async def test_call_error_reaches_all_and_next_query_calls_again() -> None:
     runtime = Runtime()
-    shared = Shared(runtime.ask)
+    shared = BatchedQuery(runtime.ask)
     runtime.error = errors.RuntimeUnavailable("gone", where="/run/cri.sock")
     found = await asyncio.gather(shared.of(A), shared.of(B), return_exceptions=True)
     assert [*found] == [runtime.error] * 2
@@ -65,9 +65,9 @@ async def test_what_the_call_raises_is_raised_by_all_and_the_next_one_is_asked_a
     assert await shared.of(A) == (2,)
 
 
-async def test_who_gives_up_takes_nobody_with_him() -> None:
+async def test_cancelled_query_does_not_cancel_others() -> None:
     runtime = Runtime()
-    shared = Shared(runtime.ask)
+    shared = BatchedQuery(runtime.ask)
     runtime.may_answer.clear()
     impatient, patient = asyncio.create_task(shared.of(A)), asyncio.create_task(shared.of(A))
     await eventually.true(lambda: bool(runtime.asked))
@@ -77,7 +77,7 @@ async def test_who_gives_up_takes_nobody_with_him() -> None:
     assert await patient == (1,)
 
 
-async def test_the_client_lists_for_many_with_one_call_and_each_sees_its_own(server: CriServer, cri: CriClient) -> None:
+async def test_client_batches_listings_by_pod(server: CriServer, cri: CriClient) -> None:
     trainer, logger = create(server), create(server, "logger")
     mine, one, foreign, sandboxes, more = await asyncio.gather(
         cri.list_containers(pod_uid=POD_UID),
@@ -93,13 +93,13 @@ async def test_the_client_lists_for_many_with_one_call_and_each_sees_its_own(ser
     assert [server.called().count(call) for call in ("ListContainers", "ListPodSandbox")] == [1, 1]
 
 
-async def test_a_failed_call_for_many_fails_for_each(server: CriServer, cri: CriClient) -> None:
+async def test_failed_batch_fails_each_query(server: CriServer, cri: CriClient) -> None:
     await server.stop()
     with pytest.raises(errors.RuntimeUnavailable):
         await cri.list_containers(pod_uid=POD_UID)
 
 
-async def test_a_sandboxs_config_is_asked_for_once(server: CriServer, cri: CriClient) -> None:
+async def test_sandbox_config_is_read_once(server: CriServer, cri: CriClient) -> None:
     create(server)
     (sandbox,) = await cri.list_sandboxes(pod_uid=POD_UID)
     first, second = await cri.sandbox_config(sandbox.id), await cri.sandbox_config(sandbox.id)

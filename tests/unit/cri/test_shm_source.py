@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.cri import answers
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.clients.cri import convert
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 LABELS = {
     "io.kubernetes.pod.name": "p",
@@ -20,21 +20,21 @@ def source(*mounts: Any) -> str | None:
     status = api_pb2.ContainerStatus(id="c1", labels=LABELS)
     info = {"info": json.dumps({"runtimeSpec": {"mounts": list(mounts)}})}
     answer = api_pb2.ContainerStatusResponse(status=status, info=info)
-    return answers.container_info(answer, endpoint="/run/x.sock").shm_source
+    return convert.container_status(answer, endpoint="/run/x.sock").shm_source
 
 
 def mount(destination: str, where: str) -> dict[str, Any]:
     return {"destination": destination, "source": where, "type": "bind", "options": ["rbind", "rw"]}
 
 
-def test_it_is_the_source_of_the_mount() -> None:
+def test_shm_source_is_the_mount_source() -> None:
     assert source(mount("/proc", "proc"), mount("/dev/shm", "/run/shm"), mount("/dev/shm/x", "/x")) == "/run/shm"
 
 
-def test_a_later_mount_covers_an_earlier_one() -> None:
+def test_later_mount_covers_an_earlier_one() -> None:
     assert source(mount("/dev/shm", "/run/shm"), mount("/dev/./shm/", "/volume")) == "/volume"
 
 
 @pytest.mark.parametrize("mounts", [(), (mount("/dev", "tmpfs"),), (mount("/dev/shm", "shm"),), ("?",)])
-def test_what_is_not_a_path_of_the_host_is_not_told(mounts: tuple[Any, ...]) -> None:
+def test_invalid_host_path_is_not_reported(mounts: tuple[Any, ...]) -> None:
     assert source(*mounts) is None

@@ -5,11 +5,11 @@ import contextlib
 import pathlib
 from collections.abc import AsyncIterator
 
-from agent.cri.client import CriClient
-from agent.cri.events import ContainerEvent, EventKind
-from agent.model.workloads import PodUid
-from agent.sources.containers import ContainerWatch, Pace
-from common.parts import PartState
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.sources.containers import ContainerWatch, Pace
+from kubemend.common.components import ComponentState
 from tests.fakes.cri_runtime import Behaviour
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import POD_UID, Reports, create, remove, start
@@ -45,12 +45,12 @@ async def watching(cri: CriClient, *, pace: Pace, pod_uid: PodUid | None = None)
         await asyncio.wait({task})
 
 
-async def test_the_first_listing_can_be_waited_for(server: CriServer, cri: CriClient) -> None:
+async def test_first_listing_can_be_awaited(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     await server.stop()
     async with watching(cri, pace=OFTEN) as watched:
         waiting = asyncio.create_task(watched.watch.until_listed())
-        await watched.reports.until(PartState.DEGRADED)
+        await watched.reports.until(ComponentState.DEGRADED)
         assert not waiting.done()
         await server.start()
         async with asyncio.timeout(60):
@@ -58,9 +58,9 @@ async def test_the_first_listing_can_be_waited_for(server: CriServer, cri: CriCl
         assert [view.id for view in watched.watch.containers()] == [container_id]
 
 
-async def test_steps_come_from_the_stream_without_listing_again(server: CriServer, cri: CriClient) -> None:
+async def test_stream_steps_need_no_listing(server: CriServer, cri: CriClient) -> None:
     async with watching(cri, pace=SELDOM) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         container_id = create(server)
         start(server, container_id)
@@ -74,9 +74,9 @@ async def test_steps_come_from_the_stream_without_listing_again(server: CriServe
     assert server.called().count("ListContainers") == 1
 
 
-async def test_a_subscriber_hears_of_its_own_pod_only(server: CriServer, cri: CriClient) -> None:
+async def test_subscriber_receives_only_its_pod(server: CriServer, cri: CriClient) -> None:
     async with watching(cri, pace=SELDOM) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         async with watched.watch.subscribe(POD_UID) as own, watched.watch.subscribe(PodUid("other")) as foreign:
             create(server)
@@ -85,10 +85,10 @@ async def test_a_subscriber_hears_of_its_own_pod_only(server: CriServer, cri: Cr
             assert foreign.empty()
 
 
-async def test_what_was_before_is_not_told(server: CriServer, cri: CriClient) -> None:
+async def test_earlier_events_are_not_delivered(server: CriServer, cri: CriClient) -> None:
     start(server, create(server, "old"))
     async with watching(cri, pace=SELDOM) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         create(server, "new")
         [step] = await watched.steps(1)
@@ -97,20 +97,18 @@ async def test_what_was_before_is_not_told(server: CriServer, cri: CriClient) ->
         assert [view.ref.name for view in watched.watch.containers()] == ["old", "new"]
 
 
-async def test_what_happened_while_the_runtime_was_away_is_told_when_it_is_back(
-    server: CriServer, cri: CriClient
-) -> None:
+async def test_events_during_an_outage_are_delivered_afterwards(server: CriServer, cri: CriClient) -> None:
     ended, removed = create(server, "ended"), create(server, "removed")
     start(server, ended)
     async with watching(cri, pace=SELDOM) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         await server.stop()
-        lost = await watched.reports.until(PartState.DEGRADED)
+        lost = await watched.reports.until(ComponentState.DEGRADED)
         server.runtime.exit(ended, exit_code=1)
         remove(server, removed)
         start(server, create(server, "new"))
         await server.start()
-        await watched.reports.until(PartState.READY, after=watched.reports.seen.index(lost))
+        await watched.reports.until(ComponentState.READY, after=watched.reports.seen.index(lost))
         steps = await watched.steps(4)
 
     assert [(step.container.ref.name, step.kind) for step in steps] == [
@@ -121,23 +119,23 @@ async def test_what_happened_while_the_runtime_was_away_is_told_when_it_is_back(
     ]
     assert all(step.inferred for step in steps)
     assert server.endpoint in lost.message
-    assert lost.mend
+    assert lost.hint
 
 
-async def test_the_runtime_may_appear_after_the_agent(tmp_path: pathlib.Path) -> None:
+async def test_runtime_may_appear_after_the_agent(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "late.sock"))
     async with CriClient(server.endpoint) as cri, watching(cri, pace=SELDOM) as watched:
-        lost = await watched.reports.until(PartState.DEGRADED)
+        lost = await watched.reports.until(ComponentState.DEGRADED)
         async with server:
-            await watched.reports.until(PartState.READY)
+            await watched.reports.until(ComponentState.READY)
 
     assert "No such file or directory" in lost.message
 
 
-async def test_a_runtime_without_a_stream_is_listed_instead(tmp_path: pathlib.Path) -> None:
+async def test_runtime_without_stream_is_listed(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "old.sock"), behaviour=Behaviour(has_events=False))
     async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
-        await watched.reports.until(PartState.READY, containing="no event stream")
+        await watched.reports.until(ComponentState.READY, containing="no event stream")
         start(server, create(server))
         created = await watched.steps(2)
         remove(server, created[0].container_id)
@@ -146,23 +144,23 @@ async def test_a_runtime_without_a_stream_is_listed_instead(tmp_path: pathlib.Pa
     assert [step.kind for step in created + gone] == list(EventKind)
 
 
-async def test_a_stream_that_stays_silent_is_found_out_and_listings_go_on(tmp_path: pathlib.Path) -> None:
+async def test_silent_stream_is_detected_and_listings_continue(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "silent.sock"), behaviour=Behaviour(tells_events=False))
     async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         start(server, create(server))
         first = await watched.steps(2)
-        await watched.reports.until(PartState.READY, containing="incomplete")
+        await watched.reports.until(ComponentState.READY, containing="incomplete")
         server.runtime.exit(first[0].container_id, exit_code=1)
         [stopped] = await watched.steps(1)
 
     assert stopped.kind is EventKind.STOPPED
 
 
-async def test_a_storm_of_containers_is_told_completely(server: CriServer, cri: CriClient) -> None:
+async def test_container_storm_is_delivered_completely(server: CriServer, cri: CriClient) -> None:
     count = 200
     async with watching(cri, pace=SELDOM) as watched:
-        await watched.reports.until(PartState.READY)
+        await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         for number in range(count):
             container_id = create(server, f"c{number}")

@@ -1,12 +1,16 @@
-"""The manifests as ``kubectl kustomize`` renders them, without needing it: only the features that they use."""
+"""Render the manifests by ``kubectl kustomize``, each kustomization once."""
 
+import copy
+import functools
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from hack.devnode.api import patching
+from tests.unit.daemonset import kubectl
 
 Json = dict[str, Any]
 
@@ -22,10 +26,10 @@ OVERLAYS: Final[Mapping[str, Path]] = {
     path.parent.name: path.parent for path in sorted((DAEMONSET / "overlays").glob("*/kustomization.yaml"))
 }
 VARIANTS: Final[Sequence[tuple[str, ...]]] = ((), *((name,) for name in COMPONENTS), tuple(COMPONENTS))
-"""What is installed: the base alone, with each component, and with all of them."""
+"""The installed variants: the base alone, with each component, and with all of them."""
 
 INSTALLATIONS: Final = (DAEMONSET, DEFAULT, *OVERLAYS.values())
-"""What is all that a cluster needs."""
+"""The variants that are complete for a cluster."""
 
 CLUSTER_WIDE: Final = {
     "Namespace",
@@ -35,15 +39,12 @@ CLUSTER_WIDE: Final = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
-"""Kinds of ours that are in no namespace."""
-
-_UNDERSTOOD: Final = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
+"""Kinds of ours without a namespace."""
 
 
 def kustomization(directory: Path) -> Json:
-    """Return a directory's kustomization; fails on what ``render`` would not do."""
+    """Return a directory's kustomization."""
     found: Json = yaml.safe_load((directory / "kustomization.yaml").read_text())
-    assert found.keys() <= _UNDERSTOOD, f"{directory}: {found.keys() - _UNDERSTOOD} is not understood"
     return found
 
 
@@ -53,26 +54,36 @@ def listed(directory: Path) -> list[str]:
     return [*told.get("resources", ()), *(patch["path"] for patch in told.get("patches", ()))]
 
 
-def build(directory: Path, *, into: Sequence[Json] = ()) -> list[Json]:
-    """Return the objects of a kustomization; of a component, those that it makes of the ones that are there."""
-    told = kustomization(directory)
-    objects = list(into)
-    for name in told.get("resources", ()):
-        path = (directory / name).resolve()
-        objects += build(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
-    for name in told.get("components", ()):
-        objects = build((directory / name).resolve(), into=objects)
-    for patch in told.get("patches", ()):
-        objects = _patched(objects, yaml.safe_load((directory / patch["path"]).read_text()))
-    return objects
+def build(directory: Path) -> list[Json]:
+    """Return the objects of a kustomization."""
+    return copy.deepcopy(_rendered(directory))
 
 
 def render(variant: Sequence[str] = ()) -> list[Json]:
     """Return the objects of the base with these components."""
-    objects = build(BASE)
-    for name in variant:
-        objects = build(COMPONENTS[name], into=objects)
-    return objects
+    return combined(BASE, *(COMPONENTS[name] for name in variant))
+
+
+def combined(base: Path, *components: Path) -> list[Json]:
+    """Return the objects of a kustomization with components."""
+    return copy.deepcopy(_combined(base, components))
+
+
+@functools.cache
+def _rendered(directory: Path) -> list[Json]:
+    return list(yaml.safe_load_all(kubectl.run("kustomize", str(directory))))
+
+
+@functools.cache
+def _combined(base: Path, components: tuple[Path, ...]) -> list[Json]:
+    """Render an operator's own kustomization, as docs/operations.md describes it."""
+    with tempfile.TemporaryDirectory() as name:
+        wanted = {
+            "resources": [os.path.relpath(base, name)],
+            "components": [os.path.relpath(component, name) for component in components],
+        }
+        (Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+        return _rendered(Path(name))
 
 
 def identity(obj: Json) -> tuple[str, str, str]:
@@ -97,10 +108,3 @@ def agent(variant: Sequence[str] = ()) -> Json:
     (container,) = pod(variant)["containers"]
     found: Json = container
     return found
-
-
-def _patched(objects: list[Json], patch: Json) -> list[Json]:
-    assert identity(patch) in map(identity, objects), f"a patch of {identity(patch)}, which is not there"
-    if patch.get("$patch") == "delete":
-        return [obj for obj in objects if identity(obj) != identity(patch)]
-    return [patching.strategic(obj, patch) if identity(obj) == identity(patch) else obj for obj in objects]

@@ -1,13 +1,13 @@
-"""What a role allows, right by right."""
+"""List the rights of a role."""
 
 from itertools import product
 
-from agent.doctor.api_rights import Right
+from kubemend.agent.doctor.api_rights import Right
 from tests.unit.daemonset.manifests import Json
 
 
 def rights(role: Json) -> set[Right]:
-    """Return what a ClusterRole allows; fails on a rule that is limited further."""
+    """Return the rights of a ClusterRole; fails on a rule that is limited further."""
     rules = role["rules"]
     assert all(rule.keys() == {"apiGroups", "resources", "verbs"} for rule in rules)
     return {

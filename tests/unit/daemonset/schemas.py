@@ -1,4 +1,4 @@
-"""The schemas of the Kubernetes API, as far as the client library knows them: fields, their types, and which must be.
+"""Validate objects by the schemas of the client library: fields, types, and required fields.
 
 A real API server checks more (``tests/contract/api``); this needs none.
 """
@@ -11,12 +11,12 @@ from tests.unit.daemonset.manifests import Json
 
 
 def is_known(obj: Json) -> bool:
-    """Whether there is a schema for the object's kind; of custom resources there is none."""
+    """Return whether there is a schema for the object's kind; custom resources have none."""
     return hasattr(models, _model(obj))
 
 
 def problems(obj: Json) -> str:
-    """Return what is wrong with an object, each with its place; empty when it fits."""
+    """Return an object's errors, each with its place; empty when it is valid."""
     model: Any = getattr(models, _model(obj))
     try:
         model.model_validate(obj)

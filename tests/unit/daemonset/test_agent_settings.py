@@ -1,4 +1,4 @@
-"""What the manifests give the agent is what the agent takes, and what it needs is there."""
+"""The manifests give the agent valid settings, and everything that it needs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -8,18 +8,18 @@ import click
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent import cli
-from agent.cri import discovery
-from agent.engine.metrics import Metrics
-from agent.settings import Settings
-from common.parts import Parts
-from common.web import WebServer
+from kubemend.agent import cli
+from kubemend.agent.clients.cri import discovery
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.settings import Settings
+from kubemend.common.components import ComponentRegistry
+from kubemend.common.web import WebServer
 from tests.unit.daemonset import manifests, variables
 
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
 
 OF_OTHERS = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "GRPC_VERBOSITY"}
-"""Of the NVIDIA container toolkit and of gRPC."""
+"""Variables of the NVIDIA container toolkit and of gRPC."""
 
 Given = Callable[[Sequence[str]], Settings]
 
@@ -33,7 +33,7 @@ def command(container: manifests.Json) -> click.Command:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Given:
-    """Returns what the agent's own command line makes of the container's arguments and variables."""
+    """Return the settings that the agent's command line parses from the container's arguments and variables."""
 
     def parse(variant: Sequence[str]) -> Settings:
         container = manifests.agent(variant)
@@ -63,18 +63,18 @@ def test_every_variable_of_an_installation_is_a_setting(directory: Path) -> None
 
 
 @every_variant
-def test_the_agent_learns_its_node_and_its_own_pod(variant: Sequence[str], given: Given) -> None:
+def test_agent_gets_its_node_and_its_own_pod(variant: Sequence[str], given: Given) -> None:
     settings = given(variant)
     assert (settings.node_name, settings.pod_uid) == ("node-1", "uid-1")
 
 
 @every_variant
-def test_only_the_dry_run_is_one(variant: Sequence[str], given: Given) -> None:
+def test_only_the_observe_component_is_a_dry_run(variant: Sequence[str], given: Given) -> None:
     assert given(variant).dry_run == ("dry-run" in variant)
 
 
 @every_variant
-def test_ports_and_probes_are_where_the_agent_listens(variant: Sequence[str], given: Given) -> None:
+def test_ports_and_probes_match_the_agents_addresses(variant: Sequence[str], given: Given) -> None:
     container = manifests.agent(variant)
     _, port = given(variant).listen()
     probes = given(variant).probes()
@@ -91,9 +91,9 @@ def test_only_monitoring_opens_the_port_to_others(variant: Sequence[str], given:
     assert host == (variables.NODE_IP if "monitoring" in variant else "127.0.0.1")
 
 
-def test_probes_ask_for_pages_that_there_are() -> None:
+def test_probes_request_existing_pages() -> None:
     registry = CollectorRegistry()
-    parts = Parts(show=Metrics(registry).show_part)
+    parts = ComponentRegistry(show=Metrics(registry).show_part)
     pages = WebServer(address=("", 0), parts=parts, registry=registry).pages
     container = manifests.agent()
     probed = {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
@@ -102,8 +102,8 @@ def test_probes_ask_for_pages_that_there_are() -> None:
     assert endpoint["path"] in pages
 
 
-def test_a_restart_under_way_gets_its_grace_before_the_pod_is_killed() -> None:
-    assert manifests.pod()["terminationGracePeriodSeconds"] >= Settings().stop_grace + 5
+def test_grace_period_covers_a_restart_in_progress() -> None:
+    assert manifests.pod()["terminationGracePeriodSeconds"] >= Settings().shutdown_timeout + 5
 
 
 @every_variant
@@ -127,7 +127,7 @@ def test_the_runtime_is_found_where_its_directory_is_mounted(variant: Sequence[s
         ),
         exists=lambda socket: str(PurePosixPath(socket).parent) in mounted,
     )
-    assert found.why == f"the usual place of {runtime}"
+    assert found.why == f"the usual path of {runtime}"
 
 
 def test_the_agent_sees_the_hosts_processes_and_devices() -> None:

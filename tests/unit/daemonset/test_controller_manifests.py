@@ -1,4 +1,4 @@
-"""The controller's manifests agree with each other, with the agents', and with what the controller takes."""
+"""The controller's manifests agree with each other, with the agents', and with the controller's settings."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.certificates import keeper
-from controller.restarts import names
-from controller.settings import Settings
+from kubemend.controller.certificates import keeper
+from kubemend.controller.restarts import names
+from kubemend.controller.settings import Settings
 from tests.unit.daemonset import controller_manifests, manifests, variables
 
 POD_IP = "10.1.2.3"
@@ -17,7 +17,7 @@ every_installation = pytest.mark.parametrize("directory", manifests.INSTALLATION
 
 
 def settings() -> Settings:
-    """Return what the container's variables say."""
+    """Return the container's variables."""
     kinds = {f"KUBEMEND_{item.name.upper()}": item.name for item in fields(Settings)}
     kinds |= {item.metadata["env"]: item.name for item in fields(Settings) if item.metadata["env"]}
     told = {"POD_NAME": "kubemend-controller-x", "POD_NAMESPACE": "kubemend", "POD_IP": POD_IP}
@@ -36,7 +36,7 @@ def test_every_file_is_named_by_its_kustomization(directory: Path) -> None:
     assert sorted(name for name in manifests.listed(directory) if name.endswith(".yaml")) == files
 
 
-def test_every_object_is_there_once_and_not_among_the_agents() -> None:
+def test_every_object_exists_once_and_not_among_the_agents() -> None:
     identities = [manifests.identity(obj) for obj in (*controller_manifests.render(), *manifests.render())]
     assert len(set(identities)) == len(identities)
 
@@ -103,7 +103,7 @@ def test_all_ports_can_be_reached_but_that_of_probes() -> None:
 
 
 def test_only_named_addresses_reach_the_hub_where_that_is_wanted() -> None:
-    objects = manifests.build(manifests.DAEMONSET / "hub-from-nodes", into=controller_manifests.render())
+    objects = manifests.combined(controller_manifests.CONTROLLER, manifests.DAEMONSET / "hub-from-nodes")
     (policy,) = [obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"]
     assert policy["podSelector"] == controller_manifests.one("NetworkPolicy")["spec"]["podSelector"]
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "hub"}], [{"port": "metrics"}]]
@@ -114,7 +114,7 @@ def test_only_named_addresses_reach_the_hub_where_that_is_wanted() -> None:
 
 
 def variables_of(directory: Path) -> dict[str, str]:
-    """Return the controller's variables in an installation, but for those that Kubernetes fills in."""
+    """Return the controller's variables in an installation, except those that Kubernetes fills in."""
     (deployment,) = [obj for obj in manifests.build(directory) if obj["kind"] == "Deployment"]
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
     return {item["name"]: item.get("value", "") for item in found["env"]}
@@ -130,7 +130,7 @@ def test_every_variable_is_a_setting(directory: Path) -> None:
 
 
 @every_installation
-def test_only_those_who_observe_do_nothing(directory: Path) -> None:
+def test_only_observing_controllers_do_nothing(directory: Path) -> None:
     observes = directory.name == "observe-only"
     (daemon_set,) = [obj for obj in manifests.build(directory) if obj["kind"] == "DaemonSet"]
     (agent,) = daemon_set["spec"]["template"]["spec"]["containers"]

@@ -1,4 +1,4 @@
-"""The Dockerfile agrees with the package and the manifests, and keeps some rules. (Building it takes a registry.)"""
+"""The Dockerfile agrees with the package and the manifests, and keeps some rules. (tests/installation builds it.)"""
 
 import fnmatch
 import json
@@ -24,33 +24,33 @@ LOCKED = {canonicalize_name(found["name"]): found["version"] for found in HASHED
 
 
 def arguments(instruction: str) -> list[list[str]]:
-    """Return the words of every instruction of a kind."""
+    """Return the arguments of every instruction of a kind."""
     return [rest.split() for word, rest in INSTRUCTIONS if word == instruction]
 
 
 def variables() -> dict[str, str]:
-    """Return what ENV sets."""
+    """Return the variables of ENV."""
     return dict(word.split("=", 1) for words in arguments("ENV") for word in words)
 
 
 def labels() -> dict[str, str]:
-    """Return what LABEL sets."""
+    """Return the labels of LABEL."""
     (rest,) = [rest for word, rest in INSTRUCTIONS if word == "LABEL"]
     return dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', rest))
 
 
 def defaults() -> dict[str, str]:
-    """Return what ARG sets, where it sets something."""
+    """Return the defaults of ARG, if any."""
     return dict(word.split("=", 1) for (word,) in arguments("ARG") if "=" in word)
 
 
 def project() -> dict[str, Any]:
-    """Return what pyproject.toml says of the project."""
+    """Return the project table of pyproject.toml."""
     found: dict[str, Any] = tomllib.loads((manifests.REPOSITORY / "pyproject.toml").read_text())["project"]
     return found
 
 
-def test_the_tools_that_build_stay_in_a_stage_of_their_own() -> None:
+def test_build_tools_stay_in_their_own_stage() -> None:
     build, final = arguments("FROM")
     assert build[1:] == ["AS", "build"]
     assert final == build[:1]
@@ -66,7 +66,7 @@ def test_the_base_can_be_pinned_by_its_digest_and_is_of_no_registry() -> None:
     assert f">={tag.partition('-')[0]}" == project()["requires-python"]
 
 
-def test_no_instruction_does_what_makes_images_unsafe_or_large() -> None:
+def test_no_instruction_makes_the_image_unsafe_or_large() -> None:
     used = {word for word, _ in INSTRUCTIONS}
     assert used <= {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD"}
     scripts = [rest for word, rest in INSTRUCTIONS if word == "RUN"]
@@ -86,7 +86,7 @@ def test_programs_are_started_without_a_shell() -> None:
     assert all(isinstance(json.loads(rest), list) for rest in started)
 
 
-def test_the_image_is_no_roots_and_only_the_agent_asks_for_it() -> None:
+def test_image_is_not_root_and_only_the_agent_requests_it() -> None:
     ((user,),) = arguments("USER")
     words = [word for word, _ in INSTRUCTIONS]
     assert "RUN" not in words[words.index("USER") :]
@@ -96,7 +96,7 @@ def test_the_image_is_no_roots_and_only_the_agent_asks_for_it() -> None:
     assert manifests.agent()["securityContext"]["runAsUser"] == 0
 
 
-def test_the_labels_say_what_the_package_says() -> None:
+def test_labels_match_the_package() -> None:
     assert labels()["title"] == project()["name"]
     assert labels()["description"] == project()["description"]
     assert labels()["licenses"] == project()["license"]
@@ -107,7 +107,7 @@ def test_the_labels_say_what_the_package_says() -> None:
     assert given <= declared
 
 
-def test_the_image_is_made_of_what_is_locked_and_of_nothing_else() -> None:
+def test_image_contains_only_locked_packages() -> None:
     installs = [
         part for word, rest in INSTRUCTIONS if word == "RUN" for part in rest.split("&&") if " install " in part
     ]
@@ -125,7 +125,7 @@ def test_all_that_the_package_needs_is_locked_by_version_and_hash() -> None:
     assert len(LOCKED) == len(re.findall(r"^\S+==", LOCK, re.MULTILINE)), "pip refuses what has no hash"
 
 
-def test_what_is_copied_is_sent_to_the_builder() -> None:
+def test_copied_files_are_sent_to_the_builder() -> None:
     ignored = (manifests.REPOSITORY / ".dockerignore").read_text().splitlines()
     sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     copied = {word for words in arguments("COPY") if not words[0].startswith("--") for word in words[:-1]}
@@ -134,7 +134,7 @@ def test_what_is_copied_is_sent_to_the_builder() -> None:
     assert all((manifests.REPOSITORY / path).exists() for path in copied)
 
 
-def test_all_that_the_package_is_made_of_is_copied() -> None:
+def test_all_files_of_the_package_are_copied() -> None:
     settings = tomllib.loads((manifests.REPOSITORY / "pyproject.toml").read_text())
     packages = settings["tool"]["setuptools"]["packages"]["find"]["include"]
     copied = {word for words in arguments("COPY") if not words[0].startswith("--") for word in words[:-1]}

@@ -1,4 +1,4 @@
-"""The ClusterRole for JobSets allows what the controller asks the API server for, and nothing else."""
+"""The ClusterRole for JobSets allows the controller's requests, and nothing else."""
 
 import asyncio
 import typing
@@ -7,19 +7,20 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from agent.doctor.api_rights import Right
-from common import gangs
-from common.kube import client, errors, paths, watching
-from common.kube.transport import Json, Request
-from controller.jobset import naming, plan
-from controller.jobset.placement import choosing, marks
-from controller.jobsets.events import About, Events
-from controller.jobsets.gates import Gates, Wanted
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.statuses import StatusWriter
-from controller.jobsets.taints import Taints
-from controller.jobsets.views import Views
-from controller.jobsets.writes import Writer
+from kubemend.agent.doctor.api_rights import Right
+from kubemend.common import gangs
+from kubemend.common.kube import client, errors, paths, watch_protocol
+from kubemend.common.kube.transport import Json, Request
+from kubemend.controller.jobset import plan
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import choosing, marks
+from kubemend.controller.jobsets.events import About, Events
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.placement_reconciler import PlacementReconciler, Wanted
+from kubemend.controller.jobsets.statuses import StatusWriter
+from kubemend.controller.jobsets.taints import Taints
+from kubemend.controller.jobsets.views import Views
+from kubemend.controller.jobsets.writes import Writer
 from tests import eventually
 from tests.unit.daemonset import controller_manifests, roles
 from tests.unit.jobset import worlds
@@ -51,13 +52,13 @@ POD: Final = {
     "spec": {"schedulingGates": [marks.GATE_ENTRY]},
 }
 ASKED_BY_THE_SERVER: Final = {Right("update", "jobsets", "jobset.x-k8s.io", "finalizers")}
-"""Admission asks for it where an owner is named that blocks a deletion (``controller.jobset.building.owning``)."""
+"""Admission requires it where an owner is named that blocks a deletion (``controller.jobset.children.owning``)."""
 
 
 class Recorder(client.KubeClient):
-    """An API server that refuses each write as one that came too late, and remembers what it was asked.
+    """An API server that refuses each write as too late, and records the requests.
 
-    So everything is asked for that a write can lead to.
+    So all requests occur that a write can lead to.
     """
 
     def __init__(self, **items: list[Json]) -> None:
@@ -77,12 +78,12 @@ class Recorder(client.KubeClient):
         self._note(request.target)
         return client.Listing([*map(project, self._items.get(request.target.resource, []))], "1")
 
-    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watch_protocol.WatchEvent, None]:
         target = paths.describe("GET", path, watch=True)
         self._note(target)
         self.watched.add(target.resource)
         await asyncio.Event().wait()
-        yield watching.WatchEvent(watching.EventType.BOOKMARK, {})
+        yield watch_protocol.WatchEvent(watch_protocol.EventType.BOOKMARK, {})
 
     def has_been_asked(self, verb: str, resource: str) -> bool:
         return any((each.verb, each.resource) == (verb, resource) for each in self.asked)
@@ -92,11 +93,11 @@ class Recorder(client.KubeClient):
 
 
 def nobody(*_: Any) -> None:
-    """Hears what is told."""
+    """Record the Events."""
 
 
 async def asked_for() -> set[Right]:
-    """Return what running JobSets asks for, whatever becomes of it."""
+    """Return the requests of running JobSets, with all outcomes."""
     api, jobset, metrics = Recorder(nodes=[NODE], pods=[POD]), worlds.jobset(), JobSetMetrics(CollectorRegistry())
     views = Views(api=api, report=nobody, changed=nobody, told=nobody)
     async with started(views):
@@ -115,14 +116,14 @@ async def asked_for() -> set[Right]:
     async with started(taints):
         await eventually.true(lambda: api.has_been_asked("patch", "nodes"))
     wanted = Wanted(choosing.seeker("team", worlds.job("w-0")), "uid-js")
-    gates = Gates(api=api, wanted=lambda: [wanted], tell=nobody, report=nobody)
+    gates = PlacementReconciler(api=api, wanted=lambda: [wanted], tell=nobody, report=nobody)
     gates.need("uid-js", needed=True)
     async with started(gates):
         await eventually.true(lambda: api.has_been_asked("patch", "pods") and {"pods", "nodes"} <= api.watched)
     return api.asked
 
 
-async def test_the_role_for_jobsets_allows_exactly_what_is_asked_for() -> None:
+async def test_role_for_jobsets_allows_exactly_the_requests() -> None:
     assert {type(each) for each in WRITES} == set(typing.get_args(plan.Write))
     own = roles.rights(controller_manifests.one("ClusterRole", name="kubemend-jobsets"))
     always = roles.rights(controller_manifests.one("ClusterRole", name="kubemend-controller"))

@@ -1,4 +1,4 @@
-"""Rules that all manifests keep, as a cluster's own policies would ask for them, and the few exceptions by name."""
+"""Rules that all manifests keep, as a cluster's own policies would require, and the few exceptions by name."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda obj: obj["
 
 
 def every_file_with(text: str) -> pytest.MarkDecorator:
-    """Return the mark that gives a test each file that has these words."""
+    """Return the mark that gives a test each file that contains this text."""
     found = [path for path in FILES if text in path.read_text()]
     assert len(found) > 1
     return pytest.mark.parametrize("path", found, ids=lambda path: str(path.relative_to(manifests.DAEMONSET)))
@@ -46,7 +46,7 @@ def containers(workload: Json) -> list[Json]:
     return [*pod(workload).get("initContainers", ()), *pod(workload)["containers"]]
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_there_are_manifests_to_check() -> None:
     assert {obj["kind"] for obj in WORKLOADS} == {"DaemonSet", "Deployment"}
     assert len(ROLES) > 3
     assert len(POLICIES) > 6
@@ -65,7 +65,7 @@ def test_images_are_of_a_version_and_pulled_once(workload: Json) -> None:
 
 
 @every_workload
-def test_containers_say_what_they_need_and_how_they_are(workload: Json) -> None:
+def test_containers_have_resources_and_probes(workload: Json) -> None:
     for container in containers(workload):
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
         assert container["resources"]["limits"].keys() == {"memory"}, "a throttled restart is a slow one"
@@ -132,7 +132,7 @@ def test_roles_name_what_they_allow(role: Json) -> None:
 
 
 @every_policy
-def test_policies_refuse_with_a_word_and_when_in_doubt(policy: Json) -> None:
+def test_policies_refuse_with_a_message_and_fail_closed(policy: Json) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert policy["spec"]["matchConditions"], "it concerns our accounts or our resources, and nobody else"
     for rule in policy["spec"]["validations"]:
@@ -145,7 +145,7 @@ def test_every_policy_is_in_force() -> None:
     assert all("Deny" in obj["spec"]["validationActions"] for obj in BINDINGS)
 
 
-def test_policies_are_about_the_accounts_that_there_are() -> None:
+def test_policies_concern_existing_accounts() -> None:
     accounts = {
         f"system:serviceaccount:{obj['metadata']['namespace']}:{obj['metadata']['name']}"
         for obj in OBJECTS
@@ -168,7 +168,7 @@ def test_every_right_is_explained(path: Path) -> None:
 
 
 @every_file_with("kind: ValidatingAdmissionPolicy\n")
-def test_every_policy_says_whom_it_keeps_from_what(path: Path) -> None:
+def test_every_policy_is_described(path: Path) -> None:
     assert path.read_text().startswith("# ")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings import Settings
-from controller.certificates import keeper, stored
-from controller.hub import identity
+from kubemend.agent.settings import Settings
+from kubemend.controller.certificates import keeper, stored
+from kubemend.controller.hub import identity
 from tests.unit.daemonset import controller_manifests, manifests
 
 every_variant = pytest.mark.parametrize("variant", manifests.VARIANTS, ids="+".join)
@@ -18,7 +18,9 @@ SELF_CONTAINED = (manifests.BASE, manifests.ADMISSION, *manifests.COMPONENTS.val
 """Directories that name no others."""
 
 PLACES_WITH_MOUNTS = {"/run/containerd", "/run/crio", "/var/lib/kubelet/pods", "/host/run/nvidia"}
-"""Where others mount below: file systems of containers, volumes of pods, the root of a driver's container."""
+"""Directories with mounts of others below: file systems of containers, volumes of pods, the root of a driver's
+container.
+"""
 
 
 @pytest.mark.parametrize("directory", SELF_CONTAINED, ids=lambda path: path.name)
@@ -29,7 +31,7 @@ def test_every_file_is_named_by_its_kustomization(directory: Path) -> None:
 
 
 @every_variant
-def test_every_object_is_there_once_and_in_our_namespace(variant: Sequence[str]) -> None:
+def test_every_object_exists_once_and_in_our_namespace(variant: Sequence[str]) -> None:
     objects = manifests.render(variant)
     identities = [manifests.identity(obj) for obj in objects]
     assert len(set(identities)) == len(identities)
@@ -88,7 +90,7 @@ def test_paths_inside_are_those_of_the_host(variant: Sequence[str]) -> None:
         assert mount["mountPath"].removeprefix("/host") == paths[mount["name"]]
 
 
-def test_the_hub_is_found_where_the_agent_looks_for_it() -> None:
+def test_hub_has_the_address_that_the_agent_uses() -> None:
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
     mounts = {mount["name"]: mount["mountPath"] for mount in manifests.agent(["gangs"])["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in manifests.pod(["gangs"])["volumes"]}

@@ -1,18 +1,19 @@
-"""The admission policies name what the code names: a changed name is told here, not by refusals in a cluster."""
+"""The admission policies use the names of the code: a changed name fails here, not by refusals in a cluster."""
 
 from typing import Final
 
 import pytest
 
-from agent.model import conditions
-from agent.reporters import event_objects, taint_rules
-from common import conditions as common_conditions
-from controller.certificates import keeper
-from controller.gangs import members
-from controller.hub import identity
-from controller.jobset import keeping_off, model, naming
-from controller.jobset.placement import marks
-from controller.settings import Settings
+from kubemend.agent.model import conditions
+from kubemend.agent.reporters import event_objects, restart_counts, taint_rules
+from kubemend.common import conditions as common_conditions
+from kubemend.controller.certificates import keeper
+from kubemend.controller.gangs import members
+from kubemend.controller.hub import identity
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.settings import Settings
 from tests.unit.daemonset import manifests
 
 POLICIES: Final = {
@@ -32,7 +33,7 @@ def words(policy: str) -> str:
 @pytest.mark.parametrize(
     ("policy", "named"),
     [
-        ("agent-status", [conditions.PREFIX, identity.NODE_NAME]),
+        ("agent-status", [conditions.PREFIX, restart_counts.ANNOTATION, identity.NODE_NAME]),
         ("agent-events", [event_objects.COMPONENT, identity.NODE_NAME]),
         (
             "agent-device-taints",
@@ -40,7 +41,7 @@ def words(policy: str) -> str:
         ),
         ("controller-pods", [common_conditions.DISRUPTION_TARGET, common_conditions.DEVICE_FAILURE]),
         ("controller-pods", [members.RESTART, members.IN_PLACE, marks.GATE]),
-        ("controller-nodes", [keeping_off.TAINT, keeping_off.EFFECT]),
+        ("controller-nodes", [device_taints.TAINT, device_taints.EFFECT]),
         ("controller-jobsets", [model.MANAGED_BY, naming.JOBSET_NAME, Settings().namespace]),
         ("controller-own", [keeper.SECRET, keeper.CONFIG_MAP, Settings().lease_name, Settings().namespace]),
         ("restart-namespaces", [members.RESTART]),

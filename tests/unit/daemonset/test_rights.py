@@ -1,40 +1,40 @@
-"""The ClusterRole allows what the agent and doctor do, and nothing else."""
+"""The ClusterRole allows the requests of agent and doctor, and nothing else."""
 
 from typing import Any
 
-from agent.doctor import api_rights, kubernetes_api
-from agent.doctor.api_rights import Right
-from common.kube import errors, paths
+from kubemend.agent.doctor import api_rights, kubernetes_api
+from kubemend.agent.doctor.api_rights import Right
+from kubemend.common.kube import errors, paths
 from tests.unit.daemonset import manifests, roles
 
 EVERYBODY = {Right("create", "selfsubjectaccessreviews", group="authorization.k8s.io")}
-"""What every account may do (system:basic-user)."""
+"""Rights of every account (system:basic-user)."""
 
 
 class Recorder:
-    """An API server that has nothing, and remembers what it was asked."""
+    """An API server without objects that records the requests."""
 
     def __init__(self) -> None:
         self.asked: set[Right] = set()
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Remember."""
+        """Record the request."""
         self._note("GET", path)
         raise errors.NotFoundError(path)
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Remember."""
+        """Record the request."""
         self._note("POST", path)
         return body
 
     def _note(self, method: str, path: str) -> None:
         target = paths.describe(method, path)
-        if not target.resource.startswith("/"):  # versions and groups, which everybody may ask for
+        if not target.resource.startswith("/"):  # versions and groups, which every account may read
             self.asked.add(Right(target.verb, target.resource, target.group, target.subresource))
 
 
 async def doctors_own() -> set[Right]:
-    """Return what doctor asks the API server for."""
+    """Return doctor's requests to the API server."""
     api = Recorder()
     await kubernetes_api.server(api)
     await kubernetes_api.node(api, name="node-1")

@@ -1,4 +1,4 @@
-"""All that is installed is what the API takes: fields that there are, of their types, and none missing."""
+"""All installed objects fit the API: existing fields, of their types, and none missing."""
 
 import copy
 from typing import Any
@@ -34,7 +34,7 @@ def test_every_object_fits_its_schema(objects: list[manifests.Json]) -> None:
         ("spec.selector", None, "Field required"),
     ],
 )
-def test_what_does_not_fit_is_found(place: str, value: Any, told: str) -> None:
+def test_invalid_object_is_found(place: str, value: Any, told: str) -> None:
     wrong = copy.deepcopy(manifests.one("DaemonSet"))
     *way, last = (int(step) if step.isdecimal() else step for step in place.split("."))
     at: Any = wrong

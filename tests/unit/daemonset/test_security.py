@@ -1,5 +1,6 @@
-"""docs/security.md says of rights, mounts and policies what the manifests say, and what it refers to is there."""
+"""docs/security.md agrees with the manifests on rights, mounts and policies, and its references exist."""
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -9,14 +10,23 @@ from tests.unit.daemonset import manifests
 from tests.unit.daemonset.manifests import Json
 
 TEXT = (manifests.REPOSITORY / "docs" / "security.md").read_text()
-OBJECTS = [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
-ROLES = {f"{obj['kind']} `{obj['metadata']['name']}`": obj for obj in OBJECTS if obj["kind"] in ("ClusterRole", "Role")}
 
 Row = list[str]
 
 
+@functools.cache
+def objects() -> list[Json]:
+    return [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
+
+
+def roles() -> dict[str, Json]:
+    """Return the roles, by their names on the page."""
+    found = [obj for obj in objects() if obj["kind"] in ("ClusterRole", "Role")]
+    return {f"{obj['kind']} `{obj['metadata']['name']}`": obj for obj in found}
+
+
 def section(heading: str) -> str:
-    """Return what stands below a heading, up to the next one."""
+    """Return the text below a heading, up to the next one."""
     _, found, rest = TEXT.partition(f"{heading}\n")
     assert found, heading
     return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
@@ -36,15 +46,15 @@ def rights(role: Json) -> Iterator[tuple[frozenset[str], str]]:
                 yield frozenset(rule["verbs"]), f"{group}/{resource}" if group else resource
 
 
-@pytest.mark.parametrize("name", ROLES)
-def test_every_right_is_in_the_table_of_its_role_and_no_other(name: str) -> None:
-    (heading,) = re.findall(rf"^### .*: {re.escape(name)}$", TEXT, re.MULTILINE)
-    told = [(frozenset(verbs.split(", ")), resource.strip("`")) for verbs, resource, _ in rows(section(heading))]
-    assert sorted(map(str, told)) == sorted(map(str, rights(ROLES[name])))
+def test_every_right_is_in_the_table_of_its_role_and_no_other() -> None:
+    for name, role in roles().items():
+        (heading,) = re.findall(rf"^### .*: {re.escape(name)}$", TEXT, re.MULTILINE)
+        told = [(frozenset(verbs.split(", ")), resource.strip("`")) for verbs, resource, _ in rows(section(heading))]
+        assert sorted(map(str, told)) == sorted(map(str, rights(role))), name
 
 
 def test_every_role_has_a_table() -> None:
-    assert set(re.findall(r"(?:Cluster)?Role `[\w-]+`$", TEXT, re.MULTILINE)) == set(ROLES)
+    assert set(re.findall(r"(?:Cluster)?Role `[\w-]+`$", TEXT, re.MULTILINE)) == set(roles())
 
 
 def test_every_way_into_the_host_is_in_the_table() -> None:
@@ -60,7 +70,7 @@ def test_every_way_into_the_host_is_in_the_table() -> None:
 
 
 def test_every_policy_is_in_the_table() -> None:
-    there = {obj["metadata"]["name"] for obj in OBJECTS if obj["kind"] == "ValidatingAdmissionPolicy"}
+    there = {obj["metadata"]["name"] for obj in objects() if obj["kind"] == "ValidatingAdmissionPolicy"}
     assert {name.strip("`") for name, _ in rows(section("### Policies"))} == there
 
 
@@ -68,13 +78,13 @@ THREATS = re.findall(r"^### (A .*)$", TEXT, re.MULTILINE)
 REFERENCES = [row[-1].strip("`") for threat in THREATS for row in rows(section(f"### {threat}"))]
 
 
-def test_every_claim_about_a_threat_is_held_by_something() -> None:
+def test_every_claim_about_a_threat_has_evidence() -> None:
     assert len(THREATS) == 6
     assert all(re.fullmatch(r"[\w./-]+::.+", reference) for reference in REFERENCES)
     assert len(REFERENCES) > 40
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
-def test_what_holds_a_claim_is_there(reference: str) -> None:
+def test_evidence_of_a_claim_exists(reference: str) -> None:
     name, _, text = reference.partition("::")
     assert text in (manifests.REPOSITORY / name).read_text()

@@ -1,4 +1,4 @@
-"""A container's variables as kubelet makes them."""
+"""Expand a container's variables as kubelet does."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ _DOWNWARD: Final = {"spec.nodeName": "node-1", "metadata.uid": "uid-1", "status.
 
 
 def expanded(container: manifests.Json) -> dict[str, str]:
-    """Return the variables: in order, each from those before it. KeyError for one that is not there yet."""
+    """Return the variables: in order, each from those before it. KeyError for one that is not defined yet."""
     made: dict[str, str] = {}
     for item in container["env"]:
         text = item["value"] if "value" in item else _DOWNWARD[item["valueFrom"]["fieldRef"]["fieldPath"]]

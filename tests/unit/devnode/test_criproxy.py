@@ -1,4 +1,4 @@
-"""The proxy before a runtime: it changes nothing unasked, and holds, refuses and loses calls when asked to."""
+"""The CRI proxy: it changes nothing by default, and holds, refuses and loses calls on request."""
 
 import asyncio
 import contextlib
@@ -9,17 +9,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.cri import client, errors
-from agent.model.workloads import ContainerId, SandboxId
-from common import aio
-from common.pb.runtime.v1 import api_pb2
 from hack.devnode.criproxy import CriProxy, Fault, Gate, Slow, When
+from kubemend.agent.clients.cri import client, errors
+from kubemend.agent.model.workloads import ContainerId, SandboxId
+from kubemend.common import aio
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
 
 
 @dataclass
 class Node:
-    """A runtime with one sandbox, and our client, which knows the proxy alone."""
+    """A runtime with one sandbox, and our client, which uses only the proxy."""
 
     server: CriServer
     proxy: CriProxy
@@ -72,7 +72,7 @@ async def test_events_go_through(node: Node) -> None:
             pass
 
 
-async def test_a_call_is_held_before_the_runtime_hears_of_it(node: Node) -> None:
+async def test_call_is_held_before_it_reaches_the_runtime(node: Node) -> None:
     made = await node.create()
     gate = Gate(lambda call: call.method == "StartContainer" and call.request.container_id == made)
     node.proxy.hooks.append(gate)
@@ -127,7 +127,7 @@ async def test_a_slow_call_runs_into_the_callers_deadline(node: Node) -> None:
             await cri.version()
 
 
-async def test_a_runtime_that_is_away_is_told_as_away(node: Node) -> None:
+async def test_missing_runtime_is_reported_as_unavailable(node: Node) -> None:
     await node.server.stop()
     with pytest.raises(errors.RuntimeUnavailable):
         await node.cri.version()

@@ -1,4 +1,4 @@
-"""Where the dev cluster's real programs are, and what is said when there are none."""
+"""The location of the dev cluster's real programs, and the message when there are none."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_a_set_variable_without_the_programs_builds_nothing(tmp_path: Path, monk
         kubernetes.ensure()
 
 
-def test_a_build_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_reports_the_reason_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text("#!/bin/sh\necho noise\necho 'k8s.io/api@v0.0.0: no such module' >&2\nexit 1\n")

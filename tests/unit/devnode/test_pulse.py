@@ -1,4 +1,4 @@
-"""What workers' signs of life prove, and what they do not."""
+"""What workers' records prove, and what they do not."""
 
 import signal
 import subprocess
@@ -29,13 +29,13 @@ def test_only_the_last_old_life_of_each_member_is_old() -> None:
     assert pulse.barrier(seen, since=90 * MS).old == 2
 
 
-def test_what_ran_before_it_was_held_has_slipped() -> None:
+def test_life_that_ran_before_its_hold_has_slipped() -> None:
     held = life("a", 110, 400, still_since=115, still_for=100)
     found = pulse.barrier([life("a", 0, 100), life("b", 1, 200), held, life("b", 210, 400)], since=90 * MS)
     assert (found.apart, found.slipped) == (-90 * MS, 5 * MS)
 
 
-def test_what_was_not_held_ran_all_the_time_beside_the_old_ones() -> None:
+def test_life_without_a_hold_overlaps_the_old_ones() -> None:
     loose = life("a", 110, 400, still_since=300, still_for=10)
     found = pulse.barrier([life("a", 0, 100), life("b", 1, 200), loose, life("b", 210, 400)], since=90 * MS)
     assert found.slipped == 90 * MS
@@ -47,12 +47,12 @@ def test_a_member_that_was_not_restarted_breaks_the_barrier() -> None:
 
 
 @pytest.mark.parametrize("seen", [[], [life("a", 0, 100)], [life("a", 150, 400)]])
-def test_where_nothing_old_or_nothing_new_was_there_nothing_is_proved(seen: list[Life]) -> None:
+def test_missing_old_or_new_lives_prove_nothing(seen: list[Life]) -> None:
     with pytest.raises(ValueError, match="no barrier"):
         pulse.barrier(seen, since=90 * MS)
 
 
-def test_one_that_was_held_after_its_first_moments_runs_from_the_end_of_that_on() -> None:
+def test_held_life_runs_from_the_end_of_its_hold() -> None:
     assert life("a", 100, 900, still_since=104, still_for=300).runs_since == 404 * MS
     assert life("a", 100, 900, still_since=600, still_for=300).runs_since == 100 * MS
     assert life("a", 100, 900, still_since=104, still_for=20).runs_since == 100 * MS
@@ -72,9 +72,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (signal.SIGKILL, -signal.SIGKILL),
     ],
 )
-def test_a_worker_says_when_it_was_alive_whatever_ends_it(
-    program: Path, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
+def test_worker_records_its_life_at_any_end(program: Path, tmp_path: Path, number: signal.Signals, status: int) -> None:
     before = time.monotonic_ns()
     with subprocess.Popen([program, str(tmp_path)], stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
@@ -87,7 +85,7 @@ def test_a_worker_says_when_it_was_alive_whatever_ends_it(
     assert before < found.began < found.last < after
 
 
-def test_a_worker_goes_on_where_the_last_one_of_its_name_was(program: Path, tmp_path: Path) -> None:
+def test_worker_resumes_at_the_step_of_its_predecessor(program: Path, tmp_path: Path) -> None:
     steps = []
     for _ in range(2):
         began = time.monotonic_ns()
@@ -100,7 +98,7 @@ def test_a_worker_goes_on_where_the_last_one_of_its_name_was(program: Path, tmp_
 
 
 def until_beating(directory: Path, *, beats: int = 1, since: int = 0) -> None:
-    """Wait until the newest worker has beaten so often."""
+    """Wait until the newest worker has beaten that often."""
     deadline = time.monotonic() + 60
     while not any(each.began >= since and each.beats >= beats for each in pulse.lives(directory)):
         assert time.monotonic() < deadline

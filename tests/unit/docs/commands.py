@@ -1,4 +1,4 @@
-"""The commands in a page: what is written to be typed into a shell, in blocks or within a sentence. Pure."""
+"""Extract the commands of a page: texts to be typed into a shell, in blocks or within a sentence. Pure."""
 
 import re
 import shlex
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 SHELLS: Final = frozenset({"sh", "bash", "shell", "console"})
-"""What is written after the fence of a shell's block."""
+"""Languages of a shell's block after the fence."""
 PROGRAMS: Final = frozenset({"docker", "kind", "kubectl", "kubemend", "make", "pip", "promtool", "pytest", "python"})
-"""Programs that within a sentence, or in a block of no language, begin a command."""
+"""Programs that, within a sentence or in a block without language, begin a command."""
 
 _FENCED: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\S*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
@@ -26,8 +26,7 @@ _REDIRECTIONS: Final = frozenset({">", ">>", "<", "<<", "2>"})
 class Command:
     """One simple command. ``words`` are as a shell splits them.
 
-    ``mentioned``: it is in a sentence, where it may be shortened to what the sentence is about. ``given`` is what it
-    reads from a here-document.
+    ``mentioned``: it is in a sentence, where it may be abbreviated. ``given`` is its input from a here-document.
     """
 
     words: tuple[str, ...]
@@ -36,7 +35,7 @@ class Command:
 
     @property
     def program(self) -> str:
-        """What is run."""
+        """Return the program."""
         return self.words[0]
 
 
@@ -49,7 +48,7 @@ def blocks(page: str) -> Iterator[str]:
 
 
 def commands(page: str) -> Iterator[Command]:
-    """Yield every command of a page. Raises ValueError for what no shell could split."""
+    """Yield every command of a page. Raises ValueError for one that no shell could split."""
     rest = _FENCED.sub("\n", page)
     for found in _FENCED.finditer(page):
         text = _dedented(found)
@@ -68,8 +67,10 @@ def _dedented(found: re.Match[str]) -> str:
 
 
 def _of_block(text: str, *, only_of_programs: bool) -> Iterator[Command]:
-    """Every line is a command; where there are prompts, what follows one. In a block of no language, what begins with
-    a program: it may be a picture. An equation is none.
+    """Return the commands of a block: every line, or with prompts, the text after one.
+
+    In a block without language, lines that begin with a program: the rest may be a picture. An equation is not a
+    command.
     """
     prompted = text.startswith(_PROMPT)
     lines = iter(text.replace("\\\n", " ").splitlines())

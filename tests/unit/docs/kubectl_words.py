@@ -1,4 +1,4 @@
-"""What a ``kubectl`` command says, by the verbs and flags that the pages use. Pure."""
+"""Parse a ``kubectl`` command by the verbs and flags that the pages use. Pure."""
 
 import contextlib
 from collections.abc import Mapping
@@ -43,18 +43,18 @@ VERBS: Final[Mapping[str, Mapping[str, str]]] = {
     "uncordon": {},
     "wait": {"--for": "for", "--timeout": "time"},
 }
-"""The flags of each verb, by what their value is; "" for those that have none."""
+"""The flags of each verb, by the meaning of their value; "" for those without one."""
 
 _OF_TWO_WORDS: Final = {"rollout": ("status", "restart", "undo"), "set": ("env", "image")}
 
 
 class NotUnderstoodError(ValueError):
-    """The command says something that this table does not know; kubectl may, or may not."""
+    """The command has parts that this table does not know; kubectl may, or may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One command. ``flags`` are by what their value is, ``arguments`` all words without a flag."""
+    """One command. ``flags`` are by the meaning of their value, ``arguments`` all words without a flag."""
 
     verb: str
     arguments: tuple[str, ...]
@@ -62,12 +62,12 @@ class Said:
 
     @property
     def namespace(self) -> str:
-        """Where it looks; "" for the reader's own."""
+        """Return its namespace; "" for the reader's own."""
         return self.flags.get("namespace", "")
 
 
 def read(words: tuple[str, ...]) -> Said:
-    """Return what a command says, ``kubectl`` itself included. Raises NotUnderstoodError."""
+    """Parse a command, ``kubectl`` itself included. Raises NotUnderstoodError."""
     words = words[1 : words.index("--")] if "--" in words else words[1:]
     arguments: list[str] = []
     flags: dict[str, str] = {}
@@ -94,7 +94,7 @@ def read(words: tuple[str, ...]) -> Said:
 
 
 def understood(typed: Mapping[str, Command]) -> Mapping[str, Said]:
-    """Return what the commands say, without those that are not understood: for each of these a test fails."""
+    """Return the parsed commands, without invalid ones: for each of these a test fails."""
     said: dict[str, Said] = {}
     for place, command in typed.items():
         with contextlib.suppress(NotUnderstoodError):

@@ -1,4 +1,4 @@
-"""The pages that people read, and the commands in them."""
+"""List the documentation pages, and the commands in them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).parents[3]
 ALL: Final = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 )
 
@@ -29,7 +29,7 @@ def typed() -> Iterator[tuple[str, Command]]:
 
 
 def of(*programs: str) -> Mapping[str, Command]:
-    """Return the commands of these programs, each once, by a name for the test; the page is where it is first."""
+    """Return the commands of these programs, each once, by a name for the test; the page is its first one."""
     found: dict[Command, str] = {}
     for page, command in typed():
         if command.program in programs:

@@ -32,7 +32,7 @@ def test_each_is_described_once_for_each_kind_of_object() -> None:
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=pages.name)
-def test_pages_name_nothing_that_there_is_not(page: Path) -> None:
+def test_pages_name_only_existing_names(page: Path) -> None:
     named = set(re.findall(r"(?<![\w.-])kubemend\.io/[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9]", page.read_text("utf-8")))
     assert named <= DESCRIBED
 
@@ -49,14 +49,14 @@ def test_names_are_found_however_they_are_written(tmp_path: Path, last: str) -> 
     }
 
 
-def test_names_that_are_put_together_are_found() -> None:
+def test_composed_names_are_found() -> None:
     files = api_sources.names(pages.ROOT)
     assert files["kubemend.io/clean"] == {"agent/restart/options.py"}
-    assert "controller/gangs/wishes.py" in files["kubemend.io/hold"]
+    assert "controller/gangs/gang_options.py" in files["kubemend.io/hold"]
     assert "kubemend.io/jobset-name" not in files, "PREFIX of controller.jobset.naming is upstream's"
 
 
-def test_every_field_of_the_definition_has_a_row_and_says_something() -> None:
+def test_every_field_has_a_row_with_a_description() -> None:
     (version,) = yaml.safe_load(api_doc.RESTARTS.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]
     for part in ("spec", "status"):
@@ -72,7 +72,7 @@ def count(schema: dict[str, Any]) -> int:
     return len(properties) + sum(map(count, below))
 
 
-def test_a_field_is_told_in_full() -> None:
+def test_field_is_described_in_full() -> None:
     schema = {
         "type": "object",
         "required": ["codes"],
@@ -97,6 +97,6 @@ def test_a_field_is_told_in_full() -> None:
 
 
 @pytest.mark.parametrize("field", [{"type": "string", "not": {"enum": ["x"]}}, {"description": "of no type"}])
-def test_what_the_page_could_not_tell_is_refused(field: dict[str, Any]) -> None:
+def test_unsupported_keyword_is_refused(field: dict[str, Any]) -> None:
     with pytest.raises(api_schema.UnknownKeywordError, match=r"spec\.odd"):
         list(api_schema.fields({"type": "object", "properties": {"odd": field}}, path="spec"))

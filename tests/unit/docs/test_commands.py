@@ -78,7 +78,7 @@ def test_all_are_found() -> None:
     assert found(mentioned=True) == ["make demo", "kubectl exec POD -- kubemend doctor", "kubemend doctor"]
 
 
-def test_what_a_command_reads_is_its_own() -> None:
+def test_here_document_belongs_to_its_command() -> None:
     (given,) = {each.given for each in commands.commands(PAGE)} - {""}
     assert given == "kind: Restart"
 
@@ -88,6 +88,6 @@ def test_blocks_are_those_of_shells() -> None:
 
 
 @pytest.mark.parametrize("text", ["```sh\nkubemend 'status\n```\n", "    make 'test\n"])
-def test_what_no_shell_could_split_is_no_command(text: str) -> None:
+def test_unsplittable_text_is_not_a_command(text: str) -> None:
     with pytest.raises(ValueError, match="quotation"):
         list(commands.commands(f"# Title\n\n{text}"))

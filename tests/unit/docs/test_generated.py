@@ -1,4 +1,4 @@
-"""What is generated is made by make, checked by lint, and listed for contributors."""
+"""Generated files are made by make, checked by lint, and listed for contributors."""
 
 import re
 from typing import Final
@@ -20,6 +20,6 @@ def test_make_knows_every_generator() -> None:
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_contributors_are_told_of_it(generator: str) -> None:
+def test_it_is_documented_for_contributors(generator: str) -> None:
     page = (pages.ROOT / "CONTRIBUTING.md").read_text()
     assert f"`python -m hack.{generator}`" in page.partition("## Generated files")[2]

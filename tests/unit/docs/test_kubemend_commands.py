@@ -13,17 +13,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
-from agent.health import catalog_file
-from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from kubemend import cli
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
 from tests.unit.app.test_control import swap
 from tests.unit.app.test_device_routes import Counter
 from tests.unit.cli import builders
 from tests.unit.cli.conftest import Cluster
+from tests.unit.devices.operators_rig import GPU
 from tests.unit.docs import pages
 from tests.unit.docs.commands import Command
-from tests.unit.engine.operators_rig import GPU
 from tests.unit.scan.conftest import Machine
 from tests.unit.test_cli import doctor
 
@@ -45,20 +45,20 @@ PLACEHOLDERS: Final[Mapping[str, Sequence[str]]] = {
     "TEXT": ["why"],
     "first-1-8f2e": ["llama-2-03bc"],
 }
-"""What stands for something of the reader's own."""
+"""Placeholders for values of the reader's own."""
 
 XID = "NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 TYPED: Final = pages.of("kubemend")
 
 
 def arguments(command: Command) -> list[str]:
-    """Return what follows ``kubemend``, without the brackets of a synopsis, and with values for the placeholders."""
+    """Return the arguments of ``kubemend``, without a synopsis's brackets, and with values for the placeholders."""
     words = [word.replace("[", "").replace("]", "") for word in command.words[1:]]
     return [value for word in words for value in PLACEHOLDERS.get(word, [word])]
 
 
 def of(*subcommands: str) -> pytest.MarkDecorator:
-    """Give a test the pages' commands of these subcommands that say all that is needed, each once."""
+    """Give a test the complete commands of these subcommands on the pages, each once."""
     typed = {tuple(arguments(each)): place for place, each in TYPED.items() if each.words[1] in subcommands}
     complete = {words: place for words, place in typed.items() if not lacks_something(words)}
     assert complete, subcommands
@@ -66,7 +66,7 @@ def of(*subcommands: str) -> pytest.MarkDecorator:
 
 
 def lacks_something(words: Sequence[str]) -> bool:
-    """Return whether it is a subcommand's name alone, that cannot be run so: a sentence is about it as such."""
+    """Return whether it is a bare subcommand that cannot be run so: a sentence mentions it."""
     command = subcommand(words[0])
     return len(words) == 1 and any(isinstance(each, click.Argument) and each.required for each in command.params)
 
@@ -80,7 +80,7 @@ def subcommand(name: str) -> click.Command:
 
 @pytest.fixture(autouse=True)
 def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that the pages call FILE: what docs/operations.md shows as one."""
+    """The file that the pages call FILE: the one shown in docs/operations.md."""
     monkeypatch.chdir(tmp_path)
     shown = (pages.ROOT / "docs" / "operations.md").read_text().partition("## Changing what a code means")[2]
     Path(OVERRIDES).write_text(shown.partition("```yaml\n")[2].partition("```")[0])
@@ -119,7 +119,7 @@ def test_explain(words: tuple[str, ...]) -> None:
         assert result.stdout.startswith(f"Xid {words[1]}")
 
 
-def test_the_catalog_override_that_is_shown_does_what_is_said() -> None:
+def test_shown_catalog_override_has_the_documented_effect() -> None:
     merged = catalog_file.merged(catalog_file.builtin(), Path(OVERRIDES).read_text())
     (changed,) = [each for key, each in merged.entries.items() if str(key) == "Xid 13"]
     assert changed.action is ActionClass.NONE
@@ -145,7 +145,7 @@ def test_scan(words: tuple[str, ...], machine: Machine) -> None:
 
 
 @of("status", "timeline")
-async def test_what_asks_the_api_server(words: tuple[str, ...], cluster: Cluster, tmp_path: Path) -> None:
+async def test_commands_that_query_the_api_server(words: tuple[str, ...], cluster: Cluster, tmp_path: Path) -> None:
     await cluster.put(
         builders.pod("llama-0", gang="llama", conditions=builders.HEALTHY),
         builders.restart("llama-2-03bc", gang="llama", attempt=2),
@@ -156,7 +156,7 @@ async def test_what_asks_the_api_server(words: tuple[str, ...], cluster: Cluster
 
 
 def contents(directory: Path) -> str:
-    """Return the pictures that were written."""
+    """Return the written pictures."""
     return "".join(path.read_text() for path in directory.glob("*.svg"))
 
 
@@ -187,9 +187,9 @@ async def test_release_devices(words: tuple[str, ...], counter: Counter, tmp_pat
 
 
 async def run(words: Sequence[str], *, state: Path, path: Path = Path("/nowhere")) -> str:
-    """Run a command against the agent whose state is in that directory; return what it prints."""
+    """Run a command against the agent whose state is in that directory; return its output."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli", *words),
+        *(sys.executable, "-m", "kubemend.cli", *words),
         cwd=pages.ROOT,
         env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "KUBEMEND_STATE_DIR": str(state)},
         stdout=subprocess.PIPE,

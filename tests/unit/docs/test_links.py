@@ -38,7 +38,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """Return whether the file of a link is there, and its heading in it."""
+    """Return whether the file of a link exists, and its heading in it."""
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     if not target.exists():
@@ -73,5 +73,5 @@ def test_the_second_of_two_headings_has_a_number() -> None:
     assert anchors("# One\n## One\n```\n# no heading\n```\n") == {"one", "one-1"}
 
 
-def test_links_in_code_are_none() -> None:
+def test_links_in_code_do_not_count() -> None:
     assert links("[a](b.md) `[c](d.md)` [e](https://f) ![g](h.svg)\n```\n[i](j)\n```\n") == ["b.md", "h.svg"]

@@ -1,4 +1,4 @@
-"""Every command of the pages is of a program that some test knows how to try; here are the small ones."""
+"""Every command of the pages is tried by some test; here are those of the small programs."""
 
 import os
 import re
@@ -31,7 +31,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 def run(*line: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run a command in the repository, without the colours and variables of whoever runs the tests."""
+    """Run a command in the repository, without the colours and variables of the test run."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         line, cwd=ROOT, env=environment, input=given, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -39,13 +39,13 @@ def run(*line: str, given: str = "") -> "subprocess.CompletedProcess[str]":
 
 
 def make(command: Command) -> None:
-    """Its targets are there; make is asked what it would do, and does nothing."""
+    """Its targets exist; make prints what it would do, and does nothing."""
     made = run("make", "--dry-run", "--always-make", *command.words[1:])
     assert made.returncode == 0, made.stderr
 
 
 def python(command: Command) -> None:
-    """The module is there and knows the options."""
+    """The module exists and accepts the options."""
     words = command.words[1:]
     assert words[0] == "-m"
     module, given = words[1], words[2:]
@@ -62,14 +62,14 @@ def python(command: Command) -> None:
 
 
 def pytest_runs(given: Sequence[str]) -> None:
-    """The paths are there, and pytest takes the options, those of the project's own included."""
+    """The paths exist, and pytest accepts the options, the project's own included."""
     assert all((ROOT / word).exists() for word in given if not word.startswith("-"))
     told = run(sys.executable, "-m", "pytest", *given, "--help")
     assert told.returncode == 0, told.stderr
 
 
 def pip(command: Command) -> None:
-    """What is installed is this project, with extras that it has."""
+    """The installed package is this project, with existing extras."""
     verb, wanted = command.words[1:]
     assert verb == "install"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -80,12 +80,12 @@ def pip(command: Command) -> None:
 
 
 def grep(command: Command) -> None:
-    """The pattern is one; an empty text has it not."""
+    """The pattern is valid; an empty text does not match."""
     assert run(*command.words).returncode == 1
 
 
 def rm(command: Command) -> None:
-    """What is removed is the agent's directory, and nothing else."""
+    """The removed directory is the agent's, and nothing else."""
     (volume,) = [each for each in manifests.pod()["volumes"] if each["name"] == "state"]
     assert command.words[-1].removeprefix("/host") == volume["hostPath"]["path"]
 
@@ -97,7 +97,7 @@ def export(command: Command) -> None:
 
 
 def prints(command: Command) -> None:
-    """It only gives others something to read."""
+    """It only pipes input to others."""
     assert len(command.words) == 1
 
 
@@ -114,7 +114,7 @@ HERE: Final[Mapping[str, Callable[[Command], None]]] = {
 TYPED: Final = pages.of(*HERE)
 
 
-def test_every_command_is_of_a_program_that_some_test_knows() -> None:
+def test_every_commands_program_is_covered_by_a_test() -> None:
     unknown = {
         f"{page}: {' '.join(command.words)}"
         for page, command in pages.typed()
@@ -125,7 +125,7 @@ def test_every_command_is_of_a_program_that_some_test_knows() -> None:
 
 
 @pytest.mark.parametrize("command", TYPED.values(), ids=TYPED)
-def test_it_is_as_it_says(command: Command) -> None:
+def test_command_is_valid(command: Command) -> None:
     HERE[command.program](command)
 
 

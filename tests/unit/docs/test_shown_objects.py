@@ -1,4 +1,4 @@
-"""What the pages show in YAML is understood by what it is for."""
+"""YAML on the pages is valid for its consumer."""
 
 import re
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from agent.health import catalog_file
-from agent.restart import options
-from controller.gangs import wishes
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.restart import options
+from kubemend.controller.gangs import gang_options
 from tests.unit.daemonset import manifests
 from tests.unit.docs import pages
 
@@ -59,7 +59,7 @@ def test_its_annotations_can_be_understood(obj: Json) -> None:
         asked = {name: text for name, text in each.items() if name.startswith(options.PREFIX)}
         if asked:
             assert options.parse(asked).opted_in
-            assert wishes.exit_codes(asked.get(wishes.FATAL_EXIT_CODES, "")) is not None
+            assert gang_options.exit_codes(asked.get(gang_options.FATAL_EXIT_CODES, "")) is not None
 
 
 @of_kind(kind="Restart")
@@ -69,7 +69,7 @@ def test_a_restart_has_the_fields_of_one(obj: Json) -> None:
 
 
 @of_kind(components=None)
-def test_a_kustomization_is_made_of_what_there_is(obj: Json, tmp_path: Path) -> None:
+def test_kustomization_refers_to_existing_files(obj: Json, tmp_path: Path) -> None:
     (tmp_path / "kubemend").symlink_to(pages.ROOT)
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(obj))
     assert manifests.build(tmp_path)

@@ -1,34 +1,27 @@
-"""What an examination looks at, as stand-ins: a runtime, an API server, a fake NVML."""
+"""The environment of an examination: a stand-in for the runtime, a real API server, a fake NVML."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from common.kube import client as kube
-from hack.devnode.api import standin
 from hack.fakenvml import control
+from kubemend.common.kube import client as kube
+from tests.control_plane import Tenant
 from tests.fakes.cri_server import CriServer
 
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[CriServer]:
-    """A runtime that does what containerd does."""
+    """A runtime with the features of containerd."""
     async with CriServer(str(tmp_path / "cri.sock")) as running:
         yield running
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[standin.StandIn]:
-    """An API server."""
-    async with standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as running:
-        yield running
-
-
-@pytest.fixture
-async def api(server: standin.StandIn) -> AsyncIterator[kube.KubeClient]:
-    """A client of it."""
-    async with kube.connect(kubeconfig=server.kubeconfig) as connected:
+async def api(tenant: Tenant) -> AsyncIterator[kube.KubeClient]:
+    """A client of a real API server."""
+    async with tenant.client() as connected:
         yield connected
 
 
@@ -40,7 +33,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.FakeNvml]:
-    """A fake NVML with 8 healthy GPUs, which child processes load. Nothing hangs when the test is over."""
+    """A fake NVML with 8 healthy GPUs, which child processes load. No call hangs after the test."""
     with control.FakeNvml(tmp_path / "nvml-state", nvml_library) as fake:
         for name, value in fake.env().items():
             monkeypatch.setenv(name, value)

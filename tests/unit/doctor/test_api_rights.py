@@ -1,15 +1,15 @@
-"""Which rights are missing: asked of the API, never guessed from a failed call."""
+"""Missing rights are reviewed through the API, never guessed from a failed call."""
 
 from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from agent.doctor import api_rights
-from agent.doctor.checks import Result
-from common.kube import client as kube
-from common.kube import errors
-from hack.devnode.api import standin
+from kubemend.agent.doctor import api_rights
+from kubemend.agent.doctor.checks import Result
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors
+from tests.control_plane import Tenant
 
 
 class Reviewer:
@@ -34,22 +34,22 @@ class Reviewer:
         return {}
 
 
-async def test_rights_that_are_there_are_named(api: kube.KubeClient) -> None:
+async def test_granted_rights_are_listed(api: kube.KubeClient) -> None:
     (check,) = await api_rights.needed(api)
 
     assert check.result is Result.OK
     assert check.what == "allowed: get pods, list pods, watch pods, patch pods/status, get jobs.batch"
 
 
-async def test_missing_rights_are_named_and_no_others() -> None:
+async def test_only_missing_rights_are_listed() -> None:
     (check,) = await api_rights.needed(Reviewer(("patch", "pods"), ("get", "jobs")))
 
     assert check.result is Result.FAIL
     assert check.what == "not allowed: patch pods/status, get jobs.batch"
-    assert "ClusterRole" in check.mend
+    assert "ClusterRole" in check.hint
 
 
-async def test_a_subresource_is_asked_for_as_one() -> None:
+async def test_subresource_is_reviewed_as_subresource() -> None:
     reviewer = Reviewer()
     await api_rights.needed(reviewer)
 
@@ -60,44 +60,44 @@ async def test_a_subresource_is_asked_for_as_one() -> None:
     "question", [api_rights.needed, api_rights.for_node, api_rights.for_groups, api_rights.for_training]
 )
 @pytest.mark.parametrize("status", [403, 401])
-async def test_a_server_that_does_not_review_leaves_it_unknown(
-    server: standin.StandIn, api: kube.KubeClient, question: Any, status: int
+async def test_server_without_reviews_gives_unknown(
+    tenant: Tenant, api: kube.KubeClient, question: Any, status: int
 ) -> None:
-    server.handler.faults.fail_next(100, status=status)
+    tenant.server.fail_next(100, status=status)
 
     (check,) = await question(api)
 
     assert check.result is Result.UNKNOWN
-    assert check.mend
+    assert check.hint
 
 
-async def test_a_node_that_may_not_be_told_of_is_a_warning_only() -> None:
+async def test_missing_node_rights_are_only_a_warning() -> None:
     (check,) = await api_rights.for_node(Reviewer(("patch", "nodes"), ("create", "events")))
 
     assert check.result is Result.WARN
     assert check.what.startswith("not allowed: patch nodes/status, create events; ")
 
 
-async def test_a_node_that_may_be_told_of_is_well() -> None:
+async def test_granted_node_rights_are_ok() -> None:
     (check,) = await api_rights.for_node(Reviewer())
 
     assert check.result is Result.OK
 
 
-async def test_leader_worker_sets_that_may_not_be_read_are_a_warning_only() -> None:
+async def test_missing_leaderworkerset_right_is_only_a_warning() -> None:
     (check,) = await api_rights.for_groups(Reviewer(("get", "leaderworkersets")))
 
     assert check.result is Result.WARN
     assert "leaderworkersets" in check.what
 
 
-async def test_a_cluster_without_leader_worker_sets_needs_no_right_to_them() -> None:
+async def test_cluster_without_leaderworkersets_needs_no_right() -> None:
     (check,) = await api_rights.for_groups(Reviewer(("get", "leaderworkersets"), has_groups=False))
 
     assert check.result is Result.NOT_NEEDED
 
 
-async def test_kubeflows_jobs_that_may_not_be_read_are_a_warning_where_there_are_any() -> None:
+async def test_missing_kubeflow_rights_are_a_warning_if_kubeflow_is_installed() -> None:
     (check,) = await api_rights.for_training(Reviewer(("get", "pytorchjobs")))
     assert check.result is Result.WARN
     assert "pytorchjobs" in check.what
@@ -105,7 +105,7 @@ async def test_kubeflows_jobs_that_may_not_be_read_are_a_warning_where_there_are
     assert check.result is Result.NOT_NEEDED
 
 
-async def test_leader_worker_sets_that_may_be_read_are_well() -> None:
+async def test_granted_leaderworkerset_right_is_ok() -> None:
     (check,) = await api_rights.for_groups(Reviewer())
 
     assert check.result is Result.OK

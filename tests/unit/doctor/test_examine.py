@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor import examine
-from agent.doctor.checks import Report, Result
-from agent.settings import Settings
-from hack.devnode.api import kubeconfig
+from hack.devnode import kubeconfig
 from hack.fakenvml.control import FakeNvml
+from kubemend.agent.doctor import examine
+from kubemend.agent.doctor.checks import Report, Result
+from kubemend.agent.settings import Settings
 from tests.fakes.cri_server import CriServer
 
 NAMES = (
@@ -49,7 +49,7 @@ def by_name(report: Report) -> dict[str, Result]:
 
 
 def bare(tmp_path: Path, port: int) -> Settings:
-    """Settings all of whose paths are in an empty directory."""
+    """Settings with all paths in an empty directory."""
     return Settings(
         node_name="n",
         kubeconfig=tmp_path / "kubeconfig",
@@ -65,13 +65,13 @@ def bare(tmp_path: Path, port: int) -> Settings:
 
 
 def found(directory: Path) -> set[str]:
-    """Return all that is below a directory."""
+    """Return all paths below a directory."""
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
 @contextlib.asynccontextmanager
 async def mute() -> AsyncIterator[int]:
-    """A TCP server that takes connections and never answers; yields its port."""
+    """A TCP server that accepts connections and never answers; yields its port."""
     writers: list[asyncio.StreamWriter] = []
 
     async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,13 +84,11 @@ async def mute() -> AsyncIterator[int]:
         writer.close()
 
 
-async def test_on_a_bare_machine_every_check_has_a_result_and_every_fault_a_mend(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
+async def test_bare_machine_gives_results_with_hints(tmp_path: Path, unused_tcp_port: int) -> None:
     report = await examine.examine(bare(tmp_path, unused_tcp_port))
 
     assert tuple(check.name for check in report.checks) == NAMES
-    assert all(check.mend for check in report.checks if not check.result.works)
+    assert all(check.hint for check in report.checks if not check.result.works)
     assert {name for name, result in by_name(report).items() if result is Result.FAIL} >= {
         "container-runtime",
         "kubernetes-api",
@@ -101,7 +99,7 @@ async def test_on_a_bare_machine_every_check_has_a_result_and_every_fault_a_mend
     assert report.exit_code == 1
 
 
-async def test_what_hangs_is_unknown_and_holds_up_nothing(
+async def test_hanging_check_is_unknown_and_delays_no_other(
     tmp_path: Path, runtime: CriServer, fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for method in ("Version", "ListContainers"):
@@ -123,12 +121,12 @@ async def test_what_hangs_is_unknown_and_holds_up_nothing(
     assert tuple(results) == NAMES
     working = {name for name, result in results.items() if result.works}
     assert working == {"kernel-log", "journal", "log-links", "hub"}
-    assert results["nvml"] is Result.FAIL  # the call that hangs is known: the driver does not answer
+    assert results["nvml"] is Result.FAIL  # the hanging call is known: the driver does not answer
     assert {name for name, result in results.items() if result is Result.FAIL} == {"nvml"}
-    assert all(check.mend for check in report.checks if not check.result.works)
+    assert all(check.hint for check in report.checks if not check.result.works)
 
 
-async def test_nothing_is_left_behind_in_any_directory(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_examination_leaves_no_files_behind(tmp_path: Path, unused_tcp_port: int) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "links").mkdir()
 

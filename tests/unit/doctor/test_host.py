@@ -1,4 +1,4 @@
-"""The host as doctor sees it: kernel log, cgroups, directories, mounts."""
+"""The doctor's checks of the host: kernel log, cgroups, directories, mounts."""
 
 import errno
 import os
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor import cgroups, directories, kernel_log, mounts
-from agent.doctor.checks import Result
-from agent.sources import kmsg_readers
+from kubemend.agent.doctor import cgroups, directories, kernel_log, mounts
+from kubemend.agent.doctor.checks import Result
+from kubemend.agent.sources import kmsg_readers
 
 # --- kernel log
 
 
-async def test_a_kernel_log_that_can_be_read_is_well(tmp_path: Path) -> None:
+async def test_readable_kernel_log_is_ok(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("6,1,100,-;hello\n")
 
@@ -22,22 +22,22 @@ async def test_a_kernel_log_that_can_be_read_is_well(tmp_path: Path) -> None:
     assert check.result is Result.OK
 
 
-async def test_a_missing_kernel_log_fails_with_what_to_mount(tmp_path: Path) -> None:
+async def test_missing_kernel_log_fails_with_mount_hint(tmp_path: Path) -> None:
     (check,) = await kernel_log.readable(tmp_path / "none", proc=tmp_path)
 
     assert check.result is Result.FAIL
-    assert "mount the host's /dev/kmsg" in check.mend
+    assert "mount the host's /dev/kmsg" in check.hint
 
 
-async def test_what_is_no_kernel_log_fails(tmp_path: Path) -> None:
+async def test_path_that_is_not_a_kernel_log_fails(tmp_path: Path) -> None:
     (check,) = await kernel_log.readable(tmp_path, proc=tmp_path)
 
     assert check.result is Result.FAIL
-    assert "regular file" in check.mend
+    assert "regular file" in check.hint
 
 
 @pytest.mark.parametrize("restrict", ["0\n", "1\n", None])
-async def test_a_forbidden_kernel_log_asks_for_the_capability(
+async def test_forbidden_kernel_log_fails_with_capability_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restrict: str | None
 ) -> None:
     def refuse(path: Path) -> kmsg_readers.RecordReader:
@@ -52,15 +52,15 @@ async def test_a_forbidden_kernel_log_asks_for_the_capability(
     (check,) = await kernel_log.readable(Path("/dev/kmsg"), proc=tmp_path)
 
     assert check.result is Result.FAIL
-    assert "capability SYSLOG" in check.mend
-    assert ("dmesg_restrict" in check.mend) == (restrict == "1\n")
+    assert "capability SYSLOG" in check.hint
+    assert ("dmesg_restrict" in check.hint) == (restrict == "1\n")
 
 
 # --- cgroups
 
 
 def group(root: Path, *files: str) -> Path:
-    """Make the cgroup file systems of a sysfs, with these files."""
+    """Create the cgroup file systems of a sysfs, with these files."""
     for name in files:
         path = root / "fs" / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def group(root: Path, *files: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("files", "result", "says"),
+    ("files", "result", "expected"),
     [
         (("cgroup.controllers", "kubepods.slice/cgroup.freeze"), Result.OK, "cgroup v2"),
         (("cgroup.controllers", "cgroup.freeze", "kubelet/cgroup.freeze"), Result.OK, "cgroup v2"),
         (("cgroup.controllers", "cgroup.freeze"), Result.WARN, "own cgroup only"),
         (("cgroup.controllers", "kubepods.slice/cgroup.procs"), Result.WARN, "without a freezer"),
         (("freezer/cgroup.procs", "memory/cgroup.procs"), Result.WARN, "cgroup v1:"),
-        (("freezer/cgroup.procs", "unified/cgroup.controllers"), Result.WARN, "beside it without a freezer"),
+        (("freezer/cgroup.procs", "unified/cgroup.controllers"), Result.WARN, "hierarchy without a freezer"),
         (
             ("freezer/cgroup.procs", "unified/cgroup.controllers", "unified/kubepods/cgroup.freeze"),
             Result.OK,
@@ -85,15 +85,15 @@ def group(root: Path, *files: str) -> Path:
         ((), Result.UNKNOWN, "no cgroup file system"),
     ],
 )
-async def test_each_kind_of_cgroups(tmp_path: Path, files: tuple[str, ...], result: Result, says: str) -> None:
+async def test_cgroup_check_by_version(tmp_path: Path, files: tuple[str, ...], result: Result, expected: str) -> None:
     (check,) = await cgroups.freezer(group(tmp_path, *files))
 
     assert check.result is result
-    assert says in check.what
-    assert bool(check.mend) == (result is not Result.OK)
+    assert expected in check.what
+    assert bool(check.hint) == (result is not Result.OK)
 
 
-async def test_a_freezer_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_only_freezer_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sysfs = group(tmp_path, "cgroup.controllers", "kubepods/cgroup.freeze")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
 
@@ -110,36 +110,36 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-async def test_state_is_written_and_nothing_is_left_behind(tmp_path: Path) -> None:
+async def test_state_directory_is_written_and_left_clean(tmp_path: Path) -> None:
     (check,) = await directories.state(tmp_path)
 
-    assert check.result in (Result.OK, Result.WARN)  # by the file system that tests run on
+    assert check.result in (Result.OK, Result.WARN)  # depends on the file system of the tests
     assert names(tmp_path) == []
 
 
-async def test_a_state_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
+async def test_missing_state_directory_is_checked_by_its_parent(tmp_path: Path) -> None:
     (check,) = await directories.state(tmp_path / "a" / "b")
 
     assert check.result in (Result.OK, Result.WARN)
     assert names(tmp_path) == []
 
 
-async def test_a_state_directory_that_cannot_be_written_fails(tmp_path: Path) -> None:
+async def test_read_only_state_directory_fails(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
 
     (check,) = await directories.state(file)
 
     assert check.result is Result.FAIL
-    assert "--state-dir" in check.mend
+    assert "--state-dir" in check.hint
 
 
 @pytest.mark.parametrize(
-    ("number", "mend"),
-    [(errno.ENOSPC, "make room"), (errno.EROFS, "mount it writable"), (errno.EIO, "local disk")],
+    ("number", "hint"),
+    [(errno.ENOSPC, "free space"), (errno.EROFS, "mount it writable"), (errno.EIO, "local disk")],
 )
-async def test_a_disk_that_does_not_sync_fails_with_its_own_mend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, mend: str
+async def test_disk_that_does_not_sync_fails_with_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
 ) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -149,11 +149,11 @@ async def test_a_disk_that_does_not_sync_fails_with_its_own_mend(
     (check,) = await directories.state(tmp_path)
 
     assert check.result is Result.FAIL
-    assert mend in check.mend
+    assert hint in check.hint
     assert names(tmp_path) == []
 
 
-async def test_a_nearly_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nearly_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*real[:4], 1, *real[5:])))
 
@@ -164,7 +164,7 @@ async def test_a_nearly_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("kind", "result", "says"),
+    ("kind", "result", "expected"),
     [
         ("ext4", Result.OK, "synced"),
         ("xfs", Result.OK, "synced"),
@@ -173,39 +173,39 @@ async def test_a_nearly_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pyte
         ("nfs4", Result.WARN, "remote"),
     ],
 )
-def test_what_each_kind_of_file_system_means_for_state(kind: str, result: Result, says: str) -> None:
+def test_state_check_by_file_system_type(kind: str, result: Result, expected: str) -> None:
     check = directories.state_check(Path("/var/lib/kubemend"), kind=kind)
 
     assert check.result is result
-    assert says in check.what
+    assert expected in check.what
 
 
-async def test_links_that_are_turned_off_are_not_needed() -> None:
+async def test_disabled_links_are_not_needed() -> None:
     (check,) = await directories.log_links(None)
 
     assert check.result is Result.NOT_NEEDED
 
 
-async def test_a_directory_for_links_is_well_if_it_can_be_written(tmp_path: Path) -> None:
+async def test_writable_links_directory_is_ok(tmp_path: Path) -> None:
     (check,) = await directories.log_links(tmp_path)
 
     assert check.result is Result.OK
 
 
-async def test_a_missing_directory_for_links_fails(tmp_path: Path) -> None:
+async def test_missing_links_directory_fails(tmp_path: Path) -> None:
     (check,) = await directories.log_links(tmp_path / "none")
 
     assert check.result is Result.FAIL
-    assert "--pod-log-symlinks" in check.mend
+    assert "--pod-log-symlinks" in check.hint
 
 
-async def test_a_read_only_directory_for_links_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_only_links_directory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
 
     (check,) = await directories.log_links(tmp_path)
 
     assert check.result is Result.FAIL
-    assert check.mend == "mount it writable"
+    assert check.hint == "mount it writable"
 
 
 # --- mounts
@@ -230,13 +230,13 @@ nonsense
         ("/var/lib/twice", "tmpfs"),
     ],
 )
-def test_the_innermost_and_latest_mount_counts(path: str, kind: str) -> None:
+def test_innermost_and_latest_mount_applies(path: str, kind: str) -> None:
     assert mounts.file_system(Path(path), mounts=MOUNTS) == kind
 
 
-def test_a_path_in_no_mount_is_unknown() -> None:
+def test_path_outside_all_mounts_is_unknown() -> None:
     assert mounts.file_system(Path("/x"), mounts="") == "unknown"
 
 
-def test_our_own_mounts_have_a_root() -> None:
+def test_own_mounts_have_a_root() -> None:
     assert mounts.file_system(Path("/"), mounts=mounts.own()) != "unknown"

@@ -1,4 +1,4 @@
-"""The journal as doctor sees it: what is quarantined is told, and nothing is changed by looking."""
+"""The doctor's check of the journal: quarantined restarts are reported, and nothing is changed."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor import journal
-from agent.doctor.checks import Result
-from agent.history.store import FILE, Store
+from kubemend.agent.clients.journal.store import FILE, Store
+from kubemend.agent.doctor import journal
+from kubemend.agent.doctor.checks import Result
 from tests.unit.restart import builders
 
 
@@ -30,27 +30,27 @@ async def quarantine(store: Store, restart: str, *, why: str = "IndexError in sh
     await store.quarantine(restart, why=why, now=1000.0)
 
 
-async def test_where_no_agent_has_run_there_is_none_and_none_is_made(tmp_path: Path) -> None:
+async def test_missing_journal_is_not_needed_and_not_created(tmp_path: Path) -> None:
     (check,) = await journal.quarantined(tmp_path)
     assert check.result is Result.NOT_NEEDED
     assert contents(tmp_path) == {}
 
 
-async def test_a_journal_without_a_quarantined_restart_is_well(store: Store, tmp_path: Path) -> None:
+async def test_journal_without_quarantined_restarts_is_ok(store: Store, tmp_path: Path) -> None:
     await store.begin(builders.intent(id="good"))
     (check,) = await journal.quarantined(tmp_path)
     assert check.result is Result.OK
 
 
-async def test_a_quarantined_restart_is_named_with_its_reason_and_what_to_do(store: Store, tmp_path: Path) -> None:
+async def test_quarantined_restart_is_reported_with_reason_and_hint(store: Store, tmp_path: Path) -> None:
     await quarantine(store, "bad")
     (check,) = await journal.quarantined(tmp_path)
     assert check.result is Result.WARN
     assert f"{builders.intent().target} of restart bad (IndexError in shm.py)" in check.what
-    assert "kubectl delete pod" in check.mend
+    assert "kubectl delete pod" in check.hint
 
 
-async def test_many_are_told_in_one_line_however_long_their_reasons_are(store: Store, tmp_path: Path) -> None:
+async def test_many_quarantined_restarts_are_reported_in_one_line(store: Store, tmp_path: Path) -> None:
     for number in range(20):
         await quarantine(store, f"r{number}", why="two\nlines " * 10_000)
     (check,) = await journal.quarantined(tmp_path)
@@ -59,7 +59,7 @@ async def test_many_are_told_in_one_line_however_long_their_reasons_are(store: S
     assert len(check.what) < 1000
 
 
-async def test_what_an_agent_has_left_is_read_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+async def test_check_reads_the_agents_file_and_leaves_none_behind(tmp_path: Path) -> None:
     opened = await Store.open(tmp_path / FILE)
     await quarantine(opened, "bad")
     await opened.close()
@@ -69,7 +69,7 @@ async def test_what_an_agent_has_left_is_read_and_nothing_is_left_beside_it(tmp_
     assert contents(tmp_path) == before
 
 
-async def test_a_restart_that_another_version_has_written_is_told_by_its_id(store: Store, tmp_path: Path) -> None:
+async def test_restart_of_another_version_is_reported_by_its_id(store: Store, tmp_path: Path) -> None:
     await quarantine(store, "bad")
     with sqlite3.connect(tmp_path / FILE) as other:
         other.execute("UPDATE intents SET body = '{}'")
@@ -79,7 +79,7 @@ async def test_a_restart_that_another_version_has_written_is_told_by_its_id(stor
     assert "restart bad" in check.what
 
 
-async def test_the_file_of_an_agent_that_quarantined_nothing_is_well(tmp_path: Path) -> None:
+async def test_file_of_an_agent_without_quarantine_is_ok(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / FILE).close()
     with sqlite3.connect(tmp_path / FILE) as older:
         older.execute("CREATE TABLE intents (id TEXT, body TEXT, outcome TEXT)")
@@ -88,8 +88,8 @@ async def test_the_file_of_an_agent_that_quarantined_nothing_is_well(tmp_path: P
     assert check.result is Result.OK
 
 
-async def test_what_is_no_state_file_cannot_be_told(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_state_file_is_unknown(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database " * 1000)
     (check,) = await journal.quarantined(tmp_path)
     assert check.result is Result.UNKNOWN
-    assert check.mend
+    assert check.hint

@@ -1,4 +1,4 @@
-"""Kubelet's pod-resources socket as doctor sees it."""
+"""The doctor's check of kubelet's pod-resources socket."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.doctor import pod_resources
-from agent.doctor.checks import Result
+from kubemend.agent.doctor import pod_resources
+from kubemend.agent.doctor.checks import Result
 from tests.fakes.podresources_server import PodResourcesServer, pod
 
 
@@ -19,12 +19,12 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[PodResourcesServer]:
         yield server
 
 
-async def test_a_kubelet_that_tells_is_well(kubelet: PodResourcesServer) -> None:
+async def test_kubelet_that_lists_holders_is_ok(kubelet: PodResourcesServer) -> None:
     (check,) = await pod_resources.answers(kubelet.endpoint)
 
     assert check.result is Result.OK
     assert "one pod at a time" in check.what
-    assert "1 hold any" in check.what
+    assert "1 containers hold devices" in check.what
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,7 @@ async def test_a_kubelet_that_tells_is_well(kubelet: PodResourcesServer) -> None
         (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled"),
     ],
 )
-async def test_a_kubelet_without_get_is_well_too(
-    kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]
-) -> None:
+async def test_kubelet_without_get_is_ok(kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]) -> None:
     kubelet.get_refusal = refusal
 
     (check,) = await pod_resources.answers(kubelet.endpoint)
@@ -45,14 +43,14 @@ async def test_a_kubelet_without_get_is_well_too(
     assert "it has no Get" in check.what
 
 
-async def test_a_missing_socket_fails_with_what_to_mount(tmp_path: Path) -> None:
+async def test_missing_socket_fails_with_mount_hint(tmp_path: Path) -> None:
     (check,) = await pod_resources.answers(str(tmp_path / "none.sock"))
 
     assert check.result is Result.FAIL
-    assert str(tmp_path) in check.mend
+    assert str(tmp_path) in check.hint
 
 
-async def test_a_kubelet_that_refuses_fails(kubelet: PodResourcesServer) -> None:
+async def test_kubelet_that_refuses_fails(kubelet: PodResourcesServer) -> None:
     kubelet.refusal = (grpc.StatusCode.INTERNAL, "no checkpoint")
 
     (check,) = await pod_resources.answers(kubelet.endpoint)

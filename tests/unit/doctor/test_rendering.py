@@ -1,4 +1,4 @@
-"""How a report reads, for people and for programs."""
+"""The report as text and as JSON."""
 
 import json
 
@@ -6,8 +6,8 @@ import click
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.doctor import rendering
-from agent.doctor.checks import EXIT_DOES_NOT_WORK, EXIT_WORKS, Check, Report, Result
+from kubemend.agent.doctor import rendering
+from kubemend.agent.doctor.checks import EXIT_DOES_NOT_WORK, EXIT_WORKS, Check, Report, Result
 
 REPORT = Report(
     node="n1",
@@ -32,18 +32,18 @@ UNKNOWN  node               no answer
 node n1: 1 ok, 1 with a warning, 1 failed, 1 unknown, 1 not needed"""
 
 
-def test_text_is_aligned_with_each_mend_below_what_it_mends() -> None:
+def test_text_is_aligned_with_each_hint_below_its_check() -> None:
     assert rendering.text(REPORT, colour=False) == TEXT
 
 
-def test_colours_change_nothing_but_the_colours() -> None:
+def test_colours_change_only_colours() -> None:
     coloured = rendering.text(REPORT, colour=True)
 
     assert coloured != TEXT
     assert click.unstyle(coloured) == TEXT
 
 
-def test_long_lines_are_wrapped_and_no_word_is_lost() -> None:
+def test_long_lines_are_wrapped_without_loss() -> None:
     words = " ".join(f"word{number}" for number in range(100))
 
     text = rendering.text(Report(node="n", checks=(Check("a", Result.FAIL, words, words),)), colour=False)
@@ -52,7 +52,7 @@ def test_long_lines_are_wrapped_and_no_word_is_lost() -> None:
     assert text.split().count("word99") == 2
 
 
-def test_an_object_can_be_written_as_json_and_says_what_the_exit_code_says() -> None:
+def test_json_object_agrees_with_the_exit_code() -> None:
     body = rendering.as_json(REPORT)
 
     assert json.loads(json.dumps(body)) == body
@@ -61,12 +61,12 @@ def test_an_object_can_be_written_as_json_and_says_what_the_exit_code_says() -> 
         "name": "kubelet",
         "result": "warn",
         "what": "kubelet v1.34.1 freezes",
-        "mend": "use 1.35",
+        "hint": "use 1.35",
     }
 
 
 @given(st.lists(st.sampled_from(Result)))
-def test_the_worst_result_decides_the_exit_code(results: list[Result]) -> None:
+def test_worst_result_decides_the_exit_code(results: list[Result]) -> None:
     report = Report(node="n", checks=tuple(Check("a", result, "what") for result in results))
 
     bad = {Result.FAIL, Result.UNKNOWN} & set(results)
@@ -74,7 +74,7 @@ def test_the_worst_result_decides_the_exit_code(results: list[Result]) -> None:
 
 
 @given(st.text(), st.text(), st.sampled_from(Result), st.booleans())
-def test_any_words_can_be_shown(what: str, mend: str, result: Result, colour: bool) -> None:
-    report = Report(node="n", checks=(Check("a", result, what, mend),))
+def test_any_text_can_be_rendered(what: str, hint: str, result: Result, colour: bool) -> None:
+    report = Report(node="n", checks=(Check("a", result, what, hint),))
 
     assert rendering.text(report, colour=colour)

@@ -1,14 +1,14 @@
-"""Short ways to say how a NIC is, and what the rules tell of it."""
+"""Builders for the state of a NIC, and the changes that the rules emit."""
 
 from collections.abc import Iterable, Mapping
 
-from agent.health import nics
-from agent.health.links import LinkLimits, LinkReading, LinkType
-from agent.health.nic_memory import NicMemory
-from agent.health.nics import NicChange, NicReading
-from agent.health.rdma_errors import CounterReading
-from agent.model.devices import PciAddress
-from agent.model.findings import FindingKind
+from kubemend.agent.health.nic import rules
+from kubemend.agent.health.nic.links import LinkLimits, LinkReading, LinkType
+from kubemend.agent.health.nic.nic_inventory_state import NicMemory
+from kubemend.agent.health.nic.rdma_errors import CounterReading
+from kubemend.agent.health.nic.rules import NicChange, NicReading
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import FindingKind
 
 LIMITS = LinkLimits()
 PCI = PciAddress.parse("0000:18:00.0")
@@ -52,35 +52,35 @@ def nic(
     )
 
 
-class Told:
-    """One life of an agent: what the rules made of the readings so far."""
+class Emitted:
+    """One life of an agent: the changes that the rules made of the readings so far."""
 
     def __init__(self, *, memory: NicMemory | None = None) -> None:
-        self.state = nics.begun(memory or NicMemory("boot-1"))
+        self.state = rules.begun(memory or NicMemory("boot-1"))
         self.changes: list[NicChange] = []
         self.now = 0.0
 
-    def at(self, now: float, *readings: NicReading) -> "Told":
+    def at(self, now: float, *readings: NicReading) -> "Emitted":
         assert now >= self.now
         self.now = now
-        self.state, changes = nics.observe(self.state, readings, now=now, limits=LIMITS)
+        self.state, changes = rules.observe(self.state, readings, now=now, limits=LIMITS)
         self.changes += changes
         return self
 
     @property
     def held(self) -> dict[FindingKind, str]:
-        """What holds now of the NIC at ``PCI``, by what was told: the texts by kind."""
+        """The faults that hold for the NIC at ``PCI``, from the emitted changes: texts by kind."""
         return self.held_of(PCI)
 
     def held_of(self, pci: PciAddress) -> dict[FindingKind, str]:
-        """What holds now of a NIC."""
+        """The faults that hold for a NIC."""
         last = {change.kind: change.text for change in self.changes if change.pci == pci}
         return {kind: text for kind, text in last.items() if text is not None}
 
     def count(self, kind: FindingKind, *, over: bool = False) -> int:
-        """How often a kind was told of, or with ``over`` that it is over."""
+        """How often a kind was emitted, or with ``over`` its end."""
         return sum(change.kind is kind and (change.text is None) == over for change in self.changes)
 
     @property
     def memory(self) -> NicMemory:
-        return nics.known(self.state, boot_id="boot-1")
+        return rules.known(self.state, boot_id="boot-1")

@@ -1,22 +1,23 @@
-"""How tests of the kernel's words read a line."""
+"""How tests read a line of the kernel log."""
 
-from agent.health import catalog_file, kernel_lines
-from agent.health.line_findings import Seen
-from agent.health.pcie_lines import Below
-from agent.model.findings import Finding
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.kmsg import line_reader
+from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.pcie_lines import Below
+from kubemend.agent.model.findings import Finding
 
 SEEN = Seen(observed_at=1_700_000_000.0, boot_seconds=12.5, key="kmsg:1:12500000")
 
 
-def read(*lines: str, below: Below = kernel_lines.itself) -> list[Finding]:
-    """Return what a fresh reader makes of the lines."""
-    reader = kernel_lines.LineReader(catalog_file.builtin(), below=below)
+def read(*lines: str, below: Below = line_reader.itself) -> list[Finding]:
+    """Return the findings of a new reader in the lines."""
+    reader = line_reader.LineReader(catalog_file.builtin(), below=below)
     return [finding for line in lines for finding in reader.read(line, seen=SEEN)]
 
 
-def read_one(line: str, *, below: Below = kernel_lines.itself) -> Finding:
-    """Return the only finding in a line, which the agent would not pass over."""
-    assert kernel_lines.may_matter(line.encode())
-    assert kernel_lines.text_may_matter(line)
+def read_one(line: str, *, below: Below = line_reader.itself) -> Finding:
+    """Return the only finding in a line, which the prefilter passes."""
+    assert line_reader.may_matter(line.encode())
+    assert line_reader.text_may_matter(line)
     (finding,) = read(line, below=below)
     return finding

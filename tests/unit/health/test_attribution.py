@@ -1,13 +1,14 @@
-"""Whom a finding concerns, and the one container, if any, that it is a ground to restart."""
+"""The containers that a finding concerns, and the one, if any, that it may restart."""
 
 import pytest
 
-from agent.health import attribution, cgroup_paths
-from agent.health.attribution import How, ProcessLookup
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.workloads import ContainerRef, PodRef, PodUid
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.health.state import attribution
+from kubemend.agent.health.state.attribution import How, ProcessLookup
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
 
 TRAINER = ContainerRef(PodRef("ns", "trainer", PodUid("1")), "main")
 MONITOR = ContainerRef(PodRef("ns", "monitor", PodUid("2")), "exporter")
@@ -26,7 +27,7 @@ def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
         pytest.param(ProcessLookup.NONE_NAMED, [TRAINER], [TRAINER], How.SOLE_HOLDER, id="the-only-holder"),
         pytest.param(ProcessLookup.NONE_NAMED, [TRAINER, MONITOR], [], How.SEVERAL_HOLDERS, id="never-a-guess"),
         pytest.param(ProcessLookup.NONE_NAMED, None, [], How.HOLDERS_UNKNOWN, id="kubelet-away"),
-        pytest.param(ProcessLookup.NONE_NAMED, [], [], How.NO_HOLDER, id="nobody"),
+        pytest.param(ProcessLookup.NONE_NAMED, [], [], How.NO_HOLDER, id="no-holder"),
         pytest.param(ProcessLookup.PUT_IN, [TRAINER], [], How.PROCESS_PUT_IN, id="an-exec-shell"),
         pytest.param(ProcessLookup.OUTSIDE_PODS, [TRAINER], [], How.PROCESS_OUTSIDE_PODS, id="a-host-process"),
         pytest.param(ProcessLookup.GONE, [TRAINER], [], How.PROCESS_GONE, id="the-process-is-gone"),
@@ -40,7 +41,7 @@ def test_attribute(
     assert (list(found.restart), found.how) == (restart, how)
 
 
-def test_a_fault_that_a_restart_cannot_mend_restarts_nobody_but_concerns_all_holders() -> None:
+def test_fault_beyond_a_restart_concerns_all_and_restarts_none() -> None:
     found = attribution.attribute(fault(ActionClass.REBOOT_NODE), process=TRAINER, holders=[TRAINER, MONITOR])
     assert found.restart == ()
     assert set(found.concerned) == {TRAINER, MONITOR}

@@ -1,13 +1,13 @@
-"""The catalog: complete, consistent, and loud about anything that is not."""
+"""The catalog is complete and consistent, and inconsistencies are errors."""
 
 import pytest
 
-from agent.health import catalog_file, fault_names
-from agent.health.catalog import AppCaused, Catalog, FaultKey
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
-from agent.model.findings import Finding, FindingKind, Source
 from hack import catalog_doc
+from kubemend.agent.health.catalog import catalog_file, fault_names
+from kubemend.agent.health.catalog.catalog import AppCaused, Catalog, FaultKey
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 
 DOES = "does: {None: a, Observe: o, RestartApp: b, AskDriver: c, ResetDevice: d, RebootNode: e, Replace: f}"
 HEAD = f"schema: 1\nversion: 1\n{DOES}\nfaults:\n"
@@ -56,7 +56,7 @@ XIDS_BY_CLASS = {
 }
 
 
-def test_xids_are_events_that_no_source_could_ever_say_to_be_over(catalog: Catalog) -> None:
+def test_xids_are_events_without_an_end_of_their_own(catalog: Catalog) -> None:
     assert not [
         key
         for key, entry in catalog.entries.items()
@@ -65,7 +65,7 @@ def test_xids_are_events_that_no_source_could_ever_say_to_be_over(catalog: Catal
 
 
 @pytest.mark.parametrize("action", XIDS_BY_CLASS)
-def test_every_known_xid_is_in_its_class(catalog: Catalog, action: ActionClass) -> None:
+def test_every_known_xid_has_its_class(catalog: Catalog, action: ActionClass) -> None:
     listed = {
         key.code for key, entry in catalog.entries.items() if key.kind is FindingKind.XID and entry.action is action
     }
@@ -87,22 +87,22 @@ def test_every_known_xid_is_in_its_class(catalog: Catalog, action: ActionClass) 
         (8, ActionClass.ASK_DRIVER),
     ],
 )
-def test_the_drivers_recovery_actions_have_their_classes(catalog: Catalog, value: int, action: ActionClass) -> None:
+def test_recovery_actions_have_their_classes(catalog: Catalog, value: int, action: ActionClass) -> None:
     assert catalog.action(FaultKey(FindingKind.RECOVERY_ACTION, str(value))) is action
 
 
-def test_an_unknown_code_is_never_acted_on_alone(catalog: Catalog) -> None:
+def test_unknown_code_is_never_acted_on_alone(catalog: Catalog) -> None:
     assert catalog.action(xid(999)) is ActionClass.ASK_DRIVER
     assert not catalog.action(xid(999)).leaves_device_usable
 
 
-def test_a_lost_device_needs_a_reboot_whatever_code_comes_with_it(catalog: Catalog) -> None:
+def test_lost_device_needs_reboot_with_any_code(catalog: Catalog) -> None:
     assert catalog.action(FaultKey(FindingKind.DEVICE_LOST)) is ActionClass.REBOOT_NODE
     assert catalog.action(FaultKey(FindingKind.DEVICE_LOST, "15")) is ActionClass.REBOOT_NODE
 
 
 @pytest.mark.parametrize("code", [32, 38, 44, 69, 94, 109, 121, 136])
-def test_codes_on_which_monitors_disagree_have_an_explained_entry(catalog: Catalog, code: int) -> None:
+def test_disputed_codes_have_an_explained_entry(catalog: Catalog, code: int) -> None:
     entry = catalog.find(xid(code))
 
     assert entry is not None
@@ -110,7 +110,7 @@ def test_codes_on_which_monitors_disagree_have_an_explained_entry(catalog: Catal
     assert entry.nvidia
 
 
-def test_an_effect_is_swallowed_by_its_cause_only(catalog: Catalog) -> None:
+def test_effect_is_suppressed_by_its_cause_only(catalog: Catalog) -> None:
     cleanup = finding(45, ActionClass.RESTART_APP)
 
     assert catalog.swallows(finding(48, ActionClass.ASK_DRIVER), cleanup)
@@ -118,25 +118,25 @@ def test_an_effect_is_swallowed_by_its_cause_only(catalog: Catalog) -> None:
     assert not catalog.swallows(finding(63, ActionClass.NONE), cleanup)
 
 
-def test_power_smoothing_that_is_on_again_takes_back_that_it_was_off(catalog: Catalog) -> None:
+def test_power_smoothing_on_again_cancels_power_smoothing_off(catalog: Catalog) -> None:
     assert catalog.cancels(xid(162)) == {xid(163)}
     assert catalog.cancels(xid(163)) == frozenset()
     assert catalog.cancels(xid(999)) == frozenset()
 
 
-def test_a_graver_finding_is_never_swallowed(catalog: Catalog) -> None:
+def test_more_severe_finding_is_never_suppressed(catalog: Catalog) -> None:
     assert not catalog.swallows(finding(144, ActionClass.NONE), finding(45, ActionClass.RESTART_APP))
     assert not catalog.swallows(finding(48, ActionClass.ASK_DRIVER), finding(95, ActionClass.RESET_DEVICE))
 
 
-def test_no_effect_in_the_table_is_graver_than_its_cause(catalog: Catalog) -> None:
+def test_no_effect_in_catalog_is_more_severe_than_its_cause(catalog: Catalog) -> None:
     for entry in catalog.entries.values():
         for cause in entry.effect_of:
             assert entry.action.severity <= catalog.entries[cause].action.severity, f"{entry.key} of {cause}"
             assert entry.key in catalog.effects(cause)
 
 
-def test_the_word_in_the_line_decides_where_the_entry_says_so(catalog: Catalog) -> None:
+def test_severity_in_line_decides_where_entry_allows(catalog: Catalog) -> None:
     assert catalog.action(xid(145), severity="Non-fatal") is ActionClass.NONE
     assert catalog.action(xid(145), severity="Fatal") is ActionClass.ASK_DRIVER
     assert catalog.action(xid(31), severity="Fatal") is ActionClass.RESTART_APP
@@ -161,13 +161,13 @@ def test_overrides_change_only_what_they_name(catalog: Catalog) -> None:
     assert catalog.action(xid(94)) is ActionClass.RESTART_APP
 
 
-def test_only_the_loss_of_a_gpu_ends_all_programs_on_it(catalog: Catalog) -> None:
+def test_only_the_loss_of_a_gpu_ends_all_programs(catalog: Catalog) -> None:
     ending = {key for key in catalog.entries if catalog.ends_programs(key)}
     assert ending == {xid(79), FaultKey(FindingKind.OFF_BUS), FaultKey(FindingKind.DEVICE_LOST)}
     assert not catalog.ends_programs(xid(999))
 
 
-def test_an_operator_may_say_after_which_faults_no_program_goes_on(catalog: Catalog) -> None:
+def test_operator_may_set_ends_programs(catalog: Catalog) -> None:
     merged = catalog_file.merged(
         catalog,
         "schema: 1\nfaults:\n"
@@ -219,7 +219,7 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: 2}"), "Xid 1 links to Xid 2", id="dangling cause"),
         pytest.param(HEAD + FAULT.replace("}", ", cancels: SXid 2}"), "Xid 1 links to SXid 2", id="dangling cancel"),
         pytest.param(HEAD + FAULT.replace("}", ", effect_of: 1}"), "its own cause", id="own cause"),
-        pytest.param(HEAD + FAULT.replace("}", ", effect_of: Foo 1}"), "'Foo' is no kind", id="link to no kind"),
+        pytest.param(HEAD + FAULT.replace("}", ", effect_of: Foo 1}"), "'Foo' is not a kind", id="link to no kind"),
         pytest.param(HEAD + FAULT.replace("}", ", word_decides: maybe}"), "true or false", id="bad flag"),
         pytest.param(HEAD + FAULT.replace("}", ", ends_programs: true}"), "Xid 1 ends programs, but", id="mild end"),
         pytest.param(
@@ -233,24 +233,24 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(with_rule("no"), "line 5: a sub-code is not a mapping", id="sub-code not a mapping"),
         pytest.param(with_rule(RULE.replace("name: n", "nmae: n")), "unknown field 'nmae'", id="sub-code misspelt"),
         pytest.param(with_rule(RULE.replace(", name: n", "")), "a sub-code lacks 'name'", id="sub-code without name"),
-        pytest.param(with_rule(RULE.replace("units: U", "units: u-1")), "'u-1' is no unit", id="bad unit"),
+        pytest.param(with_rule(RULE.replace("units: U", "units: u-1")), "'u-1' is not a unit", id="bad unit"),
         pytest.param(with_rule(RULE.replace("class: None", "class: Nix")), "class 'Nix'", id="sub-code class"),
-        pytest.param(with_rule(RULE.replace("0x0", "7")), "'7' is no register", id="bad status"),
-        pytest.param(with_rule(RULE.replace("0x1/0x3", "0x4/0x3")), "can never fit", id="value beyond mask"),
+        pytest.param(with_rule(RULE.replace("0x0", "7")), "'7' is not a 32-bit register", id="bad status"),
+        pytest.param(with_rule(RULE.replace("0x1/0x3", "0x4/0x3")), "can never match", id="value beyond mask"),
         pytest.param(with_rule(RULE.replace("}", ", numbers: 64}")), "does not fit into six bits", id="large number"),
         pytest.param(with_rule(RULE.replace("}", ", numbers: x}")), "numbers: 'x'", id="bad number"),
         pytest.param(with_rule(RULE.replace("name: n", "name: n, name: m")), "'name' is given twice", id="rule twice"),
         pytest.param(with_repeats("2"), "'repeats' is not a mapping", id="repeats not a mapping"),
-        pytest.param(with_repeats(OFTEN.replace("2,", "1,")), "count '1' is no count", id="once is no repetition"),
-        pytest.param(with_repeats(OFTEN.replace("24h", "1 day")), "within '1 day' is no duration", id="bad span"),
+        pytest.param(with_repeats(OFTEN.replace("2,", "1,")), "count '1' is not a count", id="once is no repetition"),
+        pytest.param(with_repeats(OFTEN.replace("24h", "1 day")), "within '1 day' is not a duration", id="bad span"),
         pytest.param(with_repeats(OFTEN.replace("Observe", "Watch")), "class 'Watch'", id="repeats class"),
-        pytest.param(with_repeats(OFTEN.replace("}", ", same: color}")), "'color' is no place", id="bad place"),
-        pytest.param(HEAD + FAULT.replace("}", ", over_after: 0s}"), "over_after '0s' is no duration", id="no span"),
+        pytest.param(with_repeats(OFTEN.replace("}", ", same: color}")), "'color' is not a place", id="bad place"),
+        pytest.param(HEAD + FAULT.replace("}", ", over_after: 0s}"), "over_after '0s' is not a duration", id="no span"),
         pytest.param(HEAD + "  - {kind: Xid, kind: Xid}\n", "line 5: 'kind' is given twice", id="field twice"),
         pytest.param("schema: 1\nversion: 1\nfaults: {}\n" + DOES, "'faults' is not a list", id="faults not a list"),
     ],
 )
-def test_an_inconsistent_catalog_stops_the_load_with_a_mend(text: str, complaint: str) -> None:
+def test_inconsistent_catalog_stops_the_load_with_hint(text: str, complaint: str) -> None:
     with pytest.raises(catalog_file.CatalogError) as caught:
         catalog_file.parse(text)
 
@@ -261,10 +261,10 @@ def test_an_inconsistent_catalog_stops_the_load_with_a_mend(text: str, complaint
     assert "\n" not in message
 
 
-def test_an_override_of_an_unknown_code_must_be_complete(catalog: Catalog) -> None:
+def test_override_of_unknown_code_must_be_complete(catalog: Catalog) -> None:
     with pytest.raises(catalog_file.CatalogError, match="line 3: Xid 900 lacks 'name'"):
         catalog_file.merged(catalog, "schema: 1\nfaults:\n  - {kind: Xid, codes: 900, class: None}\n")
 
 
-def test_the_page_about_the_catalog_is_current() -> None:
+def test_catalog_page_is_current() -> None:
     assert catalog_doc.PAGE.read_text("utf-8") == catalog_doc.render(catalog_file.builtin())

@@ -1,11 +1,11 @@
-"""What ``kubemend explain`` says about codes and about logs."""
+"""The output of ``kubemend explain`` for codes and logs."""
 
 import json
 
 import pytest
 
-from agent.health import catalog_file, explain, fault_names
-from agent.health.catalog import Catalog
+from kubemend.agent.health.catalog import catalog_file, explain, fault_names
+from kubemend.agent.health.catalog.catalog import Catalog
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def catalog() -> Catalog:
     return catalog_file.builtin()
 
 
-def test_a_log_gives_one_object_per_finding_and_nothing_else(catalog: Catalog) -> None:
+def test_log_gives_one_object_per_finding(catalog: Catalog) -> None:
     lines = [
         "[    1.000000] usb 1-1: new device\n",
         "[  100.250000] NVRM: GPU at PCI:0000:41:00: GPU-12345678-1234-1234-1234-123456789abc\n",
@@ -49,7 +49,7 @@ def test_a_log_gives_one_object_per_finding_and_nothing_else(catalog: Catalog) -
     assert all(json.loads(json.dumps(each)) == each for each in found)
 
 
-def test_raw_kmsg_records_are_understood_too(catalog: Catalog) -> None:
+def test_raw_kmsg_records_are_parsed(catalog: Catalog) -> None:
     (found,) = explain.findings_from_lines(["4,12,2500000,-;NVRM: Xid (PCI:0000:41:00): 46\n"], catalog=catalog)
 
     assert (found["code"], found["boot_seconds"]) == (46, 2.5)
@@ -74,14 +74,14 @@ def test_raw_kmsg_records_are_understood_too(catalog: Catalog) -> None:
         ("xid 144.0", "Xid 144.0: NVLink error (SAW)"),
     ],
 )
-def test_a_code_is_explained_however_it_is_written(catalog: Catalog, query: str, title: str) -> None:
+def test_code_is_explained_in_every_notation(catalog: Catalog, query: str, title: str) -> None:
     explanation = explain.explain_code(query, catalog=catalog)
 
     assert explanation.known
     assert explanation.text.startswith(title)
 
 
-def test_an_explanation_says_meaning_remedy_causes_and_version(catalog: Catalog) -> None:
+def test_explanation_has_meaning_remedy_causes_and_version(catalog: Catalog) -> None:
     text = explain.explain_code("45", catalog=catalog).text
 
     assert "action class    None" in text or "None" in text
@@ -91,9 +91,9 @@ def test_an_explanation_says_meaning_remedy_causes_and_version(catalog: Catalog)
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_an_explanation_says_where_no_program_can_go_on(catalog: Catalog) -> None:
-    assert "Programs on it     none can go on" in explain.explain_code("79", catalog=catalog).text
-    assert "Programs on it" not in explain.explain_code("48", catalog=catalog).text
+def test_explanation_shows_that_programs_cannot_continue(catalog: Catalog) -> None:
+    assert "Programs on device none can continue" in explain.explain_code("79", catalog=catalog).text
+    assert "Programs on device" not in explain.explain_code("48", catalog=catalog).text
 
 
 def test_every_kind_without_codes_can_be_explained(catalog: Catalog) -> None:
@@ -101,7 +101,7 @@ def test_every_kind_without_codes_can_be_explained(catalog: Catalog) -> None:
         assert explain.explain_code(kind.value, catalog=catalog).known, kind
 
 
-def test_a_sub_code_is_explained_by_its_rules_and_what_holds_otherwise(catalog: Catalog) -> None:
+def test_sub_code_is_explained_by_its_rules_and_default(catalog: Catalog) -> None:
     text = " ".join(explain.explain_code("149.4", catalog=catalog).text.split())
 
     assert "NETIR_LINK_EVT status 0x0: the link went down: alignment lost. Action class ResetDevice" in text
@@ -110,7 +110,7 @@ def test_a_sub_code_is_explained_by_its_rules_and_what_holds_otherwise(catalog: 
 
 
 @pytest.mark.parametrize("query", ["149.63", "79.1", "xid 999.1"])
-def test_a_sub_code_without_rules_is_unknown(catalog: Catalog, query: str) -> None:
+def test_sub_code_without_rules_is_unknown(catalog: Catalog, query: str) -> None:
     explanation = explain.explain_code(query, catalog=catalog)
 
     assert not explanation.known
@@ -118,11 +118,11 @@ def test_a_sub_code_without_rules_is_unknown(catalog: Catalog, query: str) -> No
 
 
 def test_thresholds_are_explained(catalog: Catalog) -> None:
-    assert "2 within 24 h also ask for Observe" in explain.explain_code("31", catalog=catalog).text
+    assert "2 within 24 h also call for Observe" in explain.explain_code("31", catalog=catalog).text
     assert "when not seen for 10 min" in explain.explain_code("NicHot", catalog=catalog).text
 
 
-def test_findings_without_codes_and_of_several_devices_are_objects_too(catalog: Catalog) -> None:
+def test_findings_without_codes_and_of_several_devices_are_objects(catalog: Catalog) -> None:
     lines = [
         "[1.0] mlx5_core 0000:5c:00.0: poll_health:471:(pid 0): device's health compromised - reached miss count\n",
         "[2.0] mlx5_core 0000:5c:00.0: mlx5_health_try_recover:391:(pid 1): health recovery succeeded\n",
@@ -140,7 +140,7 @@ def test_findings_without_codes_and_of_several_devices_are_objects_too(catalog: 
     assert all(json.loads(json.dumps(each)) == each for each in found)
 
 
-def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> None:
+def test_unknown_code_is_explained_as_not_acted_on_alone(catalog: Catalog) -> None:
     explanation = explain.explain_code("xid 999", catalog=catalog)
 
     assert not explanation.known
@@ -151,12 +151,12 @@ def test_an_unknown_code_says_that_nothing_is_done_alone(catalog: Catalog) -> No
 @pytest.mark.parametrize(
     "query", ["", "   ", "79abc", "hello", "xid", "hello 79", "39-41", "-1", "7 9", "²", "1.x", "39-41.2", "a.1"]
 )
-def test_what_is_no_code_is_refused_in_one_line(catalog: Catalog, query: str) -> None:
+def test_invalid_code_is_refused_in_one_line(catalog: Catalog, query: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         explain.explain_code(query, catalog=catalog)
 
 
-def test_programs_get_the_same_as_people(catalog: Catalog) -> None:
+def test_json_and_text_have_the_same_content(catalog: Catalog) -> None:
     explanation = explain.explain_code("79", catalog=catalog)
 
     told = explanation.as_json()

@@ -1,4 +1,4 @@
-"""The fold: severity goes down only on the evidence that belongs to what raised it."""
+"""The fold: severity decreases only on the evidence that belongs to what raised it."""
 
 import dataclasses
 from typing import Any
@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import catalog_file, fold
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.verdicts import Health
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.state import fold
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.verdicts import Health
 
 GPU = "GPU-1"
 
@@ -48,12 +49,12 @@ IN_VAIN = finding(FindingKind.RESTARTS_IN_VAIN, "", ActionClass.OBSERVE)
 NOT_STUCK = finding(FindingKind.FAULT_OVER, "ProcessStuck", ActionClass.NONE, at=99.0)
 
 
-def test_a_device_that_answers_and_has_no_fault_is_healthy() -> None:
+def test_device_that_answers_without_faults_is_healthy() -> None:
     assert fold.verdict(folded(), GPU, answers=True).health is Health.HEALTHY
 
 
 @pytest.mark.parametrize("answers", [None, False])
-def test_a_device_that_could_not_be_asked_is_unknown_not_healthy(answers: bool | None) -> None:
+def test_device_that_does_not_answer_is_unknown(answers: bool | None) -> None:
     assert fold.verdict(folded(), GPU, answers=answers).health is Health.UNKNOWN
 
 
@@ -65,12 +66,12 @@ def test_a_device_that_could_not_be_asked_is_unknown_not_healthy(answers: bool |
         pytest.param([XID48, xid(45, ActionClass.NONE, 1.0)], Health.UNHEALTHY, "Xid48", id="45-never-hides-48"),
         pytest.param([XID48, xid(13, ActionClass.RESTART_APP, 1.0)], Health.UNHEALTHY, "Xid48", id="nor-does-13"),
         pytest.param([XID48, APP_GONE], Health.UNHEALTHY, "Xid48", id="app-gone-is-no-evidence-for-a-reset"),
-        pytest.param([XID48, DRIVER_NONE], Health.HEALTHY, "Healthy", id="the-driver-may-say-it-is-over"),
+        pytest.param([XID48, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-ends-it"),
         pytest.param([XID79, DRIVER_NONE], Health.UNHEALTHY, "Xid79", id="but-not-for-a-gpu-off-the-bus"),
         pytest.param([XID79, BACK], Health.UNHEALTHY, "Xid79", id="off-the-bus-needs-a-reboot"),
         pytest.param([LOST, BACK], Health.HEALTHY, "Healthy", id="lost-and-back"),
         pytest.param([XID31, DRIVER_RESET], Health.UNHEALTHY, "RecoveryAction1", id="the-driver-may-raise-it"),
-        pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="and-take-its-own-word-back"),
+        pytest.param([DRIVER_RESET, DRIVER_NONE], Health.HEALTHY, "Healthy", id="driver-none-ends-its-recommendation"),
         pytest.param([UNKNOWN], Health.UNKNOWN, "Xid999", id="unknown-code-is-unknown"),
         pytest.param([UNKNOWN, DRIVER_NONE], Health.DEGRADED, "Xid999", id="driver-none-licences-a-restart"),
         pytest.param([STUCK], Health.DEGRADED, "ProcessStuck", id="a-suspicion-degrades"),
@@ -93,28 +94,28 @@ def test_evidence_from_before_the_fault_clears_nothing() -> None:
     assert fold.verdict(folded(XID31, early), GPU, answers=True).health is Health.DEGRADED
 
 
-def test_the_end_of_what_its_source_sees_all_the_time_is_believed_whatever_the_clock_says() -> None:
+def test_end_of_standing_fault_counts_whatever_the_clock() -> None:
     down = finding(FindingKind.LINK_DOWN, "", ActionClass.REPLACE, at=3600.0)
     up = finding(FindingKind.FAULT_OVER, "LinkDown", ActionClass.NONE, at=10.0)
-    assert folded(down, up).latches(GPU) == ()
+    assert folded(down, up).active_faults(GPU) == ()
 
 
-def test_the_drivers_latest_word_replaces_its_earlier_one() -> None:
+def test_newer_recovery_action_replaces_the_older() -> None:
     reboot = finding(FindingKind.XID, "154", ActionClass.REBOOT_NODE, at=60.0)
     state = folded(DRIVER_RESET, reboot)
-    assert [latch.action for latch in state.latches(GPU)] == [ActionClass.REBOOT_NODE]
+    assert [latch.action for latch in state.active_faults(GPU)] == [ActionClass.REBOOT_NODE]
 
 
-def test_a_reboot_clears_all_but_broken_hardware() -> None:
+def test_reboot_clears_all_but_broken_hardware() -> None:
     state = fold.after_reboot(folded(XID79, XID64), boot_id="boot-2")
-    assert [latch.code for latch in state.latches(GPU)] == ["64"]
+    assert [latch.code for latch in state.active_faults(GPU)] == ["64"]
 
 
-def test_an_agent_restart_on_the_same_boot_clears_nothing() -> None:
+def test_agent_restart_on_same_boot_clears_nothing() -> None:
     assert fold.after_reboot(folded(XID79), boot_id="boot-1") == folded(XID79)
 
 
-def test_a_suspicion_says_what_was_seen() -> None:
+def test_suspicion_message_has_its_observation() -> None:
     assert fold.verdict(folded(STUCK), GPU, answers=True).message == "pid 11 cannot be killed"
 
 
@@ -122,21 +123,21 @@ KINDS = st.sampled_from([STUCK, XID31, XID48, XID79, XID64, UNKNOWN, DRIVER_RESE
 
 
 @given(st.lists(KINDS, max_size=8), KINDS)
-def test_without_evidence_severity_never_goes_down(earlier: list[Finding], later: Finding) -> None:
+def test_severity_never_decreases_without_evidence(earlier: list[Finding], later: Finding) -> None:
     before = fold.verdict(folded(*earlier), GPU, answers=True)
     after = fold.verdict(folded(*earlier, later), GPU, answers=True)
     assert after.action.severity >= before.action.severity
 
 
 @given(st.lists(st.one_of(KINDS, st.sampled_from([APP_GONE, DRIVER_NONE, BACK])), max_size=10))
-def test_a_finding_about_one_device_never_touches_another(findings: list[Finding]) -> None:
+def test_finding_on_one_device_never_affects_another(findings: list[Finding]) -> None:
     state = fold.fold(fold.HealthState(), XID79, device="GPU-2")
     for item in findings:
         state = fold.fold(state, item, device=GPU)
     assert fold.verdict(state, "GPU-2", answers=True).reason == "Xid79"
 
 
-def test_what_two_names_of_a_device_hold_is_put_together() -> None:
+def test_faults_of_two_names_of_a_device_are_merged() -> None:
     state = fold.HealthState(boot_id="boot-1")
     for item, device in (
         (XID79, "0000:41:00.0"),
@@ -146,7 +147,7 @@ def test_what_two_names_of_a_device_hold_is_put_together() -> None:
         state = fold.fold(state, item, device=device)
     known = fold.renamed(state, {"0000:41:00.0": GPU, "0000:42:00.0": "GPU-2"})
     assert set(known.devices) == {GPU}
-    assert {(latch.reason, latch.count, latch.last_seen) for latch in known.latches(GPU)} == {
+    assert {(latch.reason, latch.count, latch.last_seen) for latch in known.active_faults(GPU)} == {
         ("Xid79", 1, 0.0),
         ("Xid31", 2, 7.0),
     }
@@ -166,36 +167,36 @@ def held_after(*findings: Finding) -> set[str]:
     state = fold.HealthState(boot_id="boot-1")
     for item in findings:
         state = fold.fold(state, item, device=GPU, catalog=CATALOG)
-    return {latch.reason for latch in state.latches(GPU)}
+    return {latch.reason for latch in state.active_faults(GPU)}
 
 
 @pytest.mark.parametrize("order", [(DOUBLE_BIT, CLEANUP), (CLEANUP, DOUBLE_BIT)])
-def test_a_cause_swallows_its_effect_in_either_order(order: tuple[Finding, Finding]) -> None:
+def test_cause_suppresses_its_effect_in_either_order(order: tuple[Finding, Finding]) -> None:
     assert held_after(*order) == {"Xid48"}
 
 
-def test_what_comes_long_after_a_cause_is_no_effect_of_it() -> None:
+def test_finding_long_after_a_cause_is_not_its_effect() -> None:
     assert held_after(DOUBLE_BIT, xid(43, ActionClass.RESTART_APP, at=10.0 + fold.HOLD + 1)) == {"Xid48", "Xid43"}
 
 
-def test_a_graver_fault_is_never_swallowed() -> None:
+def test_more_severe_fault_is_never_suppressed() -> None:
     assert held_after(xid(94, ActionClass.RESTART_APP, at=10.0), xid(43, ActionClass.RESET_DEVICE, at=10.1)) == {
         "Xid94",
         "Xid43",
     }
 
 
-def test_what_a_source_says_to_be_over_by_itself_is_never_swallowed() -> None:
-    """Else the end of the cause would be a false green: the port may stay down when the link is up."""
+def test_fault_with_an_end_of_its_own_is_never_suppressed() -> None:
+    """Otherwise the end of the cause would hide a fault: the port may stay down when the link is up."""
     assert held_after(DOWN, PORT_DOWN, UP) == {"RdmaPortDown"}
 
 
-def test_a_fault_that_another_takes_back_is_over() -> None:
+def test_cancelled_fault_is_over() -> None:
     low_power = xid(163, ActionClass.OBSERVE, at=1.0)
     assert held_after(low_power, xid(162, ActionClass.NONE, at=2.0)) == set()
 
 
-def test_an_operators_word_clears_what_was_held_until_then_but_not_what_is_still_seen() -> None:
+def test_clear_command_ends_all_but_currently_observed_faults() -> None:
     assert held_after(XID64, XID79, DOWN, WORD) == {"LinkDown"}
     assert held_after(WORD, dataclasses.replace(XID79, observed_at=100.0)) == {"Xid79"}
 
@@ -204,8 +205,8 @@ EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, IN_VAIN, LOST, DRIV
 
 
 @given(st.lists(st.sampled_from([*EVERY_FINDING, APP_GONE, BACK, UP, NOT_STUCK, DRIVER_NONE]), max_size=12))
-def test_whatever_is_swallowed_the_verdict_is_no_better_than_without(findings: list[Finding]) -> None:
-    """Swallowing only tidies: it must not hide that a device needs something."""
+def test_suppression_never_improves_the_verdict(findings: list[Finding]) -> None:
+    """Suppression must not hide that a device needs an action."""
     plain, tidy = fold.HealthState(), fold.HealthState()
     raised = [item for item in findings if item in EVERY_FINDING]
     for item in raised:

@@ -1,4 +1,4 @@
-"""From looks at a heartbeat file to "it hangs": only after a beat, only by time that was really watched."""
+"""From checks of a heartbeat file to a hang: only after a beat, only by time that was really watched."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import heartbeat
-from agent.health.heartbeat import Blank, Heart, Look, Mark, Pulse
+from kubemend.agent.health.state import heartbeat
+from kubemend.agent.health.state.heartbeat import Blank, Heart, Look, Mark, Pulse
 
 TIMEOUT = 60.0
 PERIOD = 15.0
@@ -35,32 +35,32 @@ def every_period(*sights: Mark | Blank, since: float = 0.0) -> list[Look]:
 BEATS = every_period(mark(1), mark(2))
 
 
-def test_a_file_that_stands_still_for_the_timeout_after_a_beat_is_a_hang() -> None:
+def test_file_unchanged_for_the_timeout_after_a_beat_is_a_hang() -> None:
     silence = every_period(*[mark(2)] * 3, since=30.0)
     assert after([*BEATS, *silence]).pulse is Pulse.BEATING
     assert after([*BEATS, *silence, look(75.0, mark(2))]).pulse is Pulse.HUNG
 
 
-def test_each_touch_starts_the_clock_anew() -> None:
+def test_each_touch_restarts_the_count() -> None:
     looks = every_period(*[mark(number // 4) for number in range(40)])
     assert {after(looks[:count]).pulse for count in range(6, 40)} == {Pulse.BEATING}
 
 
 @pytest.mark.parametrize("sight", [mark(1), Blank.ABSENT])
-def test_a_container_that_has_never_touched_the_file_never_hangs(sight: Mark | Blank) -> None:
+def test_container_that_never_touched_the_file_never_hangs(sight: Mark | Blank) -> None:
     assert after(every_period(*[sight] * 1000)).pulse is Pulse.NOT_STARTED
 
 
-def test_a_file_that_appears_is_the_first_beat() -> None:
+def test_new_file_is_the_first_beat() -> None:
     assert after(every_period(Blank.ABSENT, mark(1))).pulse is Pulse.BEATING
 
 
-def test_a_file_that_is_replaced_has_been_touched() -> None:
+def test_replaced_file_counts_as_touched() -> None:
     replaced = Mark(device=1, inode=8, modified=mark(1).modified, changed=1)
     assert after(every_period(mark(1), replaced)).pulse is Pulse.BEATING
 
 
-def test_a_file_that_is_taken_away_withdraws_the_heartbeat() -> None:
+def test_removed_file_withdraws_the_heartbeat() -> None:
     looks = [*BEATS, *every_period(Blank.ABSENT, *[mark(2)], since=30.0)]
     assert after(looks[:3]).pulse is Pulse.NOT_STARTED
     assert after(looks).pulse is Pulse.BEATING
@@ -68,7 +68,7 @@ def test_a_file_that_is_taken_away_withdraws_the_heartbeat() -> None:
 
 
 @pytest.mark.parametrize("blank", [Blank.PAUSED, Blank.UNKNOWN])
-def test_what_cannot_beat_or_be_seen_is_never_hung_and_gets_the_whole_timeout_afterwards(blank: Blank) -> None:
+def test_paused_or_unseen_container_never_hangs_and_gets_whole_timeout_afterwards(blank: Blank) -> None:
     blind = after([*BEATS, *every_period(*[blank] * 100, since=30.0)])
     assert blind.pulse is Pulse.UNKNOWN
     seen = every_period(*[mark(2)] * 5, since=1530.0)
@@ -76,18 +76,18 @@ def test_what_cannot_beat_or_be_seen_is_never_hung_and_gets_the_whole_timeout_af
     assert after(seen, heart=blind).pulse is Pulse.HUNG
 
 
-def test_a_wall_clock_that_jumps_is_no_hang() -> None:
-    """The file's time is years off after each jump; the container beats all the while."""
+def test_jump_of_wall_clock_is_not_a_hang() -> None:
+    """The file's time is years off after each jump, while the container beats."""
     walls = [1e9, 2e9, 1.0, 3e9, 0.0]
     looks = every_period(*[mark(number, wall=walls[number % 5]) for number in range(50)])
     assert {after(looks[:count]).pulse for count in range(2, 50)} == {Pulse.BEATING}
 
 
-def test_a_file_time_that_is_set_back_to_what_it_was_is_a_touch_all_the_same() -> None:
+def test_file_time_set_back_counts_as_touch() -> None:
     assert after(every_period(mark(1, wall=5.0), mark(2, wall=5.0))).pulse is Pulse.BEATING
 
 
-def test_a_node_that_slept_begins_the_count_anew() -> None:
+def test_suspend_of_node_restarts_the_count() -> None:
     asleep = [look(75.0, mark(2), slept=3600.0)]
     awake = [look(75.0 + PERIOD * number, mark(2), slept=3600.0) for number in range(1, 5)]
     silence = every_period(*[mark(2)] * 3, since=30.0)
@@ -95,30 +95,30 @@ def test_a_node_that_slept_begins_the_count_anew() -> None:
     assert after([*BEATS, *silence, *asleep, *awake]).pulse is Pulse.HUNG
 
 
-def test_a_look_that_comes_very_late_is_no_proof_of_a_hang() -> None:
-    """The agent did not run, so perhaps nobody did."""
+def test_very_late_check_is_not_proof_of_a_hang() -> None:
+    """The agent did not run, so the container may not have run either."""
     assert after([*BEATS, look(10_000.0, mark(2))]).pulse is Pulse.BEATING
 
 
-def test_a_slow_look_counts_only_the_time_that_it_surely_covers() -> None:
+def test_slow_check_counts_only_its_certain_time() -> None:
     slow = [look(15.0 * number, mark(min(number, 1)), lasts=2.0) for number in range(6)]
     assert after(slow).silent == pytest.approx(4 * 13.0)
 
 
-def test_who_was_known_to_beat_hangs_without_another_beat() -> None:
+def test_remembered_container_hangs_without_another_beat() -> None:
     silence = every_period(*[mark(1)] * 5)
     assert after(silence).pulse is Pulse.NOT_STARTED
     assert after(silence, heart=heartbeat.REMEMBERED).pulse is Pulse.HUNG
 
 
-def test_looks_come_no_later_than_the_earliest_possible_hang() -> None:
+def test_next_check_is_due_by_the_earliest_possible_hang() -> None:
     heart = after([*BEATS, *every_period(*[mark(2)] * 3, since=30.0), look(70.0, mark(2))])
     assert heart.silent == 55.0
     assert heartbeat.until_next_look(heart, timeout=TIMEOUT) == 5.0
 
 
 @pytest.mark.parametrize(("timeout", "period"), [(1.0, 0.25), (60.0, 15.0), (3600.0, 15.0)])
-def test_there_are_a_few_looks_within_every_timeout(timeout: float, period: float) -> None:
+def test_every_timeout_has_several_checks(timeout: float, period: float) -> None:
     assert heartbeat.period(timeout) == period
 
 
@@ -138,7 +138,7 @@ def timeline(steps: Sequence[tuple[float, float, float, Mark | Blank]]) -> list[
 
 
 @given(STEPS)
-def test_a_hang_is_only_ever_found_after_a_beat_and_a_gapless_silence_of_the_timeout(
+def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
     steps: list[tuple[float, float, float, Mark | Blank]],
 ) -> None:
     looks = timeline(steps)
@@ -161,7 +161,7 @@ def test_a_hang_is_only_ever_found_after_a_beat_and_a_gapless_silence_of_the_tim
 
 
 @given(st.lists(st.booleans(), max_size=60), st.floats(1.0, 4000.0))
-def test_whoever_stops_beating_is_found_within_the_timeout_and_one_period(beats: list[bool], timeout: float) -> None:
+def test_stopped_heartbeat_is_found_within_timeout_and_one_period(beats: list[bool], timeout: float) -> None:
     heart, at, version = Heart(), 0.0, 0
     for beat in [True, True, *beats, True]:
         version += beat

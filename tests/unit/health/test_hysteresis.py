@@ -1,10 +1,10 @@
-"""Faults that last begin at once or after a while, and end only when they were clean for long enough."""
+"""Lasting faults begin immediately or after a delay, and end only after lasting clean checks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import hysteresis
-from agent.health.hysteresis import CLEAN, UNKNOWN, Sight, Standing
+from kubemend.agent.health.nic import hysteresis
+from kubemend.agent.health.nic.hysteresis import CLEAN, UNKNOWN, Sight, Standing
 
 BAD = Sight(holds=True, text="bad")
 CLEAN_FOR = 10.0
@@ -17,45 +17,45 @@ def after(*looks: tuple[float, Sight], standing: Standing | None = None) -> Stan
     return standing
 
 
-def test_a_fault_begins_at_once() -> None:
+def test_fault_begins_immediately() -> None:
     standing = after((5.0, BAD))
     assert (standing.told, standing.text) == (True, "bad")
 
 
-def test_a_fault_that_gets_time_begins_only_when_the_time_is_over() -> None:
+def test_delayed_fault_begins_only_after_the_delay() -> None:
     pending = after((5.0, Sight(holds=True, text="bad", since=8.0)))
     assert (pending.told, pending.due) == (None, 8.0)
     assert hysteresis.settled(pending, now=7.9).told is None
     assert hysteresis.settled(pending, now=8.0).told is True
 
 
-def test_one_good_look_does_not_end_it_but_lasting_ones_do() -> None:
+def test_fault_ends_only_after_lasting_good_checks() -> None:
     standing = after((0.0, BAD), (1.0, CLEAN))
     assert (standing.told, standing.due) == (True, 11.0)
     assert after((10.9, CLEAN), standing=standing).told is True
     assert after((11.0, CLEAN), standing=standing).told is False
 
 
-def test_a_bad_look_starts_the_waiting_anew() -> None:
+def test_bad_check_restarts_the_wait() -> None:
     assert after((0.0, BAD), (1.0, CLEAN), (10.0, BAD), (12.0, CLEAN), (21.9, CLEAN)).told is True
 
 
-def test_what_could_not_be_seen_ends_nothing() -> None:
+def test_unknown_ends_nothing() -> None:
     assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, UNKNOWN)).told is True
     assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, CLEAN), (109.0, CLEAN)).told is True
 
 
-def test_what_could_not_be_seen_begins_nothing() -> None:
+def test_unknown_begins_nothing() -> None:
     assert after((0.0, UNKNOWN), (100.0, UNKNOWN)).told is None
     assert after((0.0, Sight(holds=True, since=5.0)), (1.0, UNKNOWN), (100.0, UNKNOWN)).told is None
 
 
-def test_a_first_agent_tells_that_it_is_over_once_it_was_clean_for_long_enough() -> None:
+def test_first_agent_emits_over_after_lasting_clean_checks() -> None:
     assert after((0.0, CLEAN)).due == CLEAN_FOR
     assert after((0.0, CLEAN), (10.0, CLEAN)).told is False
 
 
-def test_clean_since_earlier_counts_from_then() -> None:
+def test_clean_since_counts_from_the_given_time() -> None:
     assert after((100.0, Sight(holds=False, since=85.0))).told is False
 
 
@@ -64,7 +64,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.1, 15.0), SIGHTS), max_size=12)
 
 
 @given(LOOKS, st.lists(st.floats(0.0, 150.0), max_size=10))
-def test_looking_more_often_changes_nothing(steps: list[tuple[float, Sight]], between: list[float]) -> None:
+def test_more_frequent_checks_change_nothing(steps: list[tuple[float, Sight]], between: list[float]) -> None:
     now, looks = 0.0, []
     for wait, sight in steps:
         now += wait
@@ -80,7 +80,7 @@ def test_looking_more_often_changes_nothing(steps: list[tuple[float, Sight]], be
 
 
 @given(LOOKS)
-def test_nothing_begins_without_a_bad_look_and_all_that_began_can_end(steps: list[tuple[float, Sight]]) -> None:
+def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, Sight]]) -> None:
     now, standing = 0.0, Standing()
     for wait, sight in steps:
         now += wait

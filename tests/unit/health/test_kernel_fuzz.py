@@ -1,4 +1,4 @@
-"""Whatever a kernel log holds, reading it never breaks, and nothing is found that the log does not say."""
+"""Any content of a kernel log is read without an error, and gives no finding that the log does not contain."""
 
 import random
 import time
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import kernel_lines
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, PciAddress
-from agent.model.findings import Finding, FindingKind, Source
 from bench import kernel_log_fuzz
 from bench.kernel_samples import SAMPLES
+from kubemend.agent.health.kmsg import line_reader
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from tests.unit.health.reading import read
 
 RECORDS = 50_000
@@ -30,7 +30,7 @@ def test_mutated_records_break_nothing_and_invent_nothing_in_bounded_time() -> N
     assert time.process_time() - cpu_before < 60, "about 1 s: something in a grammar backtracks without bounds"
 
 
-def test_every_cut_of_every_line_says_only_what_is_left_of_it() -> None:
+def test_truncated_line_gives_only_its_remaining_facts() -> None:
     for text in SAMPLES:
         cuts = [text[:end] for end in range(len(text))]
         gaps = [text[:at] + text[at + 1 :] for at in range(len(text))]
@@ -40,7 +40,7 @@ def test_every_cut_of_every_line_says_only_what_is_left_of_it() -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.sampled_from(SAMPLES), st.data())
-def test_two_lines_run_together_say_only_what_they_hold(one: str, other: str, data: st.DataObject) -> None:
+def test_two_joined_lines_give_only_their_own_facts(one: str, other: str, data: st.DataObject) -> None:
     line = one[: data.draw(st.integers(0, len(one)))] + other[data.draw(st.integers(0, len(other))) :]
 
     for finding in read(line):
@@ -48,7 +48,7 @@ def test_two_lines_run_together_say_only_what_they_hold(one: str, other: str, da
 
 
 @given(st.sampled_from(SAMPLES), st.text(max_size=20), st.integers(0, 300), st.integers(0, 20))
-def test_any_text_put_into_a_line_is_survived(sample: str, stuffing: str, at: int, cut: int) -> None:
+def test_any_text_inserted_into_a_line_is_tolerated(sample: str, stuffing: str, at: int, cut: int) -> None:
     line = sample[:at] + stuffing + sample[at + cut :]
 
     for finding in read(line):
@@ -56,9 +56,9 @@ def test_any_text_put_into_a_line_is_survived(sample: str, stuffing: str, at: in
 
 
 @pytest.mark.parametrize("text", SAMPLES)
-def test_the_agent_passes_over_no_line_that_is_a_finding(text: str) -> None:
-    assert kernel_lines.may_matter(text.encode()) == kernel_lines.text_may_matter(text)
-    assert kernel_lines.may_matter(text.encode()) or not read(text)
+def test_prefilter_passes_every_line_with_a_finding(text: str) -> None:
+    assert line_reader.may_matter(text.encode()) == line_reader.text_may_matter(text)
+    assert line_reader.may_matter(text.encode()) or not read(text)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_the_agent_passes_over_no_line_that_is_a_finding(text: str) -> None:
         ),
     ],
 )
-def test_the_judge_sees_what_is_made_up(finding: Finding) -> None:
+def test_checker_detects_invented_facts(finding: Finding) -> None:
     text = "NVRM: Xid (PCI:0000:14:00): 31, pid=8, name=python3, MMU Fault"
 
     assert list(kernel_log_fuzz.inventions(finding, text=text)) != []
 
 
-def test_every_record_of_the_fuzz_differs_from_the_one_before() -> None:
+def test_consecutive_fuzz_records_differ() -> None:
     stream = kernel_log_fuzz.records(random.Random(1))
 
     assert len({next(stream) for _ in range(1000)}) > 900

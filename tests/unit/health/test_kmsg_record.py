@@ -1,14 +1,14 @@
-"""/dev/kmsg records: right where they are records, typed and harmless where they are not."""
+"""/dev/kmsg records: parsed correctly where valid, typed and harmless where not."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import kmsg_record
 from hack import kmsg
+from kubemend.agent.health.kmsg import kmsg_record
 
 
-def test_a_record_with_its_dictionary_is_read_whole() -> None:
+def test_record_with_dictionary_is_parsed() -> None:
     record = kmsg_record.parse(
         b"6,1234,98765432,-,caller=T12;pcieport 0000:40:01.0: AER: Corrected error\n"
         b" SUBSYSTEM=pci\n DEVICE=+pci:0000:40:01.0\n"
@@ -21,14 +21,14 @@ def test_a_record_with_its_dictionary_is_read_whole() -> None:
     assert record.dictionary == {"SUBSYSTEM": "pci", "DEVICE": "+pci:0000:40:01.0"}
 
 
-def test_the_facility_tells_user_space_from_the_kernel() -> None:
+def test_facility_distinguishes_user_space_from_kernel() -> None:
     record = kmsg_record.parse(b"12,1,2,-;hello")
 
     assert isinstance(record, kmsg_record.KmsgRecord)
     assert (record.facility, record.priority) == (1, 4)
 
 
-def test_escapes_are_undone_and_bad_utf8_shows() -> None:
+def test_escapes_are_undone_and_bad_utf8_is_replaced() -> None:
     record = kmsg_record.parse(rb"4,1,2,c;two\x0alines \xc3\xa9 \xff back\x5cslash")
 
     assert isinstance(record, kmsg_record.KmsgRecord)
@@ -48,7 +48,7 @@ def test_escapes_are_undone_and_bad_utf8_shows() -> None:
         pytest.param(b" SUBSYSTEM=pci", id="only a continuation"),
     ],
 )
-def test_what_is_no_record_is_malformed(raw: bytes) -> None:
+def test_invalid_record_is_malformed(raw: bytes) -> None:
     assert kmsg_record.parse(raw) == kmsg_record.Malformed(reason="no PRIO,SEQ,USEC,FLAGS; header", raw=raw)
     assert kmsg_record.position(raw) is None
 
@@ -69,9 +69,7 @@ def test_any_bytes_give_a_value(raw: bytes) -> None:
         st.text(st.characters(min_codepoint=65, max_codepoint=90), min_size=1), st.text(max_size=20)
     ),
 )
-def test_what_is_written_is_read_back(
-    text: str, seq: int, usec: int, priority: int, dictionary: dict[str, str]
-) -> None:
+def test_written_record_round_trips(text: str, seq: int, usec: int, priority: int, dictionary: dict[str, str]) -> None:
     raw = kmsg.record(text, seq=seq, usec=usec, priority=priority, dictionary=dictionary)
 
     record = kmsg_record.parse(raw)

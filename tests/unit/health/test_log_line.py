@@ -1,10 +1,10 @@
-"""Lines as log keepers print them: what is theirs is stripped, what is the kernel's stays."""
+"""Lines of log tools: their prefix is stripped, the kernel's text stays."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import log_line
+from kubemend.agent.health.kmsg import log_line
 
 KERNEL = "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."
 
@@ -38,7 +38,7 @@ KERNEL = "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."
         ("4,1234,123456789,-;", 123.456789),
     ],
 )
-def test_what_the_log_keeper_added_is_stripped(prefix: str, seconds: float | None) -> None:
+def test_prefix_of_log_tool_is_stripped(prefix: str, seconds: float | None) -> None:
     assert log_line.parse(prefix + KERNEL + "\n") == log_line.LogLine(text=KERNEL, boot_seconds=seconds)
 
 
@@ -53,7 +53,7 @@ def test_what_the_log_keeper_added_is_stripped(prefix: str, seconds: float | Non
         "user  :warn  : [  123.456789] ",
     ],
 )
-def test_a_program_that_quotes_the_kernel_keeps_its_prefix(prefix: str) -> None:
+def test_program_that_quotes_the_kernel_keeps_its_prefix(prefix: str) -> None:
     assert not log_line.parse(prefix + KERNEL).text.startswith("NVRM")
 
 

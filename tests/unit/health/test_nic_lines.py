@@ -1,10 +1,10 @@
-"""What drivers say of network adapters."""
+"""Driver messages about network adapters."""
 
 import pytest
 
-from agent.health import evidence
-from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
 from tests.unit.health.reading import read, read_one
 
 
@@ -44,12 +44,12 @@ from tests.unit.health.reading import read, read_one
         ("Port module event[error]: module 0, Cable error, Power budget exceeded", FindingKind.NIC_CABLE),
     ],
 )
-def test_every_word_of_trouble_is_a_finding_of_the_adapter(line: str, kind: FindingKind) -> None:
+def test_every_fault_message_is_a_finding_of_the_adapter(line: str, kind: FindingKind) -> None:
     finding = read_one(f"mlx5_core 0000:5c:00.1: {line}")
 
     assert (finding.kind, str(finding.device.pci)) == (kind, "0000:5c:00.1")
     assert finding.code == ""
-    assert finding.pid is None, "the pid in the line is whoever was running, not the cause"
+    assert finding.pid is None, "the pid in the line was running at the time; it is not the cause"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_word_of_trouble_is_a_finding_of_the_adapter(line: str, kind: Find
         "bnxt_en 0000:65:00.0 eth0: NETDEV WATCHDOG: CPU: 5: transmit queue 0 timed out 5032 ms",
     ],
 )
-def test_a_queue_that_stands_still_is_a_timeout_on_its_interface(line: str) -> None:
+def test_stuck_queue_is_a_timeout_on_its_interface(line: str) -> None:
     finding = read_one(line)
 
     assert (finding.kind, finding.action) == (FindingKind.NIC_TIMEOUT, ActionClass.OBSERVE)
@@ -84,11 +84,11 @@ def test_a_queue_that_stands_still_is_a_timeout_on_its_interface(line: str) -> N
         "trainer: mlx5_core 0000:03:00.0 eth0: TX timeout detected",
     ],
 )
-def test_what_is_no_fault_or_names_no_adapter_is_none(line: str) -> None:
+def test_other_lines_give_no_finding(line: str) -> None:
     assert read(line) == []
 
 
-def test_a_cage_that_never_had_a_cable_is_no_fault_and_one_that_lost_it_is() -> None:
+def test_unplugged_cage_is_a_fault_only_if_it_had_a_cable() -> None:
     adapter = "mlx5_core 0000:5c:00.0: "
     never = f"{adapter}Port module event: module 1, Cable unplugged"
     plugged = f"{adapter}Port module event: module 0, Cable plugged"
@@ -103,7 +103,7 @@ def test_a_cage_that_never_had_a_cable_is_no_fault_and_one_that_lost_it_is() -> 
 
 
 @pytest.mark.parametrize("word", ["health recovery succeeded", "health revovery succeded"])
-def test_an_adapter_that_its_driver_has_recovered_is_well_again(word: str) -> None:
+def test_recovered_adapter_is_healthy_again(word: str) -> None:
     findings = read(f"mlx5_core 0000:5c:00.0: mlx5_health_try_recover:391:(pid 1): {word}")
 
     assert [(each.kind, each.code) for each in findings] == [

@@ -1,4 +1,4 @@
-"""NICs as a whole: lost ones, several links on one, errors, and a fold that no batching changes."""
+"""NICs as a whole: lost ones, several links on one, errors, and a fold that is independent of batching."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import nics, rdma_errors
-from agent.health.nics import NicChange, NicReading
-from agent.health.rdma_errors import CounterReading
-from agent.model.devices import PciAddress
-from agent.model.findings import FindingKind
-from tests.unit.health.nic_readings import LIMITS, PCI, Told, netdev, nic, port
+from kubemend.agent.health.nic import rdma_errors, rules
+from kubemend.agent.health.nic.rdma_errors import CounterReading
+from kubemend.agent.health.nic.rules import NicChange, NicReading
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import FindingKind
+from tests.unit.health.nic_readings import LIMITS, PCI, Emitted, netdev, nic, port
 
 OTHER = PciAddress.parse("0008:41:00.1")
 
@@ -24,91 +24,93 @@ def errors(at: float, **values: int) -> dict[str, CounterReading]:
 @pytest.mark.parametrize(
     ("driver", "text"),
     [
-        (None, "it was there on this boot, and is not on the PCI bus any more"),
+        (None, "it was present on this boot, and is no longer on the PCI bus"),
         ("", "its driver mlx5_core was unbound from it"),
-        ("vfio-pci", "it is bound to vfio-pci and was to mlx5_core"),
+        ("vfio-pci", "it is bound to vfio-pci; it was bound to mlx5_core"),
     ],
 )
-def test_defect_9_a_nic_that_vanishes_is_lost(driver: str | None, text: str) -> None:
-    """nvidia-resiliency-ext takes a NIC whose path in sysfs is gone for healthy."""
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(driver=driver))
-    assert told.held == {FindingKind.NIC_LOST: text}
+def test_defect_9_vanished_nic_is_lost(driver: str | None, text: str) -> None:
+    """nvidia-resiliency-ext considers a NIC healthy when its path in sysfs is gone."""
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(driver=driver))
+    assert emitted.held == {FindingKind.NIC_LOST: text}
 
 
-def test_a_nic_that_was_lost_while_no_agent_ran_is_lost() -> None:
-    before = Told().at(0.0, nic(netdev()))
-    assert FindingKind.NIC_LOST in Told(memory=before.memory).at(0.0, nic(driver=None)).held
+def test_nic_lost_while_no_agent_ran_is_lost() -> None:
+    before = Emitted().at(0.0, nic(netdev()))
+    assert FindingKind.NIC_LOST in Emitted(memory=before.memory).at(0.0, nic(driver=None)).held
 
 
-def test_a_nic_that_is_back_is_well_once_it_has_stayed() -> None:
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(driver=None)).at(2.0, nic(netdev(serial=9)))
-    assert FindingKind.NIC_LOST in told.at(2.0 + LIMITS.up_for - 0.1).held
-    assert told.at(2.0 + LIMITS.up_for).held == {}
+def test_returned_nic_is_healthy_once_it_has_stayed() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(driver=None)).at(2.0, nic(netdev(serial=9)))
+    assert FindingKind.NIC_LOST in emitted.at(2.0 + LIMITS.up_for - 0.1).held
+    assert emitted.at(2.0 + LIMITS.up_for).held == {}
 
 
-def test_where_sysfs_cannot_be_read_no_nic_is_lost_and_none_is_well() -> None:
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(scanned=False)).at(100.0, nic(scanned=False))
-    assert told.changes == []
-    lost = Told().at(0.0, nic(netdev())).at(1.0, nic(driver=None)).at(2.0, nic(scanned=False)).at(100.0)
+def test_unreadable_sysfs_changes_no_nic() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(scanned=False)).at(100.0, nic(scanned=False))
+    assert emitted.changes == []
+    lost = Emitted().at(0.0, nic(netdev())).at(1.0, nic(driver=None)).at(2.0, nic(scanned=False)).at(100.0)
     assert FindingKind.NIC_LOST in lost.held
 
 
-def test_links_are_judged_also_while_sysfs_cannot_be_read() -> None:
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, drops=1), scanned=False))
-    assert FindingKind.LINK_DOWN in told.held
+def test_links_are_judged_while_sysfs_is_unreadable() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, drops=1), scanned=False))
+    assert FindingKind.LINK_DOWN in emitted.held
 
 
-def test_a_netdev_that_was_moved_into_a_pod_is_neither_down_nor_lost() -> None:
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(names=["eth1"])).at(100.0, nic(names=["eth1"]))
-    assert told.held == {}
+def test_netdev_moved_into_a_pod_is_neither_down_nor_lost() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(names=["eth1"])).at(100.0, nic(names=["eth1"]))
+    assert emitted.held == {}
 
 
-def test_a_kind_of_fault_is_told_once_for_all_links_of_a_nic() -> None:
+def test_fault_kind_is_emitted_once_for_all_links_of_nic() -> None:
     both = nic(netdev(), netdev(name="eth2", serial=8))
-    told = Told().at(0.0, both).at(1.0, nic(netdev(up=False, drops=1), netdev(name="eth2", serial=8)))
-    told.at(2.0, nic(netdev(up=False, drops=1), netdev(name="eth2", serial=8, up=False, drops=1)))
-    assert told.held[FindingKind.LINK_DOWN] == (
+    emitted = Emitted().at(0.0, both).at(1.0, nic(netdev(up=False, drops=1), netdev(name="eth2", serial=8)))
+    emitted.at(2.0, nic(netdev(up=False, drops=1), netdev(name="eth2", serial=8, up=False, drops=1)))
+    assert emitted.held[FindingKind.LINK_DOWN] == (
         "eth1 has no carrier; it was up on this boot; eth2 has no carrier; it was up on this boot"
     )
-    told.at(3.0, nic(netdev(drops=1), netdev(name="eth2", serial=8, up=False, drops=1))).at(100.0)
-    assert told.held[FindingKind.LINK_DOWN] == "eth2 has no carrier; it was up on this boot"
-    assert told.count(FindingKind.LINK_DOWN, over=True) == 0
+    emitted.at(3.0, nic(netdev(drops=1), netdev(name="eth2", serial=8, up=False, drops=1))).at(100.0)
+    assert emitted.held[FindingKind.LINK_DOWN] == "eth2 has no carrier; it was up on this boot"
+    assert emitted.count(FindingKind.LINK_DOWN, over=True) == 0
 
 
-def test_a_second_link_that_was_never_cabled_does_not_keep_a_nic_from_being_well() -> None:
-    told = Told().at(0.0, nic(netdev(), netdev(name="eth2", up=False))).at(LIMITS.up_for)
-    assert told.count(FindingKind.LINK_DOWN, over=True) == 1
+def test_never_cabled_second_link_does_not_block_recovery() -> None:
+    emitted = Emitted().at(0.0, nic(netdev(), netdev(name="eth2", up=False))).at(LIMITS.up_for)
+    assert emitted.count(FindingKind.LINK_DOWN, over=True) == 1
 
 
-def test_a_link_that_has_another_name_now_is_not_down_for_ever() -> None:
-    told = Told().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, drops=1)))
-    told.at(2.0, nic(netdev(name="ens1", serial=9))).at(2.0 + LIMITS.up_for)
-    assert told.held == {}
-    assert told.memory.nics[PCI].links.keys() == {"ens1"}
+def test_renamed_link_is_not_down_indefinitely() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(1.0, nic(netdev(up=False, drops=1)))
+    emitted.at(2.0, nic(netdev(name="ens1", serial=9))).at(2.0 + LIMITS.up_for)
+    assert emitted.held == {}
+    assert emitted.memory.nics[PCI].links.keys() == {"ens1"}
 
 
-def test_errors_beyond_a_limit_are_told_and_end_after_ten_minutes_within_limits() -> None:
-    told = Told().at(0.0, nic(port(), counters=errors(0.0, local_link_integrity_errors=4)))
-    told.at(30.0, nic(port(), counters=errors(30.0, local_link_integrity_errors=5)))
-    assert told.held[FindingKind.RDMA_ERRORS] == ("mlx5_0/1: local_link_integrity_errors grew by more than 0 in 1 min")
-    told.at(100.0, nic(port(), counters=errors(100.0, local_link_integrity_errors=5)))
-    assert FindingKind.RDMA_ERRORS in told.at(100.0 + rdma_errors.QUIET - 1).held
-    assert told.at(100.0 + rdma_errors.QUIET).held == {}
+def test_excess_errors_are_reported_and_end_after_ten_minutes() -> None:
+    emitted = Emitted().at(0.0, nic(port(), counters=errors(0.0, local_link_integrity_errors=4)))
+    emitted.at(30.0, nic(port(), counters=errors(30.0, local_link_integrity_errors=5)))
+    assert emitted.held[FindingKind.RDMA_ERRORS] == (
+        "mlx5_0/1: local_link_integrity_errors grew by more than 0 in 1 min"
+    )
+    emitted.at(100.0, nic(port(), counters=errors(100.0, local_link_integrity_errors=5)))
+    assert FindingKind.RDMA_ERRORS in emitted.at(100.0 + rdma_errors.QUIET - 1).held
+    assert emitted.at(100.0 + rdma_errors.QUIET).held == {}
 
 
-def test_errors_that_could_not_be_read_are_neither_there_nor_over() -> None:
-    told = Told().at(0.0, nic(port())).at(10_000.0, nic(port()))
-    assert told.count(FindingKind.RDMA_ERRORS, over=True) == 0
+def test_unread_counters_neither_raise_nor_end_errors() -> None:
+    emitted = Emitted().at(0.0, nic(port())).at(10_000.0, nic(port()))
+    assert emitted.count(FindingKind.RDMA_ERRORS, over=True) == 0
 
 
-@pytest.mark.parametrize("kind", nics.KINDS)
-def test_every_kind_is_told_to_be_over_at_the_start_of_an_agent_that_finds_it_well(kind: FindingKind) -> None:
-    told = Told()
+@pytest.mark.parametrize("kind", rules.KINDS)
+def test_starting_agent_emits_over_for_every_healthy_kind(kind: FindingKind) -> None:
+    emitted = Emitted()
     for second in range(0, 700, 10):
         healthy = nic(netdev(speed=100), port(speed=100), counters=errors(float(second), symbol_error=3))
-        told.at(float(second), healthy)
-    assert told.held == {}
-    assert told.count(kind, over=True) == 1
+        emitted.at(float(second), healthy)
+    assert emitted.held == {}
+    assert emitted.count(kind, over=True) == 1
 
 
 LINKS = st.builds(
@@ -140,10 +142,10 @@ def timed(steps: Sequence[tuple[float, list[NicReading]]]) -> list[tuple[float, 
 
 
 @given(STEPS, st.lists(st.floats(0.0, 3_000.0), max_size=10))
-def test_batches_repetitions_and_looks_in_between_change_nothing(
+def test_batching_repetition_and_extra_readings_change_nothing(
     steps: list[tuple[float, list[NicReading]]], between: list[float]
 ) -> None:
-    whole, split = Told(), Told()
+    whole, split = Emitted(), Emitted()
     for now, readings in timed(steps):
         batch = list({reading.pci: reading for reading in readings}.values())
         whole.at(now, *batch)
@@ -157,48 +159,48 @@ def test_batches_repetitions_and_looks_in_between_change_nothing(
 
 
 def by_nic_and_kind(changes: Sequence[NicChange]) -> dict[tuple[PciAddress, FindingKind], list[str | None]]:
-    """NICs that change at one moment do so in no order."""
-    told: dict[tuple[PciAddress, FindingKind], list[str | None]] = {}
+    """NICs that change at the same time have no defined order."""
+    emitted: dict[tuple[PciAddress, FindingKind], list[str | None]] = {}
     for change in changes:
-        told.setdefault((change.pci, change.kind), []).append(change.text)
-    return told
+        emitted.setdefault((change.pci, change.kind), []).append(change.text)
+    return emitted
 
 
 @given(STEPS)
-def test_whatever_was_told_ends_when_all_is_well_for_long_enough(
+def test_every_emitted_fault_ends_after_lasting_health(
     steps: list[tuple[float, list[NicReading]]],
 ) -> None:
-    told = Told()
+    emitted = Emitted()
     for now, readings in timed(steps):
-        told.at(now, *readings)
+        emitted.at(now, *readings)
     well = [nic(netdev(drops=9, speed=400), port(speed=400), pci=pci) for pci in (PCI, OTHER)]
-    since = told.now + 1
-    told.at(since, *well).at(since + 1, *well).at(since + 10_000.0, *well)
-    assert told.held == told.held_of(OTHER) == {}
-    assert nics.due(told.state) is None
+    since = emitted.now + 1
+    emitted.at(since, *well).at(since + 1, *well).at(since + 10_000.0, *well)
+    assert emitted.held == emitted.held_of(OTHER) == {}
+    assert rules.due(emitted.state) is None
 
 
 @given(STEPS)
-def test_nothing_is_told_twice_in_the_same_words(steps: list[tuple[float, list[NicReading]]]) -> None:
-    told = Told()
+def test_same_text_is_never_emitted_twice(steps: list[tuple[float, list[NicReading]]]) -> None:
+    emitted = Emitted()
     for now, readings in timed(steps):
-        told.at(now, *readings)
-    for texts in by_nic_and_kind(told.changes).values():
+        emitted.at(now, *readings)
+    for texts in by_nic_and_kind(emitted.changes).values():
         assert all(before != after for before, after in itertools.pairwise(texts))
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 500.0), st.builds(nic, scanned=st.just(False))), max_size=10))
-def test_could_not_tell_tells_nothing(steps: list[tuple[float, NicReading]]) -> None:
-    told = Told(memory=Told().at(0.0, nic(netdev(speed=400))).memory)
+def test_unknown_emits_nothing(steps: list[tuple[float, NicReading]]) -> None:
+    emitted = Emitted(memory=Emitted().at(0.0, nic(netdev(speed=400))).memory)
     for now, readings in timed([(wait, [reading]) for wait, reading in steps]):
-        told.at(now, *readings)
-    assert told.changes == []
+        emitted.at(now, *readings)
+    assert emitted.changes == []
 
 
-def test_what_happens_by_itself_is_due_when_it_happens() -> None:
-    told = Told().at(0.0, nic(netdev())).at(5.0, nic(netdev(up=False, drops=1))).at(6.0, nic(netdev(drops=1)))
-    while (due := nics.due(told.state)) is not None:
-        before = len(told.changes)
-        told.at(due)
-        assert len(told.changes) > before
-    assert told.held == {}
+def test_timed_change_is_due_when_it_happens() -> None:
+    emitted = Emitted().at(0.0, nic(netdev())).at(5.0, nic(netdev(up=False, drops=1))).at(6.0, nic(netdev(drops=1)))
+    while (due := rules.due(emitted.state)) is not None:
+        before = len(emitted.changes)
+        emitted.at(due)
+        assert len(emitted.changes) > before
+    assert emitted.held == {}

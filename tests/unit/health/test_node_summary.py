@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import node_summary
-from agent.model.actions import ActionClass
-from agent.model.conditions import ConditionStatus
-from agent.model.verdicts import Health, Verdict
+from kubemend.agent.health.state import node_summary
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.verdicts import Health, Verdict
 
 _verdicts = st.lists(
     st.builds(
@@ -26,7 +26,7 @@ def healthy(device: str) -> Verdict:
 
 
 def unknown(device: str) -> Verdict:
-    return Verdict(device, Health.UNKNOWN, ActionClass.NONE, "NotProven", "the driver could not be asked")
+    return Verdict(device, Health.UNKNOWN, ActionClass.NONE, "NotProven", "the driver could not be queried")
 
 
 def lost(device: str, *, since: float = 86400.0) -> Verdict:
@@ -37,30 +37,32 @@ def degraded(device: str) -> Verdict:
     return Verdict(device, Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "held back by heat", 86400.0)
 
 
-def test_all_healthy_is_true() -> None:
+def test_all_healthy_devices_are_true() -> None:
     found = node_summary.of_node([healthy("a"), healthy("b")])
     assert (found.status, found.reason, found.message) == (ConditionStatus.TRUE, "Healthy", "2 of 2 devices healthy")
 
 
-def test_node_that_shows_no_device_is_unknown() -> None:
+def test_node_without_devices_is_unknown() -> None:
     found = node_summary.of_node([])
     assert (found.status, found.reason) == (ConditionStatus.UNKNOWN, "NoDevices")
 
 
-def test_one_device_that_could_not_be_told_is_not_health() -> None:
+def test_one_unknown_device_is_not_healthy() -> None:
     found = node_summary.of_node([healthy("a"), unknown("b")])
     assert (found.status, found.reason) == (ConditionStatus.UNKNOWN, "NotProven")
-    assert found.message == "1 of 2 devices could not be told: b Unknown, action None: the driver could not be asked"
+    assert (
+        found.message == "1 of 2 devices have an unknown state: b Unknown, action None: the driver could not be queried"
+    )
 
 
-def test_known_fault_goes_before_what_could_not_be_told() -> None:
+def test_known_fault_takes_precedence_over_unknown() -> None:
     found = node_summary.of_node([unknown("a"), lost("b"), degraded("c")])
     assert (found.status, found.reason) == (ConditionStatus.FALSE, "Xid79")
     assert found.message == (
         "2 of 3 devices not healthy: "
         "b Unhealthy since 1970-01-02T00:00:00Z, action RebootNode: Xid 79: off the bus; "
         "c Degraded since 1970-01-02T00:00:00Z, action Observe: held back by heat; "
-        "1 could not be told"
+        "1 unknown"
     )
 
 
@@ -69,22 +71,20 @@ def test_older_of_two_equal_faults_gives_the_reason() -> None:
     assert node_summary.of_node([younger, lost("b", since=100.0)]).reason == "Xid79"
 
 
-def test_only_a_few_devices_are_named_and_the_others_counted() -> None:
+def test_only_a_few_devices_are_named_and_others_counted() -> None:
     found = node_summary.of_node([lost(f"GPU-{number}") for number in range(8)])
     assert found.message.endswith("; and 5 more")
     assert found.message.count("Xid 79") == node_summary.MAX_NAMED
 
 
 @given(verdicts=_verdicts, data=st.data())
-def test_order_of_verdicts_does_not_matter_and_the_message_stays_short(
-    verdicts: list[Verdict], data: st.DataObject
-) -> None:
+def test_verdict_order_is_irrelevant_and_message_stays_short(verdicts: list[Verdict], data: st.DataObject) -> None:
     found = node_summary.of_node(verdicts)
     assert node_summary.of_node(data.draw(st.permutations(verdicts))) == found
     assert len(found.message) < 1024
 
 
 @given(verdicts=_verdicts)
-def test_true_needs_every_device_known_to_be_healthy(verdicts: list[Verdict]) -> None:
+def test_true_requires_every_device_known_healthy(verdicts: list[Verdict]) -> None:
     all_healthy = bool(verdicts) and all(verdict.health is Health.HEALTHY for verdict in verdicts)
     assert (node_summary.of_node(verdicts).status is ConditionStatus.TRUE) == all_healthy

@@ -2,11 +2,13 @@
 
 import pytest
 
-from agent.health import catalog_file, evidence, kernel_lines
-from agent.health.catalog import Catalog, FaultKey
-from agent.health.subcodes import Registers
-from agent.model.actions import ActionClass
-from agent.model.findings import Finding, FindingKind
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.catalog.subcodes import Registers
+from kubemend.agent.health.kmsg import line_reader
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding, FindingKind
 from tests.unit.health.reading import SEEN, read_one
 
 NETIR_LINK_DOWN_SINCE_R575 = 0x011
@@ -20,7 +22,7 @@ def line(code: int, unit: str, word: str, info: int, status: int, *, link: str =
 
 
 def with_catalog(catalog: Catalog, text: str) -> Finding:
-    (finding,) = kernel_lines.LineReader(catalog).read(text, seen=SEEN)
+    (finding,) = line_reader.LineReader(catalog).read(text, seen=SEEN)
     return finding
 
 
@@ -47,9 +49,7 @@ def with_catalog(catalog: Catalog, text: str) -> Finding:
         pytest.param(150, "MSE_WATCHDOG", "Fatal", 0x00000000, 0x0, "ResetDevice", id="150"),
     ],
 )
-def test_the_rule_for_the_registers_decides(
-    code: int, unit: str, word: str, info: int, status: int, action: str
-) -> None:
+def test_rule_for_the_registers_decides(code: int, unit: str, word: str, info: int, status: int, action: str) -> None:
     finding = read_one(line(code, unit, word, info, status))
 
     assert (finding.code, finding.action.value) == (str(code), action)
@@ -64,13 +64,15 @@ def test_the_rule_for_the_registers_decides(
         pytest.param(line(149, "NETIR_LINK_EVT", "Fatal", 0x004001C6, 9), "AskDriver", id="status without a rule"),
         pytest.param(line(149, "NETIR_NEW", "Fatal", 0x004001C6, 0), "AskDriver", id="unit without a rule"),
         pytest.param(line(149, "NETIR_LINK_EVT", "Fatal", 0x00400013, 0), "AskDriver", id="bits of another unit"),
-        pytest.param(line(144, "SAW_MVB", "Nonfatal", 0x00000001, 0x800), "None", id="not fatal, says the driver"),
+        pytest.param(
+            line(144, "SAW_MVB", "Nonfatal", 0x00000001, 0x800), "None", id="not fatal by the driver's severity"
+        ),
         pytest.param(
             line(145, "RLW_RXPIPE", "Fatal", 0x00000086, 0x1), "AskDriver", id="bit that must be clear is set"
         ),
     ],
 )
-def test_an_unknown_sub_code_is_left_to_the_entry_and_the_word(text: str, action: str) -> None:
+def test_unknown_sub_code_is_decided_by_entry_and_severity(text: str, action: str) -> None:
     finding = read_one(text)
 
     assert finding.action.value == action
@@ -78,7 +80,7 @@ def test_an_unknown_sub_code_is_left_to_the_entry_and_the_word(text: str, action
     assert evidence.SUBCODE_NAME not in finding.evidence
 
 
-def test_a_fatal_word_is_never_lowered_to_nothing_by_a_rule() -> None:
+def test_fatal_severity_is_never_lowered_to_none_by_a_rule() -> None:
     assert read_one(line(144, "SAW_MVB", "Fatal", 0x1, 0x4)).action is ActionClass.ASK_DRIVER
 
 
@@ -91,7 +93,7 @@ def test_a_fatal_word_is_never_lowered_to_nothing_by_a_rule() -> None:
         "NVRM: Xid (PCI:0000:04:00): 149, NETIR_LINK_EVT Fatal",
     ],
 )
-def test_a_line_that_was_cut_before_its_registers_has_no_sub_code(text: str) -> None:
+def test_line_truncated_before_registers_has_no_sub_code(text: str) -> None:
     finding = read_one(text)
 
     assert finding.action is ActionClass.ASK_DRIVER
@@ -105,14 +107,14 @@ def test_a_line_that_was_cut_before_its_registers_has_no_sub_code(text: str) -> 
         "NVRM: Xid (PCI:0000:04:00): 149, NETIR_LINK_EVT Link Fatal XC 1 i 2 Link 08 (0x004505c6 0x00000000)",
     ],
 )
-def test_the_link_is_evidence_in_every_form_of_the_line(text: str) -> None:
+def test_link_is_evidence_in_every_form_of_the_line(text: str) -> None:
     finding = read_one(text)
 
     assert finding.evidence[evidence.LINK] == "08".lstrip("0")
     assert finding.evidence[evidence.SUBCODE_NAME] == "the link went down: alignment lost"
 
 
-def test_an_operators_rule_goes_before_the_built_in_ones() -> None:
+def test_operators_rules_precede_built_in_rules() -> None:
     catalog = catalog_file.merged(
         catalog_file.builtin(),
         "schema: 1\nfaults:\n  - kind: Xid\n    codes: 149\n    subcodes:\n"
@@ -126,7 +128,7 @@ def test_an_operators_rule_goes_before_the_built_in_ones() -> None:
     assert theirs.action is ActionClass.RESET_DEVICE
 
 
-def test_an_operators_class_for_the_whole_fault_holds_for_every_sub_code() -> None:
+def test_operators_class_applies_to_every_sub_code() -> None:
     catalog = catalog_file.merged(
         catalog_file.builtin(), "schema: 1\nfaults:\n  - {kind: Xid, codes: 149, class: Replace}\n"
     )
@@ -135,7 +137,7 @@ def test_an_operators_class_for_the_whole_fault_holds_for_every_sub_code() -> No
 
 
 def test_every_rule_can_be_reached() -> None:
-    """No rule is hidden behind an earlier one, for either encoding of its unit."""
+    """No rule is shadowed by an earlier one, for either encoding of its unit."""
     catalog = catalog_file.builtin()
     rules = [(key, rule) for key, entry in catalog.entries.items() for rule in entry.subcodes]
     for key, rule in rules:

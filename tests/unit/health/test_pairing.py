@@ -1,8 +1,8 @@
 """GPUs and NICs are paired by the lowest common ancestor in the PCI tree, in any PCI domain."""
 
-from agent.health import pairing
-from agent.model.devices import PciAddress
-from agent.model.nics import PciPlace
+from kubemend.agent.health.nic import pairing
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.nics import PciPlace
 
 
 def pci(text: str) -> PciAddress:
@@ -20,7 +20,7 @@ GPU_B = place("pci0000:3a", "0000:3a:01.0", "0000:3b:00.0", "0000:3c:01.0", "000
 NIC_B = place("pci0000:3a", "0000:3a:01.0", "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0")
 
 
-def test_each_gpu_gets_the_nic_behind_the_same_switch() -> None:
+def test_gpu_gets_the_nic_behind_the_same_switch() -> None:
     pairs = pairing.pairs(
         {pci("0000:19:00.0"): GPU_A, pci("0000:3e:00.0"): GPU_B},
         {pci("0000:18:00.0"): NIC_A, pci("0000:29:00.0"): NIC_OF_THE_SOCKET, pci("0000:3d:00.0"): NIC_B},
@@ -31,7 +31,7 @@ def test_each_gpu_gets_the_nic_behind_the_same_switch() -> None:
     }
 
 
-def test_without_one_behind_its_switch_a_gpu_gets_the_one_on_its_root_bridge() -> None:
+def test_gpu_without_switch_neighbour_gets_nic_of_root_bridge() -> None:
     nics = {pci("0000:29:00.0"): NIC_OF_THE_SOCKET, pci("0000:3d:00.0"): NIC_B}
     assert pairing.pairs({pci("0000:19:00.0"): GPU_A}, nics)[pci("0000:19:00.0")] == (pci("0000:29:00.0"),)
 
@@ -45,7 +45,7 @@ def test_defect_9_gpus_in_other_pci_domains_find_their_nics() -> None:
     assert pairing.pairs({pci("0008:04:00.0"): gpu}, nics)[pci("0008:04:00.0")] == (pci("0008:03:00.0"),)
 
 
-def test_two_equally_near_are_both_its_nics() -> None:
+def test_two_equally_near_nics_are_both_paired() -> None:
     gpu = place("pci0000:15", "0000:15:01.0", "0000:19:00.0")
     one, other = (place("pci0000:15", "0000:15:02.0", f"0000:18:00.{function}") for function in (0, 1))
     nics = {pci("0000:18:00.1"): other, pci("0000:18:00.0"): one}
@@ -55,7 +55,7 @@ def test_two_equally_near_are_both_its_nics() -> None:
     )
 
 
-def test_where_every_device_has_a_domain_of_its_own_the_numa_node_decides() -> None:
+def test_numa_node_decides_where_pci_domains_are_separate() -> None:
     gpus = {pci("0009:01:00.0"): place("pci0009:00", "0009:00:00.0", "0009:01:00.0", numa_node=0)}
     nics = {
         pci("0000:03:00.0"): place("pci0000:00", "0000:00:00.0", "0000:03:00.0", numa_node=0),
@@ -64,7 +64,7 @@ def test_where_every_device_has_a_domain_of_its_own_the_numa_node_decides() -> N
     assert pairing.pairs(gpus, nics)[pci("0009:01:00.0")] == (pci("0000:03:00.0"),)
 
 
-def test_a_gpu_whose_place_is_not_known_has_no_nic() -> None:
+def test_gpu_with_unknown_place_has_no_nic() -> None:
     assert pairing.pairs({pci("0000:19:00.0"): place()}, {pci("0000:18:00.0"): NIC_A})[pci("0000:19:00.0")] == ()
     unknown = {pci("0000:18:00.0"): place("pci0000:40", "0000:18:00.0")}
     assert pairing.pairs({pci("0000:19:00.0"): GPU_A}, unknown)[pci("0000:19:00.0")] == ()

@@ -1,11 +1,11 @@
-"""PCIe errors in the kernel log: three generations of AER, DPC, and the way from the port to the device."""
+"""PCIe errors in the kernel log: three generations of AER, DPC, and the mapping from port to device."""
 
 import pytest
 
-from agent.health import evidence
-from agent.model.actions import ActionClass
-from agent.model.devices import PciAddress
-from agent.model.findings import Finding, FindingKind
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
 from tests.unit.health.reading import read, read_one
 
 GPU, NIC, OTHER = (PciAddress.parse(text) for text in ("0000:41:00.0", "0000:42:00.0", "0000:05:00.0"))
@@ -52,7 +52,7 @@ def summary(finding: Finding) -> tuple[str, str, str | None]:
         pytest.param(
             "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:00:00.0",
             ("AerCorrectable", "0000:00:03.1", None),
-            id="nobody named",
+            id="no sender",
         ),
         pytest.param(
             "nvidia 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, id=0300(Receiver ID)",
@@ -91,7 +91,7 @@ def summary(finding: Finding) -> tuple[str, str, str | None]:
         ),
     ],
 )
-def test_every_spelling_of_a_pcie_error_is_read(line: str, expected: tuple[str, str, str | None]) -> None:
+def test_every_spelling_of_a_pcie_error_is_parsed(line: str, expected: tuple[str, str, str | None]) -> None:
     assert summary(read_one(line)) == expected
 
 
@@ -113,11 +113,11 @@ def test_every_spelling_of_a_pcie_error_is_read(line: str, expected: tuple[str, 
         "app[7]: pcieport 0000:00:03.0: AER: Corrected error received: 0000:03:00.0",
     ],
 )
-def test_details_and_cut_lines_are_no_finding(line: str) -> None:
+def test_details_and_truncated_lines_give_no_finding(line: str) -> None:
     assert read(line) == []
 
 
-def test_the_error_of_a_port_is_told_of_every_device_below_it() -> None:
+def test_error_of_a_port_concerns_every_device_below_it() -> None:
     line = f"pcieport {PORT}: DPC: containment event, status:0x1f01 source:0x0000"
 
     findings = read(line, below=below)
@@ -130,11 +130,11 @@ def test_the_error_of_a_port_is_told_of_every_device_below_it() -> None:
     assert all(each.action is ActionClass.ASK_DRIVER for each in findings)
 
 
-def test_the_error_of_a_disk_is_nobodys_matter() -> None:
+def test_error_of_a_disk_gives_no_finding() -> None:
     assert read(f"pcieport {PORT}: AER: Corrected error received: {OTHER}", below=below) == []
 
 
-def test_the_details_after_an_announcement_are_the_same_error() -> None:
+def test_details_after_an_announcement_are_the_same_error() -> None:
     announced = f"pcieport {PORT}: AER: Multiple Corrected error received: {GPU}"
     detailed = f"nvidia {GPU}: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
     of_another = f"mlx5_core {NIC}: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
@@ -145,7 +145,7 @@ def test_the_details_after_an_announcement_are_the_same_error() -> None:
     assert len(read(detailed, announced, below=below)) == 2
 
 
-def test_graver_details_are_told_after_a_milder_announcement() -> None:
+def test_more_severe_details_are_emitted_after_milder_announcement() -> None:
     announced = f"pcieport {PORT}: AER: Corrected error received: {GPU}"
     graver = f"nvidia {GPU}: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible, (Unregistered"
 
@@ -155,7 +155,7 @@ def test_graver_details_are_told_after_a_milder_announcement() -> None:
     ]
 
 
-def test_a_recovery_takes_back_what_it_recovered_from_below_the_port() -> None:
+def test_recovery_ends_the_faults_below_the_port() -> None:
     findings = read(f"pcieport {PORT}: AER: device recovery successful", below=below)
 
     assert {(each.kind, each.code, each.device.pci, each.action) for each in findings} == {

@@ -1,21 +1,23 @@
-"""Mistakes that other monitors make with kernel logs and codes, each as a test that a naive reader would fail."""
+"""Mistakes of other monitors with kernel logs and codes, each as a test that a naive reader would fail."""
 
 import pytest
 
-from agent.health import catalog_file, fold, kernel_lines, kmsg_record, node_summary
-from agent.health.catalog import FaultKey
-from agent.health.line_findings import Seen
-from agent.model.actions import ActionClass
-from agent.model.conditions import ConditionStatus
-from agent.model.findings import FindingKind
-from agent.model.verdicts import Health, Verdict
 from hack import kmsg
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import FaultKey
+from kubemend.agent.health.kmsg import kmsg_record, line_reader
+from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.state import fold, node_summary
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.verdicts import Health, Verdict
 from tests.unit.health.reading import read
 
 
 @pytest.mark.parametrize("later", ["45", "13"])
-def test_defect_1_what_follows_a_double_bit_error_does_not_make_the_gpu_usable_again(later: str) -> None:
-    """A peer keeps the last event only: a 48 and its usual 45 or 13 made the GPU schedulable."""
+def test_defect_1_double_bit_error_effects_keep_gpu_unusable(later: str) -> None:
+    """Another tool keeps only the last event: a 48 and its usual 45 or 13 made the GPU schedulable."""
     catalog = catalog_file.builtin()
     lines = [f"NVRM: Xid (PCI:0000:41:00): {code}, pid=9, name=a, x" for code in ("48", later)]
     for order in (lines, lines[::-1]):
@@ -35,18 +37,16 @@ def test_defect_1_what_follows_a_double_bit_error_does_not_make_the_gpu_usable_a
         ("NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:01): 94, pid=9, name=a, x", ("94", "0000:01:00.0", 5, 1)),
     ],
 )
-def test_defect_5_xids_without_comma_with_function_and_of_mig_instances_are_read(
-    line: str, expected: tuple[str, str, int | None, int | None]
-) -> None:
+def test_defect_5_unusual_and_mig_xids_are_parsed(line: str, expected: tuple[str, str, int | None, int | None]) -> None:
     (finding,) = read(line)
 
     device = finding.device
     assert (finding.code, str(device.pci), device.gpu_instance, device.compute_instance) == expected
 
 
-def test_defect_6_a_malformed_record_neither_ends_the_reading_nor_hides_the_next_one() -> None:
-    """The source's side of it is in ``test_kernel_log``: EPIPE counted, malformed counted, no end, no busy loop."""
-    reader = kernel_lines.LineReader(catalog_file.builtin())
+def test_defect_6_malformed_record_hides_no_other_record() -> None:
+    """The source is covered by ``test_kernel_log``: EPIPE counted, malformed counted, no end, no busy loop."""
+    reader = line_reader.LineReader(catalog_file.builtin())
     raws = [
         kmsg.record("NVRM: Xid (PCI:0000:41:00): 31, pid=1, name=a, x", seq=1, usec=1),
         b"\xff\x00garbage",
@@ -65,18 +65,18 @@ def test_defect_6_a_malformed_record_neither_ends_the_reading_nor_hides_the_next
 @pytest.mark.parametrize(
     ("code", "action"),
     [
-        (121, ActionClass.NONE),  # corrected, says NVIDIA; a peer reboots the node
-        (109, ActionClass.ASK_DRIVER),  # a peer does nothing, NVIDIA says reset
-        (136, ActionClass.RESET_DEVICE),  # a peer does nothing, NVIDIA says reset
-        (94, ActionClass.RESTART_APP),  # contained: a peer reboots the node
+        (121, ActionClass.NONE),  # corrected according to NVIDIA; another tool reboots the node
+        (109, ActionClass.ASK_DRIVER),  # another tool does nothing, NVIDIA advises a reset
+        (136, ActionClass.RESET_DEVICE),  # another tool does nothing, NVIDIA advises a reset
+        (94, ActionClass.RESTART_APP),  # contained: another tool reboots the node
     ],
 )
-def test_defect_7_codes_are_classed_by_what_they_mean(code: int, action: ActionClass) -> None:
+def test_defect_7_codes_are_classed_by_meaning(code: int, action: ActionClass) -> None:
     assert catalog_file.builtin().action(FaultKey(FindingKind.XID, str(code))) is action
 
 
-def test_defect_8_a_nodes_condition_becomes_true_again_and_its_message_does_not_grow() -> None:
-    """A peer's only ever went False, heartbeats kept the stale word alive, and each fault was joined to the last."""
+def test_defect_8_node_condition_recovers_and_message_does_not_grow() -> None:
+    """Another tool's condition only ever became False, heartbeats renewed it, and each fault was appended."""
     bad = [
         Verdict(f"GPU-{number}", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "x" * 500, since=1.0)
         for number in range(16)

@@ -1,10 +1,10 @@
-"""Lines about processes: out of memory, stuck, hung; and assertions of the driver, which name no device either."""
+"""Lines about processes: out of memory, stuck, hung; and driver assertions, which name no device either."""
 
 import pytest
 
-from agent.health import evidence
-from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
 from tests.unit.health.reading import read, read_one
 
 CONTAINER = "4f1c" * 16
@@ -30,7 +30,7 @@ def summary(cgroup: str, *, constraint: str = "MEMCG", task: str = "python3", pi
         f"{POD.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope",
     ],
 )
-def test_an_oom_kill_names_process_container_and_pod(cgroup: str) -> None:
+def test_oom_kill_names_process_container_and_pod(cgroup: str) -> None:
     finding = read_one(summary(cgroup))
 
     assert (finding.kind, finding.action) == (FindingKind.OOM_KILL, ActionClass.NONE)
@@ -40,13 +40,13 @@ def test_an_oom_kill_names_process_container_and_pod(cgroup: str) -> None:
     assert finding.evidence[evidence.OOM_SCOPE] == "cgroup"
 
 
-def test_the_uid_of_a_static_pod_has_no_dashes() -> None:
+def test_uid_of_static_pod_has_no_dashes() -> None:
     finding = read_one(summary(f"/kubepods/burstable/pod{'9a' * 16}/{CONTAINER}"))
 
     assert finding.evidence[evidence.POD_UID] == "9a" * 16
 
 
-def test_a_process_outside_pods_and_a_node_without_memory_are_told_as_such() -> None:
+def test_oom_kill_outside_pods_and_of_node_is_marked() -> None:
     finding = read_one(summary("/system.slice/ssh.service", constraint="NONE", task="a,pid=7,uid=0 x"))
 
     assert (finding.pid, finding.process_name) == (4242, "a,pid=7,uid=0 x")
@@ -66,7 +66,7 @@ def test_a_process_outside_pods_and_a_node_without_memory_are_told_as_such() -> 
         ("Out of memory (oom_kill_allocating_task): Killed process 77 (python3) total-vm:8kB", "node"),
     ],
 )
-def test_the_older_line_names_the_process_alone(line: str, scope: str) -> None:
+def test_older_line_names_only_the_process(line: str, scope: str) -> None:
     finding = read_one(line)
 
     assert (finding.kind, finding.pid, finding.process_name) == (FindingKind.OOM_KILL, 77, "python3")
@@ -96,7 +96,7 @@ def test_two_lines_about_one_death_are_one_finding() -> None:
         "x: INFO: task jfsmount:136986 blocked for more than 120 seconds.",
     ],
 )
-def test_a_line_that_names_no_victim_is_none(line: str) -> None:
+def test_line_without_victim_gives_no_finding(line: str) -> None:
     assert read(line) == []
 
 
@@ -126,7 +126,7 @@ def test_a_line_that_names_no_victim_is_none(line: str) -> None:
         ),
     ],
 )
-def test_a_stuck_task_is_named_with_its_pid(line: str, expected: tuple[str, int | None, str, str]) -> None:
+def test_stuck_task_is_named_with_its_pid(line: str, expected: tuple[str, int | None, str, str]) -> None:
     finding = read_one(line)
 
     seconds = finding.evidence[evidence.SECONDS]
@@ -142,7 +142,7 @@ def test_a_stuck_task_is_named_with_its_pid(line: str, expected: tuple[str, int 
         "NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Call timed out [NV_ERR_TIMEOUT] (0x00000065) returned",
     ],
 )
-def test_an_assertion_of_the_driver_is_counted_and_blames_no_gpu(line: str) -> None:
+def test_driver_assertion_is_counted_without_a_gpu(line: str) -> None:
     finding = read_one(line)
 
     assert (finding.kind, finding.action) == (FindingKind.NVRM_ASSERT, ActionClass.NONE)

@@ -1,12 +1,13 @@
-"""Only the driver's own records count: not what packet filters, programs or other devices print in its words."""
+"""Only the driver's own records count, not imitations by packet filters, programs or other devices."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import evidence, kmsg_record, provenance
 from bench.kernel_samples import SAMPLES
 from hack import kmsg
+from kubemend.agent.health.kmsg import kmsg_record, provenance
+from kubemend.agent.health.state import evidence
 from tests.unit.health.reading import read
 
 XID = "NVRM: Xid (PCI:0000:41:00): 79, pid=7, name=x, GPU has fallen off the bus."
@@ -28,25 +29,25 @@ def parsed(text: str, *, priority: int = 4, dictionary: dict[str, str] | None = 
 
 
 @pytest.mark.parametrize("text", SAMPLES)
-def test_what_kernels_and_drivers_print_is_theirs(text: str) -> None:
+def test_lines_of_kernels_and_drivers_are_genuine(text: str) -> None:
     assert provenance.is_genuine(parsed(text))
 
 
 @pytest.mark.parametrize("packet", PACKETS)
-@pytest.mark.parametrize("words", SAMPLES)
-def test_a_packet_filters_prefix_is_no_drivers_line(words: str, packet: str) -> None:
-    for line in (f"{words}{packet}", f"{words} {packet}", f"{words[:29]}{packet}", f"{words}\n{packet}"):
+@pytest.mark.parametrize("text", SAMPLES)
+def test_prefix_of_packet_filter_is_not_genuine(text: str, packet: str) -> None:
+    for line in (f"{text}{packet}", f"{text} {packet}", f"{text[:29]}{packet}", f"{text}\n{packet}"):
         assert not provenance.is_genuine(parsed(line))
         assert read(line) == []
 
 
-@given(words=st.sampled_from(SAMPLES), device=st.text(st.characters(exclude_characters=" /:"), max_size=15))
-def test_no_name_of_an_interface_hides_the_packet(words: str, device: str) -> None:
-    assert not provenance.is_genuine(parsed(f"{words}IN={device} OUT={device} SRC=192.0.2.1 DST=192.0.2.2"))
+@given(text=st.sampled_from(SAMPLES), device=st.text(st.characters(exclude_characters=" /:"), max_size=15))
+def test_interface_name_cannot_hide_the_packet(text: str, device: str) -> None:
+    assert not provenance.is_genuine(parsed(f"{text}IN={device} OUT={device} SRC=192.0.2.1 DST=192.0.2.2"))
 
 
 @pytest.mark.parametrize("facility", [1, 3, 127])
-def test_another_facility_is_another_writer(facility: int) -> None:
+def test_record_of_another_facility_is_not_genuine(facility: int) -> None:
     assert not provenance.is_genuine(parsed(XID, priority=facility << 3 | 3))
 
 
@@ -62,25 +63,25 @@ def test_another_facility_is_another_writer(facility: int) -> None:
         ({"DEVICE": "n4"}, False),
     ],
 )
-def test_a_line_about_a_device_has_the_device_beside_its_text(dictionary: dict[str, str], genuine: bool) -> None:
+def test_line_about_device_must_carry_device_field(dictionary: dict[str, str], genuine: bool) -> None:
     assert provenance.is_genuine(parsed(AER, dictionary=dictionary)) is genuine
 
 
-def test_a_port_service_has_its_own_name_beside_its_text() -> None:
+def test_port_service_carries_its_own_device_name() -> None:
     text = "dpc 0000:10:01.2:pcie010: DPC containment event, status:0x1f09 source:0x0000"
     assert provenance.is_genuine(parsed(text, dictionary={"DEVICE": "+pci_express:0000:10:01.2:pcie010"}))
     assert not provenance.is_genuine(parsed(text, dictionary={"DEVICE": "+pci_express:0000:10:01.3:pcie010"}))
 
 
 @pytest.mark.parametrize("text", SAMPLES)
-def test_a_program_cannot_print_it_by_a_newline(text: str) -> None:
-    """A process or file name in a kernel line may hold one; it does not begin a record, nor a dictionary."""
+def test_newline_of_a_program_cannot_forge_a_line(text: str) -> None:
+    """A process or file name in a kernel line may contain a newline; it begins neither a record nor a dictionary."""
     forged = f"x\n{text}\n DEVICE=+pci:0000:41:00.0"
     assert read(parsed(forged).text) == []
     assert "DEVICE" not in parsed(f"x: {forged}").dictionary
 
 
-def test_a_process_cannot_name_another_cgroup_than_its_own() -> None:
+def test_process_cannot_name_a_foreign_cgroup() -> None:
     container = "4f1c" * 16
     path = f"/kubepods/pod0f6f7b0e-3a52-4c5e-9c58-0d8f1a2b3c4d/{container}"
     (finding,) = read(

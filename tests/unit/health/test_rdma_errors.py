@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import rdma_errors
-from agent.health.rdma_errors import CounterReading, ErrorTrack
+from kubemend.agent.health.nic import rdma_errors
+from kubemend.agent.health.nic.rdma_errors import CounterReading, ErrorTrack
 
 PERIOD = 30.0
 
@@ -23,28 +23,28 @@ def growing(counter: str, *totals: int) -> ErrorTrack:
     return after(*({counter: total} for total in totals))
 
 
-def test_a_counter_that_was_high_before_the_first_reading_says_nothing() -> None:
-    """Of its whole value nobody knows how old it is (DCGM's lifetime counters took healthy H100s out)."""
+def test_counter_value_before_first_reading_does_not_count() -> None:
+    """The age of the absolute value is unknown (DCGM took healthy H100s out for lifetime counters)."""
     assert rdma_errors.beyond_limits(growing("symbol_error", 65_535, 65_535)) == ()
 
 
-def test_one_error_is_too_many_where_there_may_be_none() -> None:
-    (said,) = rdma_errors.beyond_limits(growing("local_link_integrity_errors", 7, 8))
-    assert said == "local_link_integrity_errors grew by more than 0 in 1 min"
+def test_zero_tolerance_counter_faults_on_one_error() -> None:
+    (text,) = rdma_errors.beyond_limits(growing("local_link_integrity_errors", 7, 8))
+    assert text == "local_link_integrity_errors grew by more than 0 in 1 min"
 
 
-def test_symbol_errors_may_be_as_many_in_an_hour_as_the_specification_allows() -> None:
+def test_symbol_errors_within_specification_are_allowed() -> None:
     assert rdma_errors.beyond_limits(growing("symbol_error", 0, 60, 120)) == ()
     assert rdma_errors.beyond_limits(growing("symbol_error", 0, 60, 121)) != ()
 
 
-def test_a_burst_is_not_taken_for_a_rate() -> None:
-    """A peer that dies makes thousands of timeouts at once, on NICs that are well."""
+def test_burst_is_not_a_rate() -> None:
+    """A dying peer causes thousands of timeouts at once, on healthy NICs."""
     assert rdma_errors.beyond_limits(growing("local_ack_timeout_err", 0, 50_000, 50_000, 50_000)) == ()
     assert rdma_errors.beyond_limits(growing("local_ack_timeout_err", 0, 5_000, 10_000, 15_000)) != ()
 
 
-def test_growth_is_forgotten_with_its_window() -> None:
+def test_growth_expires_with_its_window() -> None:
     track = growing("link_error_recovery", 0, 6)
     assert rdma_errors.beyond_limits(track) != ()
     for at in (60.0, 90.0):
@@ -52,28 +52,28 @@ def test_growth_is_forgotten_with_its_window() -> None:
     assert rdma_errors.beyond_limits(track) == ()
 
 
-def test_a_counter_that_was_reset_counts_from_there() -> None:
+def test_reset_counter_counts_from_there() -> None:
     assert rdma_errors.beyond_limits(growing("symbol_error", 1_000, 0, 5)) == ()
     assert rdma_errors.beyond_limits(growing("symbol_error", 1_000, 0, 500)) != ()
 
 
-def test_what_a_counter_gains_while_its_port_is_down_does_not_count() -> None:
+def test_growth_while_port_is_down_does_not_count() -> None:
     track = growing("symbol_error", 0, 5)
     track = rdma_errors.after_reading(rdma_errors.after_outage(track), CounterReading(90.0, {"symbol_error": 9_000}))
     assert rdma_errors.beyond_limits(track) == ()
 
 
-def test_a_counter_that_could_not_be_read_once_goes_on_from_its_last_value() -> None:
+def test_missed_reading_continues_from_last_value() -> None:
     assert rdma_errors.beyond_limits(after({"symbol_error": 0}, {}, {"symbol_error": 121})) != ()
 
 
 @pytest.mark.parametrize("counter", ["rnr_nak_retry_err", "port_xmit_data"])
-def test_what_has_no_limit_is_never_beyond_it(counter: str) -> None:
+def test_counter_without_limit_is_never_exceeded(counter: str) -> None:
     assert rdma_errors.beyond_limits(growing(counter, 0, 10**9)) == ()
 
 
 @given(st.lists(st.integers(0, 200), max_size=20), st.sampled_from(sorted(rdma_errors.COUNTERS)))
-def test_the_same_reading_taken_again_changes_nothing(grown: list[int], counter: str) -> None:
+def test_repeated_reading_changes_nothing(grown: list[int], counter: str) -> None:
     once = twice = ErrorTrack()
     for number, total in enumerate(_totals(grown)):
         reading = CounterReading(number * PERIOD, {counter: total})

@@ -1,13 +1,14 @@
-"""A fault that ends with its process, and comes again with another: the device is suspect."""
+"""A fault that ends with its process and recurs with another makes the device suspect."""
 
 import pytest
 
-from agent.health import catalog_file, recurrence
-from agent.health.recurrence import History
-from agent.history import codec
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator
-from agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.clients.journal import codec
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.state import recurrence
+from kubemend.agent.health.state.recurrence import History
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 
 CATALOG = catalog_file.builtin()
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -26,8 +27,8 @@ def xid(code: str, *, at: float, source: Source = Source.KERNEL_LOG, **evidence:
     )
 
 
-def told(*came: tuple[Finding, str], device: str = GPU) -> list[FindingKind]:
-    """Return what is told after each of the findings, which hit these pods."""
+def recurred(*came: tuple[Finding, str], device: str = GPU) -> list[FindingKind]:
+    """Return the finding emitted after each of the findings, which hit these pods."""
     history, kinds = History(), []
     for finding, pod in came:
         history, repeated = recurrence.noted(history, finding, device=device, pod=pod, catalog=CATALOG)
@@ -35,49 +36,49 @@ def told(*came: tuple[Finding, str], device: str = GPU) -> list[FindingKind]:
     return kinds
 
 
-def test_the_same_fault_in_two_pods_within_a_day_makes_the_device_suspect() -> None:
-    assert told((xid("31", at=0.0), "a"), (xid("31", at=5 * HOUR), "b")) == [FindingKind.FAULT_REPEATED]
+def test_same_fault_in_two_pods_within_a_day_makes_device_suspect() -> None:
+    assert recurred((xid("31", at=0.0), "a"), (xid("31", at=5 * HOUR), "b")) == [FindingKind.FAULT_REPEATED]
 
 
-def test_a_program_that_crashes_again_and_again_is_one_program() -> None:
-    assert told(*((xid("31", at=at * 300.0), "a") for at in range(50))) == []
+def test_program_that_crashes_repeatedly_counts_once() -> None:
+    assert recurred(*((xid("31", at=at * 300.0), "a") for at in range(50))) == []
 
 
 @pytest.mark.parametrize("code", ["13", "31"])
-def test_what_nvml_tells_once_more_of_one_program_does_not_count(code: str) -> None:
+def test_repetition_by_nvml_does_not_count(code: str) -> None:
     crashes = [at * 300.0 for at in range(20)]
     twins = [((xid(code, at=at, source=Source.NVML), ""), (xid(code, at=at, gpc="0", tpc="1"), "a")) for at in crashes]
-    assert told(*(report for pair in twins for report in pair)) == []
+    assert recurred(*(report for pair in twins for report in pair)) == []
 
 
-def test_programs_that_nobody_could_name_may_be_one() -> None:
-    assert told(*((xid("31", at=at * HOUR), "") for at in range(3))) == []
+def test_unknown_programs_count_as_one() -> None:
+    assert recurred(*((xid("31", at=at * HOUR), "") for at in range(3))) == []
 
 
-def test_what_no_program_brings_about_counts_whatever_ran() -> None:
-    assert FindingKind.FAULT_REPEATED in told(*((xid("79", at=at * 10 * HOUR), "a") for at in range(3)))
+def test_fault_not_caused_by_programs_always_counts() -> None:
+    assert FindingKind.FAULT_REPEATED in recurred(*((xid("79", at=at * 10 * HOUR), "a") for at in range(3)))
 
 
-def test_many_lines_of_one_event_are_one_event() -> None:
-    assert told(*((xid("31", at=at * 0.01), "") for at in range(500))) == []
+def test_many_lines_of_one_event_count_once() -> None:
+    assert recurred(*((xid("31", at=at * 0.01), "") for at in range(500))) == []
 
 
-def test_what_is_longer_ago_than_the_rule_looks_back_does_not_count() -> None:
-    assert told((xid("31", at=0.0), "a"), (xid("31", at=25 * HOUR), "b")) == []
+def test_occurrences_before_the_window_do_not_count() -> None:
+    assert recurred((xid("31", at=0.0), "a"), (xid("31", at=25 * HOUR), "b")) == []
 
 
 @pytest.mark.parametrize(("tpc", "suspect"), [("1", True), ("2", False)])
-def test_only_the_same_part_of_the_gpu_counts_where_the_rule_says_so(tpc: str, suspect: bool) -> None:
-    found = told((xid("13", at=0.0, gpc="0", tpc="1"), "a"), (xid("13", at=HOUR, gpc="0", tpc=tpc), "b"))
+def test_rule_with_place_counts_only_the_same_place(tpc: str, suspect: bool) -> None:
+    found = recurred((xid("13", at=0.0, gpc="0", tpc="1"), "a"), (xid("13", at=HOUR, gpc="0", tpc=tpc), "b"))
     assert bool(found) is suspect
 
 
-def test_a_fault_without_a_rule_leaves_no_trace() -> None:
+def test_fault_without_rule_is_not_stored() -> None:
     history, repeated = recurrence.noted(History(), xid("106", at=0.0), device=GPU, catalog=CATALOG)
     assert (history, repeated) == (History(), None)
 
 
-def test_an_operators_word_ends_the_count_for_that_device() -> None:
+def test_clear_command_resets_the_count_of_that_device() -> None:
     history, _ = recurrence.noted(History(), xid("31", at=0.0), device=GPU, pod="a", catalog=CATALOG)
     history, _ = recurrence.noted(history, xid("31", at=0.0), device=OTHER, pod="a", catalog=CATALOG)
     word = Finding(Source.OPERATOR, FindingKind.CLEARED, "", DeviceLocator(), ActionClass.NONE, observed_at=1.0)
@@ -85,7 +86,7 @@ def test_an_operators_word_ends_the_count_for_that_device() -> None:
     assert {fault.device for fault in history.faults} == {OTHER}
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_history_is_bounded() -> None:
     history = History()
     for at in range(10_000):
         history, _ = recurrence.noted(history, xid("31", at=at * 1.0), device=GPU, pod=str(at), catalog=CATALOG)
@@ -95,6 +96,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(history.faults) == 1
 
 
-def test_it_is_kept_over_restarts_of_the_agent() -> None:
+def test_history_survives_agent_restarts() -> None:
     history, _ = recurrence.noted(History(), xid("13", at=0.5, gpc="0", tpc="1"), device=GPU, pod="a", catalog=CATALOG)
     assert codec.recurrence_from_json(codec.recurrence_to_json(history)) == history

@@ -1,14 +1,14 @@
-"""What it says when a fault comes again and again."""
+"""The rules for faults that occur repeatedly."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import catalog_file
-from agent.health.catalog import Catalog, FaultKey
-from agent.health.repeats import BURST_SECONDS, Repeats
-from agent.model.actions import ActionClass
-from agent.model.findings import FindingKind
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.catalog.repeats import BURST_SECONDS, Repeats
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
 
 DAY = 86_400.0
 TWICE_A_DAY = Repeats(count=2, within=DAY, action=ActionClass.OBSERVE)
@@ -35,15 +35,13 @@ def catalog() -> Catalog:
         ((0.0, DAY + 1, DAY + BURST_SECONDS + 1), True),
     ],
 )
-def test_two_events_within_a_day_are_two_and_many_lines_are_one(times: tuple[float, ...], reached: bool) -> None:
+def test_two_events_within_a_day_count_twice_and_many_lines_once(times: tuple[float, ...], reached: bool) -> None:
     assert TWICE_A_DAY.reached(times) is reached
     assert TWICE_A_DAY.reached(reversed(times)) is reached
 
 
 @given(st.lists(st.floats(0, 1e6)), st.lists(st.floats(0, 1e6)), st.integers(2, 5))
-def test_order_does_not_matter_and_later_times_take_nothing_back(
-    times: list[float], more: list[float], count: int
-) -> None:
+def test_order_is_irrelevant_and_later_times_remove_nothing(times: list[float], more: list[float], count: int) -> None:
     rule = Repeats(count=count, within=DAY, action=ActionClass.OBSERVE)
     later = [max(times, default=0.0) + each for each in more]
 
@@ -56,7 +54,7 @@ def test_one_burst_is_never_a_repetition(times: list[float]) -> None:
     assert not TWICE_A_DAY.reached(times)
 
 
-def test_the_catalog_says_what_many_of_a_fault_ask_for(catalog: Catalog) -> None:
+def test_catalog_gives_action_for_repetition(catalog: Catalog) -> None:
     twice, five_times = (0.0, 3600.0), tuple(range(0, 5 * 3600, 3600))
 
     assert catalog.after_repeats(xid(31), twice) is ActionClass.OBSERVE
@@ -68,14 +66,14 @@ def test_the_catalog_says_what_many_of_a_fault_ask_for(catalog: Catalog) -> None
     assert catalog.after_repeats(xid(999), five_times) is ActionClass.NONE
 
 
-def test_xid_13_counts_together_only_at_the_same_place_of_the_chip(catalog: Catalog) -> None:
+def test_xid_13_counts_only_at_the_same_place(catalog: Catalog) -> None:
     repeats = catalog.entries[xid(13)].repeats
 
     assert repeats is not None
     assert repeats.same == ("gpc", "tpc")
 
 
-def test_an_operator_changes_how_often_is_often(catalog: Catalog) -> None:
+def test_operator_changes_the_repeat_count(catalog: Catalog) -> None:
     merged = catalog_file.merged(
         catalog,
         "schema: 1\nfaults:\n  - {kind: Xid, codes: 31, repeats: {count: 3, within: 10m, class: ResetDevice}}\n",
@@ -85,8 +83,8 @@ def test_an_operator_changes_how_often_is_often(catalog: Catalog) -> None:
     assert merged.action(xid(31)) is ActionClass.RESTART_APP
 
 
-def test_what_only_a_line_tells_is_over_when_it_was_not_seen_for_long_enough(catalog: Catalog) -> None:
-    """Whatever degrades a device, and is told by a line in a log, must be able to end."""
+def test_fault_from_a_line_is_over_after_absence(catalog: Catalog) -> None:
+    """Every fault that degrades a device and comes from a line in a log must be able to end."""
     told_by_lines = {FindingKind.AER_NON_FATAL, FindingKind.NIC_TIMEOUT, FindingKind.NIC_HOT}
 
     over = {key.kind: catalog.over_after(key) for key in catalog.entries if catalog.over_after(key) is not None}

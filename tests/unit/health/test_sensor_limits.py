@@ -1,25 +1,25 @@
-"""Limits are data: shipped in the catalog, changed by an operator, refused where they mean nothing."""
+"""Limits are data: shipped in the catalog, changed by an operator, refused where invalid."""
 
 import dataclasses
 import importlib.resources
 
 import pytest
 
-from agent.health import catalog_file
-from agent.health.catalog_file import CatalogError
-from agent.health.sensor_limits import SensorLimits
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog_file import CatalogError
+from kubemend.agent.health.catalog.sensor_limits import SensorLimits
 
 BASE = catalog_file.builtin()
 
 
-def test_the_catalog_has_every_limit_as_the_rules_have_it() -> None:
+def test_catalog_has_the_limits_of_the_rules() -> None:
     assert BASE.limits == SensorLimits()
-    text = (importlib.resources.files("agent.health") / "catalog.yaml").read_text()
+    text = (importlib.resources.files("kubemend.agent.health.catalog") / "catalog.yaml").read_text()
     for group in (BASE.limits.gpu, BASE.limits.nic):
         assert all(f"\n    {each.name}: " in text for each in dataclasses.fields(group))
 
 
-def test_an_operator_changes_what_he_names_and_nothing_else() -> None:
+def test_operator_changes_only_named_limits() -> None:
     changed = catalog_file.merged(BASE, "schema: 1\nlimits: {gpu: {pcie_replays: 80}, nic: {up_for: 2.5}}\n").limits
     assert (changed.gpu.pcie_replays, changed.nic.up_for) == (80, 2.5)
     assert dataclasses.replace(changed.gpu, pcie_replays=BASE.limits.gpu.pcie_replays) == BASE.limits.gpu
@@ -27,7 +27,7 @@ def test_an_operator_changes_what_he_names_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "expected"),
     [
         ("[]", "limits is not a mapping"),
         ("{cpu: {}}", "limits has no group 'cpu': use gpu or nic"),
@@ -40,8 +40,8 @@ def test_an_operator_changes_what_he_names_and_nothing_else() -> None:
         ("{nic: {flap_drops: 2.5}}", "limits.nic.flap_drops is 2.5: write a whole number of more than 0"),
     ],
 )
-def test_what_means_nothing_is_refused_with_the_mend(given: str, says: str) -> None:
+def test_invalid_limit_is_refused_with_hint(given: str, expected: str) -> None:
     with pytest.raises(CatalogError) as refused:
         catalog_file.merged(BASE, f"schema: 1\nlimits: {given}\n")
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import evidence
-from agent.health.grammar import xid
-from agent.model.actions import ActionClass
-from agent.model.devices import PciAddress
-from agent.model.findings import Finding, FindingKind
 from hack import kmsg
+from kubemend.agent.health.kmsg.grammar import xid
+from kubemend.agent.health.state import evidence
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
 from tests.unit.health.reading import read
 
 
@@ -109,23 +109,23 @@ def summary(finding: Finding) -> tuple[object, ...]:
         pytest.param(
             "NVRM: Xid (PCI:0000:01:00): 144, SAW_MVB Nonfatal XC0 i0 Link -1 (0x00000001 0x00000008)",
             ("144", "0000:01:00.0", None, None, None, None, "None"),
-            id="NVLink5, the driver says not fatal",
+            id="NVLink5, not fatal by the driver",
         ),
         pytest.param(
             "NVRM: Xid (PCI:0019:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",
             ("149", "0019:01:00.0", None, None, None, None, "AskDriver"),
-            id="NVLink5, the driver says fatal",
+            id="NVLink5, fatal by the driver",
         ),
     ],
 )
-def test_every_form_of_xid_line_is_read(line: str, expected: tuple[object, ...]) -> None:
+def test_every_form_of_xid_line_is_parsed(line: str, expected: tuple[object, ...]) -> None:
     (finding,) = read(line)
 
     assert finding.kind is FindingKind.XID
     assert summary(finding) == expected
 
 
-def test_a_finding_carries_where_and_when_it_was_read() -> None:
+def test_finding_carries_location_and_time() -> None:
     (finding,) = read("NVRM: Xid (PCI:0000:41:00): 31, pid=1, name=a, MMU Fault")
 
     assert (finding.observed_at, finding.boot_seconds, finding.key) == (1_700_000_000.0, 12.5, "kmsg:1:12500000")
@@ -133,7 +133,7 @@ def test_a_finding_carries_where_and_when_it_was_read() -> None:
     assert finding.title == "Xid 31"
 
 
-def test_an_effect_that_names_its_cause_asks_for_nothing_itself() -> None:
+def test_effect_that_names_its_cause_calls_for_no_action() -> None:
     (finding,) = read(
         "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149"
     )
@@ -142,7 +142,7 @@ def test_an_effect_that_names_its_cause_asks_for_nothing_itself() -> None:
     assert finding.evidence[evidence.CAUSED_BY_XID] == "149"
 
 
-def test_the_cleanup_after_a_killed_process_is_no_ground_to_restart_its_container() -> None:
+def test_cleanup_after_a_killed_process_does_not_restart_its_container() -> None:
     (finding,) = read("NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001")
 
     assert finding.action is ActionClass.NONE
@@ -167,7 +167,7 @@ def test_the_cleanup_after_a_killed_process_is_no_ground_to_restart_its_containe
         ("from 0x0 (None) to 0x63 (Dance)", "99", ActionClass.ASK_DRIVER),
     ],
 )
-def test_xid_154_is_the_drivers_own_word(payload: str, value: str, action: ActionClass) -> None:
+def test_xid_154_is_the_drivers_recovery_action(payload: str, value: str, action: ActionClass) -> None:
     (finding,) = read(f"NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed {payload}")
 
     assert (finding.code, finding.action) == ("154", action)
@@ -198,13 +198,13 @@ def test_xid_154_is_the_drivers_own_word(payload: str, value: str, action: Actio
         ("31, pid=7, name=a, Ch 00000008, engmask 00000101, intr 10000000", {}),
     ],
 )
-def test_the_place_on_the_chip_is_evidence(line: str, place: dict[str, str]) -> None:
+def test_chip_location_is_evidence(line: str, place: dict[str, str]) -> None:
     (finding,) = read(f"NVRM: Xid (PCI:0000:41:00): {line}")
 
     assert finding.evidence == place
 
 
-def test_xid_154_that_cannot_be_read_says_nothing_about_the_device() -> None:
+def test_unparsable_xid_154_is_no_evidence_about_the_device() -> None:
     (finding,) = read("NVRM: Xid (PCI:0008:01:00): 154, something else")
 
     assert finding.action is ActionClass.ASK_DRIVER
@@ -246,7 +246,7 @@ def test_xid_154_that_cannot_be_read_says_nothing_about_the_device() -> None:
         ),
     ],
 )
-def test_a_lost_gpu_is_found_without_an_xid(lines: list[str]) -> None:
+def test_lost_gpu_is_found_without_an_xid(lines: list[str]) -> None:
     (finding,) = read(*lines)
 
     assert (finding.kind, finding.action) == (FindingKind.OFF_BUS, ActionClass.REBOOT_NODE)
@@ -274,7 +274,7 @@ def test_a_lost_gpu_is_found_without_an_xid(lines: list[str]) -> None:
         ("SXid (PCI:0000:06:00.0): 77777, Link -1 new", "77777", "AskDriver", "-1"),
     ],
 )
-def test_sxid_lines_follow_the_table_and_the_word(line: str, code: str, action: str, link: str | None) -> None:
+def test_sxid_lines_follow_catalog_and_severity(line: str, code: str, action: str, link: str | None) -> None:
     (finding,) = read(f"nvidia-nvswitch3: {line}")
 
     assert (finding.kind, finding.code, finding.action.value) == (FindingKind.SXID, code, action)
@@ -282,7 +282,7 @@ def test_sxid_lines_follow_the_table_and_the_word(line: str, code: str, action: 
     assert finding.evidence[evidence.NVSWITCH] == "nvidia-nvswitch3"
 
 
-def test_the_uuid_that_the_driver_printed_is_evidence() -> None:
+def test_uuid_printed_by_driver_is_evidence() -> None:
     (finding,) = read(
         "NVRM: GPU at PCI:0000:3b:00: GPU-12345678-1234-1234-1234-123456789abc",
         "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=a, MMU Fault",
@@ -313,11 +313,11 @@ def test_the_uuid_that_the_driver_printed_is_evidence() -> None:
         "usb 1-1: USB disconnect, device number 2",
     ],
 )
-def test_a_line_that_means_nothing_gives_nothing(line: str) -> None:
+def test_other_line_gives_no_finding(line: str) -> None:
     assert read(line) == []
 
 
-def test_control_characters_do_not_reach_people() -> None:
+def test_control_characters_are_removed() -> None:
     (finding,) = read("NVRM: Xid (PCI:0000:41:00): 31, pid=1, name=a\x1b[31m, Ch\x00 8\x9b\nMMU\tFault")
 
     assert finding.process_name == "a [31m"
@@ -325,7 +325,7 @@ def test_control_characters_do_not_reach_people() -> None:
 
 
 @given(st.text(max_size=300) | st.text(max_size=100).map(lambda text: f"NVRM: Xid (PCI:0000:41:00){text}"))
-def test_any_text_is_survived_and_only_an_xid_line_is_a_finding(text: str) -> None:
+def test_any_text_is_tolerated_and_only_xid_lines_give_findings(text: str) -> None:
     assert len(read(text)) <= int("Xid" in text or "fallen" in text or "Assertion" in text)
 
 
@@ -337,7 +337,7 @@ def test_any_text_is_survived_and_only_an_xid_line_is_a_finding(text: str) -> No
     name=st.none() | st.text(st.characters(codec="ascii", exclude_characters=",'<>", categories=["L", "N", "P", "Zs"])),
     instance=st.none() | st.integers(0, 14),
 )
-def test_a_written_xid_is_read_back(
+def test_written_xid_round_trips(
     domain: int, bus: int, code: int, pid: int | None, name: str | None, instance: int | None
 ) -> None:
     where = f"PCI:{domain:04x}:{bus:02x}:00" + (f" GPU-I:{instance:02}" if instance is not None else "")
@@ -352,7 +352,7 @@ def test_a_written_xid_is_read_back(
     assert parsed.text == "Ch 00000001"
 
 
-def test_the_writers_own_messages_are_read_back(tmp_path: Path) -> None:
+def test_writers_own_messages_round_trip(tmp_path: Path) -> None:
     writer = kmsg.KmsgWriter(tmp_path / "kmsg")
     writer.write_xid(31, pci="0000:41:00", pid=7, name="trainer", text="MMU Fault", gpu_instance=2, compute_instance=0)
     writer.write_xid(79, pci="0000:41:00", text="GPU has fallen off the bus.")
@@ -371,6 +371,6 @@ def test_the_writers_own_messages_are_read_back(tmp_path: Path) -> None:
     ]
 
 
-def test_a_hostile_line_does_not_stall_a_grammar() -> None:
+def test_hostile_line_does_not_stall_a_grammar() -> None:
     for seed in ("NVRM: Xid (PCI:0000:41:00): 1, name=", "NVRM: The NVIDIA GPU 0000:b3:00.0 ", "x" * 9, "<4>[ 1.1"):
         assert len(read(seed + " ,:" * 20_000 + "\x00")) <= 1

@@ -1,15 +1,15 @@
-"""JobSets as users write them, for tests of what is made of them."""
+"""JobSets as users write them, for tests of their children."""
 
 from typing import Any
 
-from controller.jobset import reading
-from controller.jobset.model import JobSet
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import JobSet
 
 Json = dict[str, Any]
 
 
 def replicated(name: str = "w", **fields: Any) -> Json:
-    """A replicated Job; ``template``, ``job`` and ``pods`` are laid over its template, its Job's spec and its pods'."""
+    """Return a replicated Job; ``template``, ``job`` and ``pods`` are merged into its template, Job spec and pods."""
     template, job, pods = (fields.pop(part, {}) for part in ("template", "job", "pods"))
     meta = fields.pop("pod_metadata", None)
     pod_template = {"spec": {"containers": [{"name": "main", "image": "train:1"}], **pods}}
@@ -19,7 +19,7 @@ def replicated(name: str = "w", **fields: Any) -> Json:
 
 
 def jobset(*replicated_jobs: Json, annotations: Json | None = None, generation: int = 1, **spec: Any) -> JobSet:
-    """A JobSet as the controller has it: ``ml/train``."""
+    """Return a JobSet as the controller has it: ``ml/train``."""
     meta: Json = {"name": "train", "namespace": "ml", "uid": "0b7e55ab-uid", "generation": generation}
     if annotations is not None:
         meta["annotations"] = annotations

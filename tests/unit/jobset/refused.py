@@ -1,7 +1,7 @@
-"""JobSets that are refused, each beside the nearest one that is not: one table for all that refuse.
+"""JobSets that are refused, each with a similar one that is allowed: one table for all validators.
 
-The API server refuses a new one by its definition or by our admission policy, and the controller finds a problem in it:
-three texts that must say the same, in three languages.
+The API server refuses a new one by its definition or by kubemend's admission policy, and the controller finds a problem
+in it: three texts in three languages that must agree.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tests.unit.jobset.written import (
 
 @dataclass(frozen=True)
 class Case:
-    """``refused`` and ``allowed`` differ by what the rule is about. ``says``: what the API server's answer contains.
+    """``refused`` and ``allowed`` differ in the subject of the rule. ``says`` is part of the API server's answer.
 
     ``path`` is where the controller finds the problem.
     """
@@ -158,7 +158,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         path=f"{JOBS}[1].dependsOn[0].name",
     ),
     Case(
-        "one depends on nobody's",
+        "a dependency on an unknown replicated Job",
         depending(("a", None), ("b", "x")),
         depending(("a", None), ("b", None)),
         says="stands earlier in the list",
@@ -198,7 +198,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         )
     ),
     Case(
-        "a coordinator of nobody's",
+        "a coordinator in an unknown replicated Job",
         coordinated(pod={"replicatedJob": "driver"}),
         coordinated(),
         says="there is no such replicated Job",
@@ -221,7 +221,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
     ),
     *(
         Case(
-            f"a coordinator without an index ({', '.join(spec) or 'nothing said'})",
+            f"a coordinator without an index ({', '.join(spec) or 'no fields'})",
             coordinated(spec=spec),
             coordinated(spec={**spec, "completionMode": "Indexed", "completions": 2}),
             says="its pods have no index",
@@ -244,7 +244,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         path="spec.coordinator",
     ),
     Case(
-        "success of nobody's",
+        "a success policy with an unknown target",
         jobset(successPolicy={"operator": "All", "targetReplicatedJobs": ["workers", "driver"]}),
         jobset(successPolicy={"operator": "All", "targetReplicatedJobs": ["workers"]}),
         says="spec.successPolicy.targetReplicatedJobs",
@@ -309,7 +309,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         path=f"{RULES}[0].onJobFailureReasons[1]",
     ),
     Case(
-        "failure of nobody's",
+        "a failure policy with an unknown target",
         failing(_rule(targetReplicatedJobs=["driver"])),
         failing(_rule(targetReplicatedJobs=["workers"])),
         says="targetReplicatedJobs names no replicated Job",
@@ -357,7 +357,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         path=f"{CLAIMS}[0].templates[1].metadata.name",
     ),
     Case(
-        "a claim that nobody mounts",
+        "a claim that no container mounts",
         claiming("data", "models", mounts=("data",)),
         claiming("data", "models"),
         says="no container mounts a claim",

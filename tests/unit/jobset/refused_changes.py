@@ -1,19 +1,10 @@
-"""Changes of JobSets that are refused, each beside one that is not: by the API server, which knows old and new."""
+"""Changes of JobSets that are refused, each with one that is allowed: by the API server, which has old and new."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.unit.jobset.written import (
-    IN_ORDER,
-    Json,
-    changed,
-    claiming,
-    depending,
-    in_place,
-    jobset,
-    replicated,
-)
+from tests.unit.jobset.written import IN_ORDER, Json, changed, claiming, depending, in_place, jobset, replicated
 
 
 @dataclass(frozen=True)
@@ -74,11 +65,11 @@ BY_POLICY: Final[tuple[Change, ...]] = (
         "only templates can be changed",
     ),
     Change(
-        "it depends on nobody any more", _TWO, depending(("a", None), ("b", None)), _image(_TWO),
+        "its dependency is removed", _TWO, depending(("a", None), ("b", None)), _image(_TWO),
         "only templates can be changed",
     ),
     Change(
-        "what is no valid template", in_place(), _template(in_place(), completions=3),
+        "an invalid template", in_place(), _template(in_place(), completions=3),
         _template(in_place(), completions=3, parallelism=3), "run all at once",
     ),
 )  # fmt: skip
@@ -106,4 +97,4 @@ BY_DEFINITION: Final[tuple[Change, ...]] = (
         _job(_TWO, dependsOn=[{"name": "a", "status": "Complete"}]), _image(_TWO), "Value is immutable",
     ),
 )  # fmt: skip
-"""Refused by rules in CEL of ``daemonset/jobset/crd.yaml``, for everybody's JobSets."""
+"""Refused by rules in CEL of ``daemonset/jobset/crd.yaml``, for JobSets of all controllers."""

@@ -1,14 +1,14 @@
-"""Which Jobs belong to the run that is on, and how they ended: upstream's getChildJobs."""
+"""The Jobs of the current run, and how they ended: upstream's getChildJobs."""
 
 import pytest
 
-from controller.jobset import buckets
-from controller.jobset.model import ChildJob, ReplicatedJobStatus, Status
+from kubemend.controller.jobset.children import buckets
+from kubemend.controller.jobset.spec.model import ChildJob, ReplicatedJobStatus, Status
 from tests.unit.jobset import worlds
 
 
 def bucket(job: ChildJob, status: Status | None = None) -> str:
-    """The name of the only bucket that has the Job."""
+    """Return the name of the only bucket that has the Job."""
     found = buckets.sort(status or Status(), (job,))
     has = [name for name in ("active", "successful", "failed", "previous") if getattr(found, name)]
     assert len(has) == 1
@@ -25,60 +25,60 @@ def bucket(job: ChildJob, status: Status | None = None) -> str:
         pytest.param(worlds.failed("w-0"), "failed", id="failed"),
     ],
 )
-def test_a_job_of_this_run_is_sorted_by_its_end(job: ChildJob, expected: str) -> None:
+def test_job_of_this_run_is_sorted_by_its_end(job: ChildJob, expected: str) -> None:
     assert bucket(job) == expected
 
 
 @pytest.mark.parametrize("job", [worlds.ready("w-0"), worlds.succeeded("w-0"), worlds.failed("w-0")])
-def test_a_job_of_a_lower_attempt_is_of_a_former_run_however_it_ended(job: ChildJob) -> None:
+def test_lower_attempt_is_previous_whatever_its_end(job: ChildJob) -> None:
     assert bucket(job, Status(restarts=1)) == "previous"
 
 
-def test_a_job_of_a_higher_attempt_is_of_this_run() -> None:
+def test_higher_attempt_belongs_to_this_run() -> None:
     assert bucket(worlds.ready("w-0", attempt=2), Status(restarts=1)) == "active"
 
 
 def of_jobs(*restarts: int) -> Status:
-    """A status in which single Jobs of ``w`` were restarted."""
+    """Return a status in which single Jobs of ``w`` were restarted."""
     return Status(replicated_jobs=(ReplicatedJobStatus("w", job_restarts=restarts),))
 
 
-def test_a_job_that_was_restarted_alone_is_of_a_former_run_and_its_neighbour_is_not() -> None:
+def test_job_restarted_alone_is_previous_and_its_neighbour_is_not() -> None:
     assert bucket(worlds.failed("w-1"), of_jobs(0, 1)) == "previous"
     assert bucket(worlds.ready("w-0"), of_jobs(0, 1)) == "active"
     assert bucket(worlds.ready("w-1", job_attempt=1), of_jobs(0, 1)) == "active"
 
 
-def test_a_job_without_the_label_of_its_own_restarts_is_left_as_it_is() -> None:
+def test_job_without_own_restart_label_is_kept() -> None:
     assert bucket(worlds.ready("w-1", job_attempt=None), of_jobs(0, 1)) == "active"
 
 
 @pytest.mark.parametrize("index", [None, 2, 100])
-def test_a_job_outside_of_what_is_counted_is_left_as_it_is(index: int | None) -> None:
+def test_job_outside_counted_range_is_kept(index: int | None) -> None:
     assert bucket(worlds.ready("w-0", index=index), of_jobs(1, 1)) == "active"
 
 
-def test_an_unreadable_attempt_is_of_this_run_so_that_nothing_is_killed_for_a_label() -> None:
+def test_unreadable_attempt_belongs_to_this_run() -> None:
     assert bucket(worlds.ready("w-0", attempt=None), Status(restarts=3)) == "active"
     assert bucket(worlds.failed("w-0", attempt=None), Status(restarts=3)) == "failed"
 
 
-def test_an_unreadable_attempt_goes_with_the_others_once_a_restart_is_on_its_way() -> None:
+def test_unreadable_attempt_is_previous_during_a_restart() -> None:
     status = Status(restarts=1, conditions=(worlds.condition(worlds.RESTARTING),))
     assert bucket(worlds.failed("w-0", attempt=None), status) == "previous"
 
 
-def test_one_with_an_unreadable_attempt_that_is_being_deleted_is_of_a_former_run_for_good() -> None:
+def test_unreadable_attempt_being_deleted_stays_previous() -> None:
     ended = Status(restarts=1, conditions=(worlds.condition(worlds.RESTARTING, status=False),))
     assert bucket(worlds.failed("w-0", attempt=None, deleting=True), ended) == "previous"
 
 
-def test_each_bucket_is_in_the_order_of_names() -> None:
+def test_buckets_are_ordered_by_name() -> None:
     jobs = tuple(worlds.ready(f"w-{index}") for index in (2, 0, 1))
     found = buckets.sort(Status(), jobs)
     assert worlds.names_of(found.active) == ["js-w-0", "js-w-1", "js-w-2"]
 
 
-def test_the_names_of_all_buckets_are_taken() -> None:
+def test_names_include_all_buckets() -> None:
     jobs = (worlds.ready("w-0"), worlds.succeeded("w-1"), worlds.failed("w-2"), worlds.ready("w-3", attempt=-1))
     assert buckets.sort(Status(), jobs).names == {f"js-w-{index}" for index in range(4)}

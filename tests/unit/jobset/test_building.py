@@ -1,12 +1,15 @@
-"""The bodies of Jobs: every label, annotation and field that upstream sets, and what is ours."""
+"""The bodies of Jobs: every label, annotation and field that upstream sets, and kubemend's own."""
 
 import copy
 from typing import Any
 
 import pytest
 
-from controller.jobset import building, changes, model, naming
-from controller.jobset.model import JobSet
+from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.policy import template_changes
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.jobset.spec.model import JobSet
 from tests.unit.jobset.manifests import jobset, replicated
 
 P = "jobset.sigs.k8s.io/"
@@ -17,23 +20,23 @@ GATE = {"name": "kubemend.io/exclusive-placement"}
 
 
 def made(owner: JobSet, name: str = "w", index: int = 0, **fields: Any) -> dict[str, Any]:
-    """The body of one Job, which must not share anything with another one's that a test changes."""
+    """Return the body of one Job, copied so that a test may modify it."""
     one = next(each for each in owner.spec.replicated_jobs if each.name == name)
-    return copy.deepcopy(building.job(owner, one, index, **{"attempt": 0, **fields}))
+    return copy.deepcopy(children.job(owner, one, index, **{"attempt": 0, **fields}))
 
 
 def pods_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Its pods' spec."""
+    """Return its pods' spec."""
     spec: dict[str, Any] = body["spec"]["template"]["spec"]
     return spec
 
 
 def metadata_of(body: dict[str, Any], kind: str) -> list[dict[str, str]]:
-    """The labels or annotations of a Job and of its pods."""
+    """Return the labels or annotations of a Job and of its pods."""
     return [body["metadata"].get(kind, {}), body["spec"]["template"]["metadata"].get(kind, {})]
 
 
-def test_a_job_has_the_labels_of_upstream_and_its_pods_too() -> None:
+def test_job_and_pods_have_upstreams_labels() -> None:
     owner = jobset(
         replicated("a", replicas=2, groupName="one"),
         replicated("b", replicas=4, groupName="two"),
@@ -61,20 +64,20 @@ def test_a_job_has_the_labels_of_upstream_and_its_pods_too() -> None:
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_the_coordinator_is_known_everywhere(kind: str) -> None:
+def test_coordinator_is_on_jobs_and_pods(kind: str) -> None:
     body = made(jobset(coordinator={"replicatedJob": "w", "podIndex": 3}))
     assert [each[P + "coordinator"] for each in metadata_of(body, kind)] == ["train-w-0-3.train"] * 2
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_a_job_s_own_restarts_are_told_where_they_are_counted(kind: str) -> None:
+def test_own_restarts_of_job_are_labelled_if_counted(kind: str) -> None:
     counted, uncounted = made(jobset(), job_attempt=2), made(jobset())
     assert [each[P + "job-restart-attempt"] for each in metadata_of(counted, kind)] == ["2", "2"]
     assert all(P + "job-restart-attempt" not in each for each in metadata_of(uncounted, kind))
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_the_template_s_own_stay_and_ours_go_before_them(kind: str) -> None:
+def test_template_labels_stay_and_ours_override(kind: str) -> None:
     theirs = {"team": "ml", P + "job-index": "77"}
     one = replicated(
         template={"metadata": {kind: {**theirs, "of": "job"}}}, pod_metadata={kind: {**theirs, "of": "pod"}}
@@ -84,7 +87,7 @@ def test_the_template_s_own_stay_and_ours_go_before_them(kind: str) -> None:
     assert (pod["team"], pod["of"], pod[P + "job-index"]) == ("ml", "pod", "0")
 
 
-def test_a_job_belongs_to_its_jobset() -> None:
+def test_job_is_owned_by_its_jobset() -> None:
     body = made(jobset())
     assert (body["apiVersion"], body["kind"], body["metadata"]["namespace"]) == ("batch/v1", "Job", "ml")
     assert body["metadata"]["ownerReferences"] == [
@@ -99,7 +102,7 @@ def test_a_job_belongs_to_its_jobset() -> None:
     ]
 
 
-def test_the_spec_is_passed_on_as_it_was_written() -> None:
+def test_spec_is_passed_on_as_written() -> None:
     policy = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}
     job = {"parallelism": 2, "completions": 2, "backoffLimitPerIndex": 1, "podFailurePolicy": policy}
     body = made(jobset(replicated(job=job, pods={"hostNetwork": True})))
@@ -115,15 +118,13 @@ def test_the_spec_is_passed_on_as_it_was_written() -> None:
         ({"completionMode": "NonIndexed"}, {"restartPolicy": "Never"}, "NonIndexed", "Never"),
     ],
 )
-def test_defaults_are_in_effect_and_not_forced(
-    job: dict[str, Any], pods: dict[str, Any], mode: str, policy: str
-) -> None:
+def test_defaults_apply_without_overriding(job: dict[str, Any], pods: dict[str, Any], mode: str, policy: str) -> None:
     body = made(jobset(replicated(job=job, pods=pods)))
     assert (body["spec"]["completionMode"], pods_of(body)["restartPolicy"]) == (mode, policy)
 
 
 @pytest.mark.parametrize(("spec", "suspended"), [({}, False), ({"suspend": False}, False), ({"suspend": True}, True)])
-def test_whether_it_is_suspended_is_always_said(spec: dict[str, Any], suspended: bool) -> None:
+def test_suspend_is_always_set(spec: dict[str, Any], suspended: bool) -> None:
     template = replicated(job={"suspend": not suspended})
     assert made(jobset(template, **spec))["spec"]["suspend"] is suspended
 
@@ -132,7 +133,7 @@ def test_whether_it_is_suspended_is_always_said(spec: dict[str, Any], suspended:
     ("network", "subdomain"),
     [(None, "train"), ({"subdomain": "net"}, "net"), ({"enableDNSHostnames": False, "subdomain": "net"}, None)],
 )
-def test_pods_have_a_subdomain_where_they_have_names(network: dict[str, Any] | None, subdomain: str | None) -> None:
+def test_pods_with_hostnames_have_subdomain(network: dict[str, Any] | None, subdomain: str | None) -> None:
     body = made(jobset(network=network))
     assert pods_of(body).get("subdomain") == subdomain
     assert "hostname" not in pods_of(body), "the Job controller gives it, <job>-<index>"
@@ -141,22 +142,22 @@ def test_pods_have_a_subdomain_where_they_have_names(network: dict[str, Any] | N
 class TestExclusivePlacement:
     """Annotations, the node-selector strategy, and the gate."""
 
-    def test_the_jobset_s_annotation_is_on_jobs_and_pods_and_no_label(self) -> None:
+    def test_exclusive_annotation_of_jobset_is_on_jobs_and_pods(self) -> None:
         body = made(jobset(annotations=EXCLUSIVE))
         assert all(EXCLUSIVE.items() <= each.items() for each in metadata_of(body, "annotations"))
         assert all(not EXCLUSIVE.keys() & each.keys() for each in metadata_of(body, "labels"))
 
-    def test_the_replicated_job_s_goes_before_it(self) -> None:
+    def test_exclusive_annotation_of_template_overrides(self) -> None:
         own = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "zone"}
         body = made(jobset(replicated(template={"metadata": {"annotations": own}}), annotations=EXCLUSIVE))
         assert all(own.items() <= each.items() for each in metadata_of(body, "annotations"))
 
-    def test_it_can_be_for_one_replicated_job_alone(self) -> None:
+    def test_exclusive_annotation_may_be_on_one_replicated_job(self) -> None:
         owner = jobset(replicated("a", template={"metadata": {"annotations": EXCLUSIVE}}), replicated("b"))
         assert EXCLUSIVE.keys() <= made(owner, "a")["metadata"]["annotations"].keys()
         assert not EXCLUSIVE.keys() & made(owner, "b")["metadata"]["annotations"].keys()
 
-    def test_pods_wait_behind_our_gate_and_are_marked(self) -> None:
+    def test_exclusive_pods_have_gate_and_label(self) -> None:
         theirs = {"name": "kueue.x-k8s.io/topology"}
         body = made(jobset(replicated(pods={"schedulingGates": [theirs]}), annotations=EXCLUSIVE))
         assert pods_of(body)["schedulingGates"] == [theirs, GATE]
@@ -165,7 +166,7 @@ class TestExclusivePlacement:
         assert "kubemend.io/placement" not in job
         assert "nodeSelector" not in pods_of(body)
 
-    def test_labelled_nodes_are_selected_and_their_taint_tolerated(self) -> None:
+    def test_labelled_nodes_are_selected_and_tolerated(self) -> None:
         kept = {"key": "gpu", "operator": "Exists"}
         one = replicated(replicas=2, pods={"nodeSelector": {"pool": "a"}, "tolerations": [kept]})
         owner = jobset(one, annotations=BY_SELECTOR)
@@ -180,73 +181,73 @@ class TestExclusivePlacement:
         assert "kubemend.io/placement" not in body["spec"]["template"]["metadata"]["labels"]
         assert all(BY_SELECTOR.items() <= each.items() for each in metadata_of(body, "annotations"))
 
-    def test_the_template_can_name_the_strategy_for_the_jobset_s_topology(self) -> None:
+    def test_template_can_select_strategy_for_jobsets_topology(self) -> None:
         strategy = {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
         body = made(jobset(replicated(template={"metadata": {"annotations": strategy}}), annotations=EXCLUSIVE))
         assert pods_of(body)["nodeSelector"] == {"alpha.jobset.sigs.k8s.io/namespaced-job": "ml_train-w-0"}
         assert "schedulingGates" not in pods_of(body)
 
-    def test_the_strategy_alone_means_nothing(self) -> None:
+    def test_strategy_alone_has_no_effect(self) -> None:
         strategy = {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
         body = made(jobset(annotations=strategy))
         assert all(not strategy.keys() & each.keys() for each in metadata_of(body, "annotations"))
         assert "nodeSelector" not in pods_of(body)
 
-    def test_without_the_annotation_there_is_no_gate(self) -> None:
+    def test_pods_without_annotation_have_no_gate(self) -> None:
         assert "schedulingGates" not in pods_of(made(jobset()))
 
 
 class TestInPlace:
-    """What a JobSet with InPlaceRestart has its pods ask for."""
+    """The annotation of pods of a JobSet with InPlaceRestart."""
 
-    def test_its_pods_opt_in_for_rounds(self) -> None:
+    def test_in_place_pods_opt_in_for_rounds(self) -> None:
         job, pod = metadata_of(made(jobset(failurePolicy=IN_PLACE)), "annotations")
         assert pod["kubemend.io/restart"] == "InPlace"
         assert "kubemend.io/restart" not in job
 
-    def test_the_template_s_own_word_goes_before(self) -> None:
+    def test_templates_own_annotation_overrides(self) -> None:
         one = replicated(pod_metadata={"annotations": {"kubemend.io/restart": "Other"}})
         _, pod = metadata_of(made(jobset(one, failurePolicy=IN_PLACE)), "annotations")
         assert pod["kubemend.io/restart"] == "Other"
 
     @pytest.mark.parametrize("policy", [None, {"maxRestarts": 3}, {"restartStrategy": "BlockingRecreate"}])
-    def test_others_do_not(self, policy: dict[str, Any] | None) -> None:
+    def test_other_strategies_do_not_opt_in(self, policy: dict[str, Any] | None) -> None:
         body = made(jobset(failurePolicy=policy))
         assert all("kubemend.io/restart" not in each for each in metadata_of(body, "annotations"))
 
-    def test_nothing_is_added_to_the_pods(self) -> None:
+    def test_pods_get_nothing_else(self) -> None:
         plain, in_place = made(jobset()), made(jobset(failurePolicy=IN_PLACE))
         assert pods_of(in_place) == pods_of(plain)
 
 
-def test_a_job_notes_what_it_was_made_of() -> None:
+def test_job_has_annotation_with_template_hashes() -> None:
     owner = jobset()
     noted = made(owner)["metadata"]["annotations"]["kubemend.io/made-of"]
-    assert noted == str(changes.made_of(owner.spec.replicated_jobs[0]))
+    assert noted == str(template_changes.made_of(owner.spec.replicated_jobs[0]))
 
 
-def test_the_jobset_stays_as_it_is() -> None:
+def test_jobset_is_not_modified() -> None:
     claims = [{"templates": [{"metadata": {"name": "data"}, "spec": {}}]}]
     mounts = [{"name": "main", "image": "i", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]
     one = replicated(pods={"containers": mounts, "volumes": [], "schedulingGates": [], "nodeSelector": {}})
     for annotations in (EXCLUSIVE, BY_SELECTOR):
         owner = jobset(one, annotations=annotations, failurePolicy=IN_PLACE, volumeClaimPolicies=claims)
         before = repr(owner)
-        building.Mould(owner, owner.spec.replicated_jobs[0], attempt=1).job(0)
+        children.Mould(owner, owner.spec.replicated_jobs[0], attempt=1).job(0)
         assert repr(owner) == before
 
 
-def test_a_mould_makes_what_is_made_one_by_one() -> None:
+def test_mould_equals_single_jobs() -> None:
     owner = jobset(replicated("a", replicas=2), replicated("b", replicas=3), annotations=BY_SELECTOR)
     for one in owner.spec.replicated_jobs:
-        mould = building.Mould(owner, one, attempt=4)
+        mould = children.Mould(owner, one, attempt=4)
         for index in range(one.replicas):
-            assert mould.job(index, job_attempt=1) == building.job(owner, one, index, attempt=4, job_attempt=1)
+            assert mould.job(index, job_attempt=1) == children.job(owner, one, index, attempt=4, job_attempt=1)
 
 
-def test_what_jobs_have_in_common_is_not_made_for_each() -> None:
+def test_common_parts_are_shared() -> None:
     owner = jobset(replicated(replicas=2), annotations=EXCLUSIVE)
-    mould = building.Mould(owner, owner.spec.replicated_jobs[0], attempt=0)
+    mould = children.Mould(owner, owner.spec.replicated_jobs[0], attempt=0)
     one, other = mould.job(0), mould.job(1)
     assert pods_of(one) is pods_of(other)
     assert one["metadata"]["ownerReferences"] is other["metadata"]["ownerReferences"]

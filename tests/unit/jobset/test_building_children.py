@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.jobset import building
-from controller.restarts import names, objects
+from kubemend.controller.jobset import children
+from kubemend.controller.restarts import names, objects
 from tests.unit.jobset.manifests import jobset, replicated
 
 OWNER = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train", "uid": "0b7e55ab-uid"}
@@ -14,20 +14,20 @@ SPEC = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": 
 
 
 def claim(name: str = "data", **metadata: Any) -> dict[str, Any]:
-    """A claim's template."""
+    """Return a claim's template."""
     return {"metadata": {"name": name, **metadata}, "spec": SPEC}
 
 
 def mounting(*names_: str, kind: str = "containers") -> dict[str, Any]:
-    """A replicated Job with a container that mounts these."""
+    """Return a replicated Job with a container that mounts these."""
     mounts = [{"name": name, "mountPath": f"/{name}"} for name in names_]
     return replicated(pods={kind: [{"name": "m", "image": "i", "volumeMounts": mounts}]})
 
 
 def volumes(*policies: dict[str, Any], of: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The volumes of a Job's pods."""
+    """Return the volumes of a Job's pods."""
     owner = jobset(of, volumeClaimPolicies=list(policies))
-    body = building.job(owner, owner.spec.replicated_jobs[0], 0, attempt=0)
+    body = children.job(owner, owner.spec.replicated_jobs[0], 0, attempt=0)
     found: list[dict[str, Any]] | None = body["spec"]["template"]["spec"].get("volumes")
     return found
 
@@ -40,8 +40,8 @@ def volumes(*policies: dict[str, Any], of: dict[str, Any]) -> list[dict[str, Any
         ({"publishNotReadyAddresses": False}, "train", False),
     ],
 )
-def test_the_service_is_headless_and_called_as_the_subdomain(network: dict[str, Any], name: str, publish: bool) -> None:
-    assert building.service(jobset(network=network)) == {
+def test_service_is_headless_and_named_as_subdomain(network: dict[str, Any], name: str, publish: bool) -> None:
+    assert children.service(jobset(network=network)) == {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
@@ -58,14 +58,14 @@ def test_the_service_is_headless_and_called_as_the_subdomain(network: dict[str, 
     }
 
 
-def test_without_policies_there_are_no_claims() -> None:
-    assert building.claims(jobset()) == ()
+def test_no_policies_give_no_claims() -> None:
+    assert children.claims(jobset()) == ()
     assert volumes(of=mounting("data")) is None
 
 
-def test_a_claim_is_made_of_its_template() -> None:
+def test_claim_is_built_from_template() -> None:
     template = claim(labels={"tier": "fast", "jobset.sigs.k8s.io/jobset-name": "other"}, annotations={"a": "b"})
-    (body,) = building.claims(jobset(volumeClaimPolicies=[{"templates": [template]}]))
+    (body,) = children.claims(jobset(volumeClaimPolicies=[{"templates": [template]}]))
     assert body == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -89,19 +89,19 @@ def test_a_claim_is_made_of_its_template() -> None:
         ({"retentionPolicy": {"whenDeleted": "Retain"}}, False),
     ],
 )
-def test_a_claim_goes_with_its_jobset_unless_it_is_retained(policy: dict[str, Any], goes: bool) -> None:
-    (body,) = building.claims(jobset(volumeClaimPolicies=[{"templates": [claim()], **policy}]))
+def test_claim_is_owned_unless_retained(policy: dict[str, Any], goes: bool) -> None:
+    (body,) = children.claims(jobset(volumeClaimPolicies=[{"templates": [claim()], **policy}]))
     assert ("ownerReferences" in body["metadata"]) is goes
 
 
-def test_claims_come_in_the_order_of_their_policies() -> None:
+def test_claims_are_in_order_of_policies() -> None:
     policies = [{"templates": [claim("b"), claim("a")]}, {"templates": [claim("c")]}]
-    found = building.claims(jobset(volumeClaimPolicies=policies))
+    found = children.claims(jobset(volumeClaimPolicies=policies))
     assert [body["metadata"]["name"] for body in found] == ["b-train", "a-train", "c-train"]
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_a_pod_gets_volumes_for_what_its_containers_mount(kind: str) -> None:
+def test_pod_gets_volumes_that_its_containers_mount(kind: str) -> None:
     policies = [{"templates": [claim("data"), claim("unused")]}, {"templates": [claim("checkpoints")]}]
     assert volumes(*policies, of=mounting("checkpoints", "data", kind=kind)) == [
         {"name": "data", "persistentVolumeClaim": {"claimName": "data-train"}},
@@ -109,19 +109,19 @@ def test_a_pod_gets_volumes_for_what_its_containers_mount(kind: str) -> None:
     ]
 
 
-def test_a_job_that_mounts_none_gets_none() -> None:
+def test_job_without_mounts_gets_no_volumes() -> None:
     assert volumes({"templates": [claim()]}, of=replicated()) is None
 
 
-def test_mounts_without_a_name_and_claims_without_a_spec_are_the_api_servers_to_refuse() -> None:
+def test_invalid_mounts_and_claims_are_left_to_api_server() -> None:
     mounts = [{"mountPath": "/data"}, {"name": None}]
     unnamed = replicated(pods={"containers": [{"name": "main", "image": "i", "volumeMounts": mounts}]})
     assert volumes({"templates": [{"metadata": {"name": "data"}}]}, of=unnamed) is None
     owner = jobset(volumeClaimPolicies=[{"templates": [{"metadata": {"name": "data"}}]}])
-    assert [each["spec"] for each in building.claims(owner)] == [{}]
+    assert [each["spec"] for each in children.claims(owner)] == [{}]
 
 
-def test_its_own_volumes_stay() -> None:
+def test_own_volumes_stay() -> None:
     one = mounting("data")
     one["template"]["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
     found = volumes({"templates": [claim()]}, of=one)
@@ -129,9 +129,9 @@ def test_its_own_volumes_stay() -> None:
     assert [each["name"] for each in found] == ["scratch", "data"]
 
 
-def test_a_reset_is_a_request_that_our_rounds_understand() -> None:
+def test_reset_is_a_valid_request_for_rounds() -> None:
     owner = jobset(generation=7)
-    write = building.reset(owner)
+    write = children.reset(owner)
     made = {"uid": "uid-restart", "creationTimestamp": "2026-01-31T08:00:00Z"}
     read = objects.parse({**write.body, "metadata": {**write.body["metadata"], **made}})
     assert read.is_request
@@ -141,6 +141,6 @@ def test_a_reset_is_a_request_that_our_rounds_understand() -> None:
     assert (write.body["apiVersion"], write.body["kind"]) == (names.API_VERSION, names.KIND)
 
 
-def test_a_reset_is_asked_for_once_for_one_state_of_the_spec() -> None:
-    assert building.reset(jobset(generation=7)) == building.reset(jobset(generation=7))
-    assert building.reset(jobset(generation=7)).name != building.reset(jobset(generation=8)).name
+def test_reset_is_requested_once_per_generation() -> None:
+    assert children.reset(jobset(generation=7)) == children.reset(jobset(generation=7))
+    assert children.reset(jobset(generation=7)).name != children.reset(jobset(generation=8)).name

@@ -1,4 +1,4 @@
-"""What a resume brings into a suspended Job: the merges that Kueue relies on, without upstream's two defects."""
+"""A resume merges into a suspended Job: the merges that Kueue relies on, without upstream's two defects."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.jobset import building, changes
-from controller.jobset.model import ChildJob
-from controller.jobset.plan import ResumeJob
+from kubemend.controller.jobset import children
+from kubemend.controller.jobset.plan import ResumeJob
+from kubemend.controller.jobset.policy import template_changes
+from kubemend.controller.jobset.spec.model import ChildJob
 from tests.unit.jobset.manifests import jobset, replicated
 
 PARTS = {"labels": "metadata", "annotations": "metadata", "nodeSelector": "spec", "tolerations": "spec"}
@@ -18,7 +19,7 @@ THEIRS = {"name": "kueue.x-k8s.io/topology"}
 
 
 def asleep(part: str | None = None, value: Any = None, **fields: Any) -> ChildJob:
-    """A suspended Job whose template has this."""
+    """Return a suspended Job whose template has this."""
     template: dict[str, Any] = {"metadata": {}, "spec": {}}
     if part is not None:
         template[PARTS.get(part, "spec")][part] = value
@@ -26,40 +27,40 @@ def asleep(part: str | None = None, value: Any = None, **fields: Any) -> ChildJo
 
 
 def resumed(job: ChildJob, part: str | None = None, value: Any = None) -> ResumeJob:
-    """Its resume, when the JobSet's template has that."""
+    """Return its resume with this JobSet's template."""
     if part is None:
         one = replicated()
     elif PARTS.get(part) == "metadata":
         one = replicated(pod_metadata={part: value})
     else:
         one = replicated(pods={part: value})
-    (write,) = building.resume(jobset(one).spec.replicated_jobs[0], [job])
+    (write,) = children.resume(jobset(one).spec.replicated_jobs[0], [job])
     return write
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations", "nodeSelector"])
-def test_the_jobset_s_values_go_before_the_job_s_and_the_job_s_others_stay(part: str) -> None:
+def test_jobsets_values_override_and_jobs_other_values_stay(part: str) -> None:
     write = resumed(asleep(part, {"a": "old", "b": "old"}), part, {"b": "new", "c": "new"})
     assert write.template[PARTS[part]] == {part: {"a": "old", "b": "new", "c": "new"}}
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations", "nodeSelector"])
-def test_what_only_one_of_both_has_is_kept(part: str) -> None:
+def test_values_of_either_side_are_kept(part: str) -> None:
     assert resumed(asleep(part, {"a": "old"})).template[PARTS[part]] == {part: {"a": "old"}}
     assert resumed(asleep(), part, {"a": "new"}).template[PARTS[part]] == {part: {"a": "new"}}
 
 
-def test_what_nobody_has_is_not_sent() -> None:
+def test_absent_values_are_not_sent() -> None:
     write = resumed(asleep())
     assert write.template == {"metadata": {}, "spec": {}}
 
 
-def test_gates_are_united_in_a_fixed_order() -> None:
+def test_gates_are_merged_in_fixed_order() -> None:
     write = resumed(asleep("schedulingGates", [OURS]), "schedulingGates", [THEIRS, OURS])
     assert write.template["spec"]["schedulingGates"] == [OURS, THEIRS]
 
 
-def test_a_toleration_with_seconds_is_not_added_anew_by_each_resume() -> None:
+def test_toleration_with_seconds_is_added_once() -> None:
     once = resumed(asleep("tolerations", [WAIT]), "tolerations", [dict(WAIT)])
     assert once.template["spec"]["tolerations"] == [WAIT]
     longer = {**WAIT, "tolerationSeconds": 600}
@@ -74,7 +75,7 @@ tolerations = st.lists(
 
 
 @given(old=tolerations, new=tolerations)
-def test_a_second_resume_changes_nothing_more(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+def test_second_resume_changes_nothing(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     first = resumed(asleep("tolerations", old), "tolerations", new).template["spec"].get("tolerations", [])
     assert [each for each in first if each not in old and each not in new] == []
     assert all(each in first for each in (*old, *new))
@@ -83,29 +84,29 @@ def test_a_second_resume_changes_nothing_more(old: list[dict[str, Any]], new: li
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_job_that_has_run_must_forget_its_start_first(started: bool) -> None:
+def test_started_job_has_its_start_cleared(started: bool) -> None:
     assert resumed(asleep(started=started)).clear_start is started
 
 
-def test_each_job_is_resumed_by_its_name_and_uid() -> None:
+def test_each_job_is_resumed_by_name_and_uid() -> None:
     one = jobset().spec.replicated_jobs[0]
     jobs = [ChildJob(name=f"train-w-{i}", uid=f"uid-{i}", suspended=True, template={}) for i in range(3)]
-    assert [(each.name, each.uid) for each in building.resume(one, jobs)] == [(job.name, job.uid) for job in jobs]
+    assert [(each.name, each.uid) for each in children.resume(one, jobs)] == [(job.name, job.uid) for job in jobs]
 
 
-def test_it_notes_that_the_job_has_what_was_merged() -> None:
+def test_resume_records_merged_hashes() -> None:
     before = jobset().spec.replicated_jobs[0]
     one = jobset(replicated(pods={"nodeSelector": {"pool": "a"}})).spec.replicated_jobs[0]
-    (write,) = building.resume(one, [asleep(made_of=str(changes.made_of(before)))])
-    assert write.annotations == {"kubemend.io/made-of": str(changes.made_of(one))}
+    (write,) = children.resume(one, [asleep(made_of=str(template_changes.made_of(before)))])
+    assert write.annotations == {"kubemend.io/made-of": str(template_changes.made_of(one))}
 
 
-def test_it_does_not_claim_what_it_cannot_merge() -> None:
+def test_resume_does_not_record_unmerged_hash() -> None:
     before = jobset().spec.replicated_jobs[0]
     one = jobset(replicated(pods={"hostNetwork": True})).spec.replicated_jobs[0]
-    (write,) = building.resume(one, [asleep(made_of=str(changes.made_of(before)))])
-    assert write.annotations == {"kubemend.io/made-of": str(changes.made_of(before))}
+    (write,) = children.resume(one, [asleep(made_of=str(template_changes.made_of(before)))])
+    assert write.annotations == {"kubemend.io/made-of": str(template_changes.made_of(before))}
 
 
-def test_a_job_that_does_not_tell_what_it_is_made_of_is_told_nothing() -> None:
+def test_job_without_hashes_gets_no_annotation() -> None:
     assert resumed(asleep()).annotations == {}

@@ -1,12 +1,13 @@
-"""Whether claims that are there are what a JobSet asks for."""
+"""Compare existing claims with those that a JobSet asks for."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controller.jobset import claims, conditions, decide
-from controller.jobset.plan import EventType
+from kubemend.controller.jobset import conditions, decide
+from kubemend.controller.jobset.children import existing_claims
+from kubemend.controller.jobset.plan import EventType
 from tests.unit.jobset import worlds
 from tests.unit.jobset.test_decide import claiming
 
@@ -16,7 +17,9 @@ SNAPSHOT: dict[str, Any] = {"kind": "VolumeSnapshot", "name": "a"}
 
 
 def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
-    return claims.differences(claims.read({**ASKED, **asked}), claims.read({**ASKED, **there}))
+    return existing_claims.differences(
+        existing_claims.read({**ASKED, **asked}), existing_claims.read({**ASKED, **there})
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,7 @@ def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
         ({"dataSource": SNAPSHOT}, {}, "dataSource"),
     ],
 )
-def test_a_claim_of_another_spec_is_told_by_its_field(asked: dict[str, Any], there: dict[str, Any], field: str) -> None:
+def test_different_claim_is_reported_by_field(asked: dict[str, Any], there: dict[str, Any], field: str) -> None:
     assert differing(asked, there) == (field,)
 
 
@@ -49,36 +52,34 @@ def test_a_claim_of_another_spec_is_told_by_its_field(asked: dict[str, Any], the
         ),
     ],
 )
-def test_what_the_server_fills_in_and_what_has_grown_is_no_other_spec(
-    asked: dict[str, Any], there: dict[str, Any]
-) -> None:
+def test_defaulted_and_grown_claim_does_not_differ(asked: dict[str, Any], there: dict[str, Any]) -> None:
     assert differing(asked, there) == ()
 
 
 @pytest.mark.parametrize("spec", [None, [], "x", {"accessModes": 1, "resources": [], "selector": [1], "dataSource": 3}])
 def test_any_spec_can_be_read(spec: object) -> None:
-    assert claims.differences(claims.read({}), claims.read(spec)) == ()
+    assert existing_claims.differences(existing_claims.read({}), existing_claims.read(spec)) == ()
 
 
-def test_it_is_told_once_and_taken_back_when_it_is_right() -> None:
-    asked = claims.names(claiming())
-    right = {name: claims.read(spec) for name, spec in asked.items()}
+def test_difference_is_reported_once_and_reverted_when_fixed() -> None:
+    asked = existing_claims.names(claiming())
+    right = {name: existing_claims.read(spec) for name, spec in asked.items()}
     wrong = {name: replace(spec, mode="Block") for name, spec in right.items()}
     world = worlds.world(claiming(), claims=frozenset(asked), claim_specs=wrong)
     first = decide.decide(world)
-    (event,) = [each for each in first.events if each.reason == claims.OTHER_SPEC]
+    (event,) = [each for each in first.events if each.reason == existing_claims.OTHER_SPEC]
     assert event.type is EventType.WARNING
-    assert "claim data-js has another volumeMode; claim logs-js has another volumeMode" in event.message
+    assert "claim data-js differs in volumeMode; claim logs-js differs in volumeMode" in event.message
     assert first.status is not None
     told = replace(world, jobset=replace(world.jobset, status=first.status))
-    assert claims.OTHER_SPEC not in {each.reason for each in decide.decide(told).events}
-    mended = decide.decide(replace(told, claim_specs=right))
-    assert mended.status is not None
-    assert conditions.is_true(mended.status, conditions.CLAIMS)
+    assert existing_claims.OTHER_SPEC not in {each.reason for each in decide.decide(told).events}
+    fixed = decide.decide(replace(told, claim_specs=right))
+    assert fixed.status is not None
+    assert conditions.is_true(fixed.status, conditions.CLAIMS)
 
 
-def test_one_that_always_was_right_says_nothing() -> None:
-    asked = claims.names(claiming())
-    right = {name: claims.read(spec) for name, spec in asked.items()}
+def test_matching_claim_gets_no_condition() -> None:
+    asked = existing_claims.names(claiming())
+    right = {name: existing_claims.read(spec) for name, spec in asked.items()}
     plan = decide.decide(worlds.world(claiming(), claims=frozenset(asked), claim_specs=right))
     assert plan.status is None or plan.status.condition(conditions.CLAIMS) is None

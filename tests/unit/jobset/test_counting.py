@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.jobset import buckets, counting
-from controller.jobset.model import ChildJob, ReplicatedJob, ReplicatedJobStatus, Status
+from kubemend.controller.jobset.children import buckets, counting
+from kubemend.controller.jobset.spec.model import ChildJob, ReplicatedJob, ReplicatedJobStatus, Status
 from tests.unit.jobset import worlds
 
 
@@ -22,29 +22,27 @@ from tests.unit.jobset import worlds
         ({"parallelism": 0, "completions": 1, "ready": 0}, True),
     ],
 )
-def test_a_job_is_ready_when_as_many_pods_are_ready_or_over_as_run_at_once(
-    fields: dict[str, Any], *, expected: bool
-) -> None:
+def test_job_is_ready_with_enough_ready_or_finished_pods(fields: dict[str, Any], *, expected: bool) -> None:
     assert counting.is_ready(worlds.job("w-0", **fields)) is expected
 
 
-def test_an_index_that_failed_for_good_is_over_and_not_waited_for() -> None:
+def test_permanently_failed_index_counts_as_over() -> None:
     assert counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
     assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
 
 
-def test_failed_indexes_that_cannot_be_read_are_not_taken_for_over() -> None:
+def test_unreadable_failed_indexes_do_not_count() -> None:
     assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
 
 
 def counted(*jobs: ChildJob, status: Status | None = None, replicas: int = 9) -> ReplicatedJobStatus:
-    """What is counted for the replicated Job ``w``."""
+    """Return the counts for the replicated Job ``w``."""
     owner = worlds.jobset(worlds.replicated(replicas=replicas), status=status)
     (found,) = counting.counted(owner, buckets.sort(owner.status, jobs))
     return found
 
 
-def test_jobs_are_counted_by_what_they_are() -> None:
+def test_jobs_are_counted_by_state() -> None:
     found = counted(
         worlds.job("w-0"),
         worlds.job("w-1", active=1),
@@ -57,23 +55,23 @@ def test_jobs_are_counted_by_what_they_are() -> None:
     assert found == ReplicatedJobStatus("w", ready=1, active=2, suspended=1, succeeded=2, failed=1)
 
 
-def test_jobs_of_former_runs_are_not_counted() -> None:
+def test_jobs_of_previous_runs_are_not_counted() -> None:
     jobs = (worlds.ready("w-0"), worlds.succeeded("w-1"), worlds.failed("w-2"), worlds.ready("w-3", attempt=1))
     found = counted(*jobs, status=Status(restarts=1))
     assert found == ReplicatedJobStatus("w", ready=1, active=1)
 
 
-def test_jobs_of_an_unknown_replicated_job_or_of_none_are_not_counted() -> None:
+def test_jobs_without_known_replicated_job_are_not_counted() -> None:
     assert counted(worlds.ready("x-0"), worlds.succeeded("w-0", replicated_job="")) == ReplicatedJobStatus("w")
 
 
-def test_how_often_jobs_were_restarted_stays_as_it_is() -> None:
+def test_restart_counts_are_kept() -> None:
     before = ReplicatedJobStatus("w", ready=7, job_restarts=(1, 2), job_restarts_counted=(1, 0))
     found = counted(status=Status(replicated_jobs=(before,)))
     assert found == ReplicatedJobStatus("w", job_restarts=(1, 2), job_restarts_counted=(1, 0))
 
 
-def test_each_replicated_job_is_told_of_in_the_order_of_names() -> None:
+def test_statuses_are_ordered_by_name() -> None:
     owner = worlds.jobset(worlds.replicated("b"), worlds.replicated("a"), worlds.replicated("c"))
     found = counting.counted(owner, buckets.sort(Status(), (worlds.ready("c-0"),)))
     assert [(each.name, each.ready) for each in found] == [("a", 0), ("b", 0), ("c", 1)]
@@ -94,7 +92,7 @@ W = worlds.replicated(replicas=3)
         (ReplicatedJobStatus("x", succeeded=3), False, False),
     ],
 )
-def test_started_is_ready_or_over_and_complete_is_succeeded(
+def test_started_is_ready_or_over_complete_is_succeeded(
     status: ReplicatedJobStatus, *, started: bool, complete: bool
 ) -> None:
     assert counting.is_started(W, (status,)) is started
@@ -109,7 +107,7 @@ def test_started_is_ready_or_over_and_complete_is_succeeded(
         ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1)), False),
     ],
 )
-def test_all_are_ready_when_each_job_is_ready_or_has_succeeded(
+def test_all_ready_when_each_job_is_ready_or_succeeded(
     told: tuple[ReplicatedJobStatus, ...], *, expected: bool
 ) -> None:
     jobs: tuple[ReplicatedJob, ...] = (worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=2))

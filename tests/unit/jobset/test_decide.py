@@ -1,35 +1,42 @@
-"""One look at a JobSet as a whole: whose it is, what comes before what, and that nothing is said twice."""
+"""One reconcile of a JobSet as a whole: its manager, the order of writes, and no repeated Events."""
 
 from dataclasses import replace
 
 import pytest
 
-from controller.jobset import building, decide
-from controller.jobset.model import ClaimPolicy, FailurePolicy, JobSet, Network, ReplicatedJobStatus, Status
-from controller.jobset.plan import CreateClaim, CreateJob, CreateService, DeleteJob, Plan, ResumeJob
+from kubemend.controller.jobset import children, decide
+from kubemend.controller.jobset.plan import CreateClaim, CreateJob, CreateService, DeleteJob, Plan, ResumeJob
+from kubemend.controller.jobset.spec.model import (
+    ClaimPolicy,
+    FailurePolicy,
+    JobSet,
+    Network,
+    ReplicatedJobStatus,
+    Status,
+)
 from tests.unit.jobset import worlds
 
 
 @pytest.mark.parametrize("manager", [None, "jobset.sigs.k8s.io/jobset-controller", "kueue.x-k8s.io/multikueue"])
-def test_the_jobset_of_another_controller_is_never_touched(manager: str | None) -> None:
+def test_jobset_of_another_controller_is_ignored(manager: str | None) -> None:
     owner = worlds.jobset(ttl_seconds=0)
     theirs = replace(owner, spec=replace(owner.spec, managed_by=manager))
     assert decide.decide(worlds.world(theirs, worlds.failed("w-0"), has_service=False)) == Plan()
 
 
-def test_a_jobset_that_is_being_deleted_is_left_alone() -> None:
+def test_jobset_being_deleted_is_ignored() -> None:
     owner = replace(worlds.jobset(), deleting=True)
     assert decide.decide(worlds.world(owner, worlds.failed("w-0"), has_service=False)) == Plan()
 
 
-def test_a_new_jobset_gets_its_service_before_its_jobs() -> None:
+def test_new_jobset_gets_service_before_jobs() -> None:
     plan = decide.decide(worlds.world(worlds.jobset(), has_service=False))
     assert [[type(write) for write in group] for group in plan.writes] == [[CreateService], [CreateJob, CreateJob]]
     assert worlds.counts(plan) == {"w": ReplicatedJobStatus("w")}
     assert plan.events == ()
 
 
-def test_replicated_jobs_are_created_in_the_order_of_the_spec() -> None:
+def test_replicated_jobs_are_created_in_order_of_spec() -> None:
     owner = worlds.jobset(worlds.replicated("b"), worlds.replicated("a"))
     plan = decide.decide(worlds.world(owner))
     assert [[write.name for write in group if isinstance(write, CreateJob)] for group in plan.writes] == [
@@ -38,7 +45,7 @@ def test_replicated_jobs_are_created_in_the_order_of_the_spec() -> None:
     ]
 
 
-def test_without_dns_hostnames_no_service_is_made() -> None:
+def test_no_service_without_dns_hostnames() -> None:
     owner = worlds.jobset()
     network = Network(subdomain="js", dns_hostnames=False)
     plan = decide.decide(worlds.world(replace(owner, spec=replace(owner.spec, network=network)), has_service=False))
@@ -46,7 +53,7 @@ def test_without_dns_hostnames_no_service_is_made() -> None:
 
 
 def claiming() -> JobSet:
-    """A JobSet with two claims, both mounted."""
+    """Return a JobSet with two claims, both mounted."""
     mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("data", "logs")]
     containers = [{"name": "main", "image": "train:1", "volumeMounts": mounts}]
     templates = tuple({"metadata": {"name": name}, "spec": {}} for name in ("data", "logs"))
@@ -54,25 +61,25 @@ def claiming() -> JobSet:
     return worlds.jobset(one, claim_policies=(ClaimPolicy(templates),))
 
 
-def test_claims_that_are_not_there_are_made_before_the_jobs() -> None:
+def test_missing_claims_are_created_before_jobs() -> None:
     plan = decide.decide(worlds.world(claiming(), claims=frozenset({"data-js"})))
     assert worlds.names(plan, CreateClaim) == ["logs-js"]
     assert [type(group[0]) for group in plan.writes] == [CreateClaim, CreateJob]
 
 
-def test_claims_that_are_there_are_left_as_they_are() -> None:
+def test_existing_claims_are_kept() -> None:
     plan = decide.decide(worlds.world(claiming(), claims=frozenset({"data-js", "logs-js"})))
     assert worlds.names(plan, CreateClaim) == []
 
 
-def test_former_jobs_are_deleted_before_anything_is_made() -> None:
+def test_previous_jobs_are_deleted_before_creations() -> None:
     owner = worlds.jobset(status=Status(restarts=1), failure=FailurePolicy(max_restarts=1))
     jobs = (worlds.ready("w-0"), worlds.job("w-1", attempt=1, suspended=True, template={}))
     plan = decide.decide(worlds.world(owner, *jobs, has_service=False))
     assert [type(group[0]) for group in plan.writes] == [DeleteJob, CreateService, ResumeJob]
 
 
-def test_former_jobs_are_deleted_in_the_look_that_answers_a_failure_too() -> None:
+def test_previous_jobs_are_deleted_when_a_failure_is_handled() -> None:
     owner = worlds.jobset(status=Status(restarts=1), failure=FailurePolicy(max_restarts=1))
     plan = decide.decide(worlds.world(owner, worlds.ready("w-0"), worlds.failed("w-1", attempt=1)))
     assert [type(group[0]) for group in plan.writes] == [DeleteJob]
@@ -80,19 +87,19 @@ def test_former_jobs_are_deleted_in_the_look_that_answers_a_failure_too() -> Non
     assert plan.status.restarts == 2
 
 
-def test_a_job_that_somebody_deleted_is_made_anew_once_it_is_gone() -> None:
+def test_deleted_job_is_recreated_once_gone() -> None:
     before = worlds.settled(worlds.jobset(), worlds.ready("w-0"), worlds.ready("w-1"))
     going = replace(before, jobs=(before.jobs[0], replace(before.jobs[1], deleting=True)))
     assert decide.decide(going).writes == ()
     assert worlds.names(decide.decide(replace(before, jobs=before.jobs[:1])), CreateJob) == ["js-w-1"]
 
 
-def test_a_settled_jobset_needs_nothing() -> None:
+def test_settled_jobset_needs_nothing() -> None:
     before = worlds.settled(worlds.jobset(), worlds.ready("w-0"), worlds.ready("w-1"))
     assert decide.decide(before) == Plan()
 
 
-def test_the_order_of_replicated_jobs_status_says_nothing() -> None:
+def test_order_of_replicated_jobs_status_is_ignored() -> None:
     owner = worlds.jobset(worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=1))
     before = worlds.settled(owner, worlds.ready("a-0"), worlds.ready("b-0"))
     status = before.jobset.status
@@ -100,7 +107,7 @@ def test_the_order_of_replicated_jobs_status_says_nothing() -> None:
     assert decide.decide(replace(before, jobset=replace(before.jobset, status=turned))) == Plan()
 
 
-def test_the_order_of_the_jobs_says_nothing() -> None:
+def test_order_of_jobs_is_ignored() -> None:
     owner = worlds.jobset(worlds.replicated(replicas=3), failure=FailurePolicy(max_restarts=1))
     jobs = (worlds.failed("w-2"), worlds.ready("w-0"), worlds.failed("w-1"))
     assert decide.decide(worlds.world(owner, *jobs)) == decide.decide(worlds.world(owner, *reversed(jobs)))
@@ -108,7 +115,7 @@ def test_the_order_of_the_jobs_says_nothing() -> None:
 
 def test_only_bodies_of_missing_jobs_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    mould = building.Mould
+    mould = children.Mould
 
     class Watched(mould):  # type: ignore[misc, valid-type]
         def job(self, index: int, *, job_attempt: int | None = None) -> dict[str, object]:
@@ -116,7 +123,7 @@ def test_only_bodies_of_missing_jobs_are_built(monkeypatch: pytest.MonkeyPatch) 
             body: dict[str, object] = super().job(index, job_attempt=job_attempt)
             return body
 
-    monkeypatch.setattr(building, "Mould", Watched)
+    monkeypatch.setattr(children, "Mould", Watched)
     owner = worlds.jobset(worlds.replicated(replicas=1000))
     jobs = tuple(worlds.ready(f"w-{index}") for index in range(1000) if index != 7)
     decide.decide(worlds.world(owner, *jobs))

@@ -1,15 +1,17 @@
-"""Restarts in place as a JobSet sees them; and what upstream's protocol gets wrong, as far as it is decided here.
+"""Restarts in place from the JobSet's side, and the errors of upstream's protocol, as far as they are decided here.
 
-Upstream's weaknesses have the numbers of ``docs/jobsets.md``; those that are not here are tests of rounds and agents.
+Upstream's weaknesses have the numbers of ``docs/jobsets.md``; tests of rounds and agents cover the others.
 """
 
 from dataclasses import replace
 
 import pytest
 
-from controller.jobset import decide, in_place
-from controller.jobset.in_place import GangPolicy
-from controller.jobset.model import (
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import CreateJob, DeleteJob, Plan, World
+from kubemend.controller.jobset.policy import in_place
+from kubemend.controller.jobset.policy.in_place import GangPolicy
+from kubemend.controller.jobset.spec.model import (
     Action,
     ChildJob,
     FailurePolicy,
@@ -21,7 +23,6 @@ from controller.jobset.model import (
     RoundView,
     Status,
 )
-from controller.jobset.plan import CreateJob, DeleteJob, Plan, World
 from tests.unit.jobset import worlds
 from tests.unit.jobset.worlds import IN_PLACE, NOW, round_, under_way
 
@@ -30,69 +31,69 @@ JOBS = (worlds.ready("w-0"), worlds.ready("w-1"))
 
 
 def owner(status: Status | None = None, failure: FailurePolicy = IN_PLACE, **spec: object) -> JobSet:
-    """A JobSet that is restarted in place."""
+    """Return a JobSet that is restarted in place."""
     return worlds.jobset(failure=failure, status=status, **spec)
 
 
 def running(*rounds: RoundView, status: Status | None = None, failure: FailurePolicy = IN_PLACE) -> World:
-    """A settled JobSet whose Jobs run, and its rounds."""
+    """Return a settled JobSet whose Jobs run, and its rounds."""
     before = worlds.settled(owner(status, failure), *JOBS)
     return replace(before, rounds=rounds)
 
 
 def most(restarts: int, *rules: FailureRule) -> FailurePolicy:
-    """In place, with so many restarts."""
+    """Return an in-place policy with this many restarts."""
     return FailurePolicy(max_restarts=restarts, rules=rules, strategy=RestartStrategy.IN_PLACE)
 
 
-# What a round costs
+# The cost of a round
 
 
 def kept(plan: Plan) -> tuple[int, int | None, int | None]:
-    """restartsCountTowardsMax, and the newest attempt that is over and the one before it."""
+    """Return restartsCountTowardsMax, and the newest ended attempt and the one before it."""
     assert plan.status is not None
     return plan.status.restarts_counted, plan.status.current_in_place, plan.status.previous_in_place
 
 
-def test_a_round_that_is_over_counts_once_and_moves_the_attempt_on() -> None:
+def test_ended_round_counts_once_and_advances_attempt() -> None:
     before = running(round_(1))
     plan = decide.decide(before)
     assert kept(plan) == (1, 1, 0)
     assert decide.decide(worlds.applied(before, plan)) == Plan()
 
 
-def test_rounds_that_ended_between_two_looks_are_kept_in_one_write() -> None:
+def test_rounds_ended_between_reconciles_are_counted_together() -> None:
     plan = decide.decide(running(round_(1), round_(2), round_(3)))
     assert kept(plan) == (3, 3, 2)
     assert plan.counts == ("restarted_in_place",) * 3
     assert [reason for _, reason, _ in worlds.told(plan)] == ["InPlaceRestarted"] * 3
 
 
-def test_a_round_that_somebody_asked_for_costs_nothing() -> None:
+def test_requested_round_costs_nothing() -> None:
     assert kept(decide.decide(running(round_(1, counted=False)))) == (0, 1, 0)
 
 
-def test_a_round_that_failed_costs_a_restart_for_its_members_were_stopped() -> None:
+def test_failed_round_costs_a_restart() -> None:
     assert kept(decide.decide(running(round_(1, restarted=False, reason="NotStopped")))) == (1, 1, 0)
 
 
-def test_a_round_that_was_cancelled_costs_nothing() -> None:
+def test_cancelled_round_costs_nothing() -> None:
     assert kept(decide.decide(running(round_(1, restarted=False, reason="Cancelled")))) == (0, 1, 0)
 
 
-def test_a_round_that_is_on_is_not_kept_yet() -> None:
+def test_round_under_way_is_not_counted_yet() -> None:
     plan = decide.decide(running(round_(1), under_way(2)))
     assert kept(plan) == (1, 1, 0)
 
 
-def test_a_round_counts_by_its_owner_however_late_our_clock_is() -> None:
+def test_round_counts_by_owner_despite_clock_skew() -> None:
     early = worlds.CREATED - 60
     assert kept(decide.decide(running(round_(1, started_at=early, owner_uid="uid-js")))) == (1, 1, 0)
     others = running(round_(1, owner_uid="uid-of-a-deleted-one"))
     assert decide.decide(others) == Plan()
 
 
-def test_a_round_whose_owner_is_not_known_counts_by_its_time_and_clocks_may_be_somewhat_apart() -> None:
+def test_round_without_owner_counts_by_time_with_tolerance() -> None:
     assert kept(decide.decide(running(round_(1, started_at=worlds.CREATED - 1)))) == (1, 1, 0)
     assert decide.decide(running(round_(1, started_at=worlds.CREATED - 60))) == Plan()
 
@@ -103,25 +104,25 @@ def test_attempts_only_grow() -> None:
     assert kept(decide.decide(running(round_(4), status=replace(status, current_in_place=6)))) == (1, 6, 7)
 
 
-def test_the_count_never_passes_max_restarts() -> None:
+def test_count_never_exceeds_max_restarts() -> None:
     plan = decide.decide(running(round_(1), round_(2), round_(3), failure=most(2)))
     assert kept(plan) == (2, 3, 2)
 
 
-def test_a_jobset_of_another_strategy_keeps_nothing_of_rounds() -> None:
+def test_other_strategy_counts_no_rounds() -> None:
     before = replace(running(failure=FailurePolicy(max_restarts=3)), rounds=(round_(1),))
     assert decide.decide(before) == Plan()
 
 
-# What is said of it
+# Its condition
 
 
 def said(*rounds: RoundView) -> tuple[bool, str, str] | None:
-    """What the condition says about these rounds."""
+    """Return the condition about these rounds."""
     return worlds.said(decide.decide(running(*rounds)), CONDITION)
 
 
-def test_while_a_round_is_on_the_condition_is_true() -> None:
+def test_condition_is_true_during_round() -> None:
     assert said(under_way(2, message="Xid 48 on w-0")) == (
         True,
         "Restarting",
@@ -129,7 +130,7 @@ def test_while_a_round_is_on_the_condition_is_true() -> None:
     )
 
 
-def test_afterwards_it_says_how_long_it_took_though_it_never_was_true() -> None:
+def test_condition_has_duration_after_round() -> None:
     assert said(round_(2, message="all run")) == (
         False,
         "Restarted",
@@ -137,11 +138,11 @@ def test_afterwards_it_says_how_long_it_took_though_it_never_was_true() -> None:
     )
 
 
-def test_a_long_one_is_told_in_seconds() -> None:
+def test_long_round_is_reported_in_seconds() -> None:
     assert said(round_(1, seconds=63.25)) == (False, "Restarted", "restarted in place in 63.2 s, attempt 1")
 
 
-def test_a_failed_one_says_why() -> None:
+def test_failed_round_has_reason() -> None:
     failed = round_(1, restarted=False, reason="NotStopped", message="w-1 is stuck")
     assert said(failed) == (False, "RestartFailed", "restart in place failed, attempt 1: w-1 is stuck")
     assert worlds.told(decide.decide(running(failed))) == [
@@ -149,13 +150,13 @@ def test_a_failed_one_says_why() -> None:
     ]
 
 
-def test_a_cancelled_one_is_no_failure_and_no_event() -> None:
+def test_cancelled_round_is_no_failure_and_no_event() -> None:
     cancelled = round_(1, restarted=False, reason="Cancelled", message="Suspended")
     assert said(cancelled) == (False, "RestartCancelled", "restart in place cancelled, attempt 1: Suspended")
     assert worlds.told(decide.decide(running(cancelled))) == []
 
 
-def test_only_the_newest_round_is_told_of() -> None:
+def test_condition_is_about_newest_round() -> None:
     assert said(round_(1, message="old"), under_way(2, message="new")) == (
         True,
         "Restarting",
@@ -163,7 +164,7 @@ def test_only_the_newest_round_is_told_of() -> None:
     )
 
 
-def test_a_round_whose_object_was_deleted_does_not_go_on_for_ever() -> None:
+def test_condition_of_deleted_round_becomes_false() -> None:
     before = running(under_way(1))
     told = worlds.applied(before, decide.decide(before))
     plan = decide.decide(replace(told, rounds=()))
@@ -172,13 +173,13 @@ def test_a_round_whose_object_was_deleted_does_not_go_on_for_ever() -> None:
     assert said_now[:2] == (False, "RestartCancelled")
 
 
-def test_what_is_told_of_a_round_is_bounded() -> None:
+def test_message_of_round_is_limited() -> None:
     found = said(round_(1, message="x" * 100_000))
     assert found is not None
     assert len(found[2]) <= 512
 
 
-def test_a_round_that_ends_after_its_jobset_is_still_told_to_its_end() -> None:
+def test_condition_is_updated_after_jobset_ended() -> None:
     before = running(under_way(1))
     on = worlds.applied(before, decide.decide(before))
     finished = replace(on.jobset.status, conditions=(*on.jobset.status.conditions, worlds.condition("Completed")))
@@ -190,11 +191,11 @@ def test_a_round_that_ends_after_its_jobset_is_still_told_to_its_end() -> None:
     assert found[:2] == (False, "RestartCancelled")
 
 
-# What the gang may do
+# The gang's policy
 
 
 def policy(*jobs: ChildJob, rounds: tuple[RoundView, ...] = (), jobset: JobSet | None = None) -> GangPolicy:
-    """The policy of a JobSet with these Jobs, of the run that is on."""
+    """Return the policy of a JobSet with these Jobs, of the current run."""
     return in_place.policy(worlds.world(jobset or owner(), *(jobs or JOBS), rounds=rounds))
 
 
@@ -203,12 +204,12 @@ def test_max_restarts_is_the_gangs_limit() -> None:
     assert policy(jobset=owner(failure=most(0))) == GangPolicy(limit=0, used=0)
 
 
-def test_a_jobset_of_another_strategy_has_no_limit_to_lend() -> None:
+def test_other_strategy_has_no_limit() -> None:
     assert policy(jobset=owner(failure=FailurePolicy(max_restarts=3))).limit is None
     assert policy(jobset=worlds.jobset()).limit is None
 
 
-def test_used_are_all_restarts_that_count_rounds_that_are_on_too() -> None:
+def test_used_includes_rounds_under_way() -> None:
     jobs = (ReplicatedJobStatus("w", job_restarts=(0, 2), job_restarts_counted=(0, 1)),)
     status = Status(restarts=4, restarts_counted=1, current_in_place=2, replicated_jobs=jobs)
     of_run = tuple(replace(each, attempt=4, job_attempt=2) for each in JOBS)
@@ -222,7 +223,7 @@ def test_used_are_all_restarts_that_count_rounds_that_are_on_too() -> None:
     assert policy(*of_run, rounds=rounds, jobset=owner(status)) == GangPolicy(limit=3, used=1 + 1 + 2)
 
 
-def test_what_is_used_does_not_change_when_a_round_is_kept() -> None:
+def test_used_stays_equal_when_round_is_counted() -> None:
     before = running(round_(1), round_(2, counted=False), round_(3, restarted=False, reason="NotStopped"), under_way(4))
     after = worlds.carried_out(before)
     assert in_place.policy(before).used == in_place.policy(after).used == 3
@@ -241,26 +242,26 @@ def test_what_is_used_does_not_change_when_a_round_is_kept() -> None:
         (worlds.jobset(suspend=True), "Suspended"),
     ],
 )
-def test_it_is_closed_while_its_jobs_are_not_to_run_or_are_made_anew(jobset: JobSet, closed: str) -> None:
+def test_policy_is_closed_while_jobs_must_not_run(jobset: JobSet, closed: str) -> None:
     assert policy(jobset=jobset).closed == closed
 
 
-def test_it_is_open_again_once_all_jobs_are_of_the_new_run() -> None:
+def test_policy_reopens_once_all_jobs_are_new() -> None:
     new = tuple(replace(each, attempt=1) for each in JOBS)
     assert policy(*new, jobset=owner(Status(restarts=1))).closed == ""
 
 
-# When no restart is left
+# No restart left
 
 REFUSAL = Refusal("ReachedMaxRestarts", "3 of 3 are used", at=NOW - 1)
 
 
 def spent(refusal: Refusal = REFUSAL, *rounds: RoundView, status: Status | None = None) -> Plan:
-    """What is decided when a fault was refused, for good."""
+    """Return the decision after a fault was refused for good."""
     return decide.decide(replace(running(*rounds, status=status), refusal=refusal))
 
 
-def test_a_fault_that_was_refused_for_good_fails_the_jobset_without_naming_a_job() -> None:
+def test_final_refusal_fails_jobset_without_a_job() -> None:
     plan = spent()
     words = "jobset failed due to reaching max number of restarts"
     assert worlds.said(plan, "Failed") == (True, "ReachedMaxRestarts", words)
@@ -268,7 +269,7 @@ def test_a_fault_that_was_refused_for_good_fails_the_jobset_without_naming_a_job
     assert plan.counts == ("failed",)
 
 
-def test_its_jobs_are_deleted_in_the_next_look() -> None:
+def test_jobs_are_deleted_in_next_reconcile() -> None:
     before = replace(running(), refusal=REFUSAL)
     plan = decide.decide(worlds.applied(before, decide.decide(before)))
     assert worlds.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
@@ -287,21 +288,19 @@ def test_its_jobs_are_deleted_in_the_next_look() -> None:
         ),
     ],
 )
-def test_a_refusal_from_before_the_last_start_means_nothing(
-    rounds: tuple[RoundView, ...], status: Status | None
-) -> None:
+def test_refusal_before_last_start_is_ignored(rounds: tuple[RoundView, ...], status: Status | None) -> None:
     before = worlds.world(owner(status), worlds.ready("w-0"), worlds.job("w-1"), rounds=rounds, refusal=REFUSAL)
     plan = decide.decide(before)
     assert plan.status is not None
     assert plan.status.terminal_state == ""
 
 
-def test_a_refusal_from_before_the_jobset_means_nothing() -> None:
+def test_refusal_before_jobset_is_ignored() -> None:
     assert spent(replace(REFUSAL, at=worlds.CREATED - 1)) == Plan()
 
 
-def test_a_refusal_counts_though_the_same_look_is_the_first_that_finds_all_ready_after_a_restart() -> None:
-    """News of both come together; no later look would hear of the refusal again."""
+def test_refusal_counts_in_first_reconcile_with_all_ready() -> None:
+    """Both changes arrive together; no later reconcile would get the refusal again."""
     status = Status(conditions=(worlds.condition(worlds.RESTARTING, since=REFUSAL.at - 30),))
     jobs = (worlds.ready("w-0"), worlds.ready("w-1"))
     plan = decide.decide(worlds.world(owner(status), *jobs, refusal=REFUSAL))
@@ -312,21 +311,21 @@ def test_a_refusal_counts_though_the_same_look_is_the_first_that_finds_all_ready
     )
 
 
-def test_a_refusal_for_another_reason_fails_nothing() -> None:
+def test_refusal_for_other_reason_fails_nothing() -> None:
     assert spent(replace(REFUSAL, reason="NotReplaceable")) == Plan()
 
 
-def test_a_suspended_jobset_is_not_failed_for_a_refusal() -> None:
+def test_suspended_jobset_does_not_fail_by_refusal() -> None:
     before = replace(worlds.with_spec(running(), suspend=True), refusal=REFUSAL)
     plan = decide.decide(before)
     assert plan.status is not None
     assert plan.status.terminal_state == ""
 
 
-# Beside a restart of Jobs
+# Together with a restart of Jobs
 
 
-def test_a_job_that_fails_while_a_round_is_on_costs_one_restart_and_not_two() -> None:
+def test_failed_job_during_round_costs_one_restart() -> None:
     jobs = (worlds.failed("w-0"), worlds.ready("w-1"))
     before = worlds.world(owner(failure=most(1)), *jobs, rounds=(under_way(1),))
     plan = decide.decide(before)
@@ -338,7 +337,7 @@ def test_a_job_that_fails_while_a_round_is_on_costs_one_restart_and_not_two() ->
     assert worlds.carried_out(after).jobset.status.restarts_counted == 1
 
 
-def test_in_place_restarts_and_recreations_share_one_budget() -> None:
+def test_in_place_and_recreation_share_one_budget() -> None:
     status = Status(restarts_counted=1, current_in_place=1)
     before = worlds.world(owner(status, most(1)), worlds.failed("w-0"), worlds.ready("w-1"))
     found = worlds.said(decide.decide(before), "Failed")
@@ -349,7 +348,7 @@ def test_in_place_restarts_and_recreations_share_one_budget() -> None:
 # Upstream's weaknesses
 
 
-def test_weakness_01_an_old_view_of_the_rounds_takes_nothing_back_and_counts_nothing_twice() -> None:
+def test_weakness_01_outdated_rounds_neither_revert_nor_count_twice() -> None:
     after = worlds.carried_out(running(round_(1), round_(2)))
     stale = replace(after, rounds=(round_(1),))
     plan = decide.decide(stale)
@@ -357,7 +356,7 @@ def test_weakness_01_an_old_view_of_the_rounds_takes_nothing_back_and_counts_not
     assert worlds.told(plan) == []
 
 
-def test_weakness_02_one_failure_costs_one_restart_however_often_it_is_looked_at() -> None:
+def test_weakness_02_one_failure_costs_one_restart_over_many_reconciles() -> None:
     before = running(under_way(1))
     for _ in range(3):
         before = worlds.carried_out(before)
@@ -366,7 +365,7 @@ def test_weakness_02_one_failure_costs_one_restart_however_often_it_is_looked_at
     assert in_place.policy(before).used == 1
 
 
-def test_weakness_03_jobs_and_indexes_that_are_over_keep_nothing_shut() -> None:
+def test_weakness_03_finished_jobs_and_indexes_do_not_close() -> None:
     one = worlds.ready("w-1", parallelism=4, completions=4, ready=1, succeeded=2, failed_indexes="3")
     before = worlds.settled(owner(), worlds.succeeded("w-0"), one)
     assert in_place.policy(before).closed == ""
@@ -380,13 +379,13 @@ def test_weakness_03_jobs_and_indexes_that_are_over_keep_nothing_shut() -> None:
         worlds.jobset(worlds.replicated("w"), worlds.replicated("x", depends_on=worlds.depends("w")), failure=IN_PLACE),
     ],
 )
-def test_weakness_04_replicated_jobs_that_wait_for_their_turn_keep_nothing_shut(jobset: JobSet) -> None:
+def test_weakness_04_waiting_replicated_jobs_do_not_close(jobset: JobSet) -> None:
     before = worlds.carried_out(worlds.world(jobset, worlds.job("w-0", active=1), worlds.job("w-1", active=1)))
     assert worlds.names_of(before.jobs) == ["js-w-0", "js-w-1"], "those of x wait"
     assert in_place.policy(before).closed == ""
 
 
-def test_weakness_05_suspending_preempting_and_resuming_cost_nothing_even_with_no_restart_to_lose() -> None:
+def test_weakness_05_suspend_and_resume_cost_nothing() -> None:
     before = running(failure=most(0))
     for attempt in (1, 2, 3):
         cancelled = round_(attempt, restarted=False, reason="Cancelled")
@@ -396,13 +395,13 @@ def test_weakness_05_suspending_preempting_and_resuming_cost_nothing_even_with_n
     assert before.jobset.status.terminal_state == ""
 
 
-def test_weakness_06_rounds_of_a_deleted_jobset_of_the_same_name_do_not_count() -> None:
+def test_weakness_06_rounds_of_deleted_namesake_do_not_count() -> None:
     theirs = round_(7, started_at=worlds.CREATED - 5)
     assert decide.decide(running(theirs)) == Plan()
     assert in_place.policy(running(theirs)).used == 0
 
 
-def test_weakness_06_a_restart_that_ignores_max_restarts_is_not_counted_in_place_either() -> None:
+def test_weakness_06_ignoring_restart_is_not_counted_in_place() -> None:
     ignoring = most(1, worlds.rule(Action.RESTART_JOBSET_AND_IGNORE))
     before = worlds.world(owner(failure=ignoring), worlds.failed("w-0"), worlds.ready("w-1"))
     after = worlds.carried_out(before)
@@ -410,7 +409,7 @@ def test_weakness_06_a_restart_that_ignores_max_restarts_is_not_counted_in_place
     assert in_place.policy(after) == GangPolicy(limit=1, used=0)
 
 
-def test_weakness_07_a_restart_in_place_is_seen_in_a_condition_an_event_a_metric_and_the_status() -> None:
+def test_weakness_07_in_place_restart_is_visible_everywhere() -> None:
     plan = decide.decide(running(round_(1, message="all run")))
     assert worlds.said(plan, CONDITION) is not None
     assert worlds.told(plan) == [("Normal", "InPlaceRestarted", "restarted in place in 412 ms, attempt 1: all run")]
@@ -418,7 +417,7 @@ def test_weakness_07_a_restart_in_place_is_seen_in_a_condition_an_event_a_metric
     assert kept(plan) == (1, 1, 0)
 
 
-def test_weakness_10_restarting_one_job_restarts_no_other_one() -> None:
+def test_weakness_10_restarting_one_job_restarts_no_other() -> None:
     one = most(3, worlds.rule(Action.RESTART_JOB))
     before = worlds.world(owner(failure=one), worlds.ready("w-0"), worlds.failed("w-1"))
     restarted = worlds.applied(before, decide.decide(before))
@@ -429,7 +428,7 @@ def test_weakness_10_restarting_one_job_restarts_no_other_one() -> None:
 
 
 @pytest.mark.parametrize("job", [worlds.ready("w-0", attempt=None), worlds.ready("w-0", index=None)])
-def test_weakness_12_a_label_that_cannot_be_read_stops_nothing(job: ChildJob) -> None:
+def test_weakness_12_unreadable_label_stops_nothing(job: ChildJob) -> None:
     plan = decide.decide(worlds.world(owner(), job, rounds=(round_(1),)))
     assert worlds.names(plan, CreateJob) == ["js-w-1"]
     assert kept(plan) == (1, 1, 0)

@@ -1,4 +1,4 @@
-"""Which Job gets which domain: never two one, always the same, never one without room."""
+"""Assigning domains to Jobs: never one domain to two Jobs, stable, and never without room."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,41 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.jobset import naming
-from controller.jobset.model import ChildJob
-from controller.jobset.placement import choosing, marks
-from controller.jobset.placement.model import Domain, Needs, Node, Placements, Pod, Reason, Seeker, Taint
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import choosing, marks
+from kubemend.controller.jobset.placement.model import Domain, Needs, Node, Placements, Pod, Reason, Seeker, Taint
+from kubemend.controller.jobset.spec.model import ChildJob
 
 GPUS = "nvidia.com/gpu"
 NEEDS = Needs(requests=((GPUS, Fraction(8)),))
 
 
 def node(name: str, rack: str | None = None, *, gpus: int = 8, **fields: Any) -> Node:
-    """A node of a rack, with room for one pod."""
+    """Return a node of a rack, with room for one pod."""
     labels = {} if rack is None else {"rack": rack}
     return Node(**{"name": name, "labels": labels, "allocatable": {GPUS: Fraction(gpus)}, **fields})
 
 
 def rack(name: str, nodes: int) -> list[Node]:
-    """A rack of so many nodes."""
+    """Return a rack of this many nodes."""
     return [node(f"{name}-{index}", name) for index in range(nodes)]
 
 
 def gated(job: str, index: int = 0, **fields: Any) -> Pod:
-    """A pod that waits for its domain."""
+    """Return a pod that waits for its domain."""
     name = f"{job}-{index}"
     told = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
     return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **told})
 
 
 def let_go(job: str, domain: str, index: int = 0, **fields: Any) -> Pod:
-    """A pod that was sent to its domain."""
+    """Return a pod that was released to its domain."""
     needs = replace(NEEDS, selector=(("rack", domain),))
     return gated(job, index, **{"gates": (), "needs": needs, **fields})
 
 
 def seeker(job: str, pods: int = 1) -> Seeker:
-    """A Job of so many pods."""
+    """Return a Job of this many pods."""
     return Seeker(job, f"ml/{job}", pods)
 
 
@@ -58,23 +58,23 @@ def place(
 
 
 def domains(found: Placements) -> dict[str, str]:
-    """Who got which rack."""
+    """Return the assigned racks by Job."""
     return {each.job: each.domain.value for each in found.assigned}
 
 
 def reasons(found: Placements) -> dict[str, Reason]:
-    """Why others did not."""
+    """Return the reasons of the waiting Jobs."""
     return {each.job: each.reason for each in found.waiting}
 
 
-def test_a_job_gets_a_domain_and_all_its_pods_that_wait_go_there() -> None:
+def test_job_gets_a_domain_for_all_waiting_pods() -> None:
     found = place([seeker("a", 2)], [gated("a", 1), gated("a", 0)], rack("r1", 2))
     (one,) = found.assigned
     assert (one.domain, [pod.name for pod in one.pods]) == (Domain("rack", "r1"), ["a-0", "a-1"])
     assert found.waiting == ()
 
 
-def test_two_jobs_get_two_domains_in_the_order_in_which_they_are_named() -> None:
+def test_jobs_get_domains_in_order_of_seekers() -> None:
     found = place(
         [seeker("b"), seeker("a"), seeker("c")], [gated(job) for job in "abc"], [*rack("r1", 1), *rack("r2", 1)]
     )
@@ -82,15 +82,15 @@ def test_two_jobs_get_two_domains_in_the_order_in_which_they_are_named() -> None
     assert reasons(found) == {"c": Reason.ALL_HELD}
 
 
-def test_a_job_gets_the_smallest_domain_that_has_room() -> None:
+def test_job_gets_smallest_domain_with_room() -> None:
     nodes = [*rack("r1", 4), *rack("r2", 1), *rack("r3", 2), *rack("r4", 3)]
     assert domains(place([seeker("a", 2)], [gated("a")], nodes)) == {"a": "r3"}
 
 
-def test_room_is_needed_for_all_its_pods_also_those_that_are_not_created_yet() -> None:
+def test_room_must_suffice_for_pods_not_created_yet() -> None:
     found = place([seeker("a", 3)], [gated("a")], [*rack("r1", 2), *rack("r2", 2)])
     assert reasons(found) == {"a": Reason.NO_ROOM}
-    assert "none of the 2 domains of rack has ready nodes that take its 3 pods" in found.waiting[0].message
+    assert "none of the 2 domains of rack has enough room on ready nodes for its 3 pods" in found.waiting[0].message
 
 
 def test_several_pods_may_share_a_node() -> None:
@@ -100,42 +100,42 @@ def test_several_pods_may_share_a_node() -> None:
 @pytest.mark.parametrize(
     "fields", [{"usable": False}, {"taints": (Taint("kubemend.io/device-failure", "", "NoSchedule"),)}, {"gpus": 7}]
 )
-def test_nodes_that_cannot_take_its_pods_are_no_room(fields: dict[str, Any]) -> None:
+def test_unsuitable_nodes_are_no_room(fields: dict[str, Any]) -> None:
     assert reasons(place([seeker("a")], [gated("a")], [node("n", "r1", **fields)])) == {"a": Reason.NO_ROOM}
 
 
-def test_without_labelled_nodes_it_says_what_to_do() -> None:
+def test_missing_labelled_nodes_give_a_hint() -> None:
     found = place([seeker("a")], [gated("a")], [node("n")])
     assert reasons(found) == {"a": Reason.NO_DOMAIN}
-    assert found.waiting[0].message == "Job ml/a: no node has label rack; label the nodes by their domains"
+    assert found.waiting[0].message == "Job ml/a: no node has label rack. Label the nodes by their domains"
 
 
-def test_it_stays_where_its_pods_are_though_others_are_better_and_there_is_no_room() -> None:
+def test_job_stays_in_domain_of_its_pods_without_room() -> None:
     nodes = [node("r1-0", "r1", usable=False), *rack("r2", 1)]
     pods = [let_go("a", "r1", 1, node="r1-0"), gated("a")]
     assert domains(place([seeker("a", 2)], pods, nodes)) == {"a": "r1"}
 
 
-def test_it_stays_where_its_pods_were_sent_though_no_node_is_left() -> None:
+def test_job_stays_in_selected_domain_without_nodes() -> None:
     assert domains(place([seeker("a", 2)], [let_go("a", "r1", 1), gated("a")], rack("r2", 2))) == {"a": "r1"}
 
 
-def test_it_stays_where_one_of_its_pods_still_ends() -> None:
+def test_job_stays_in_domain_of_ending_pod() -> None:
     pods = [let_go("a", "r2", 1, node="r2-0"), gated("a")]
     assert domains(place([seeker("a")], pods, [*rack("r1", 1), *rack("r2", 1)])) == {"a": "r2"}
 
 
-def test_it_stays_where_it_was_promised_to_be() -> None:
+def test_job_stays_in_promised_domain() -> None:
     nodes = [*rack("r1", 1), *rack("r2", 1)]
     assert domains(place([seeker("a")], [gated("a")], nodes, {"a": Domain("rack", "r2")})) == {"a": "r2"}
 
 
-def test_what_was_promised_to_another_is_held() -> None:
+def test_promised_domain_is_occupied() -> None:
     found = place([seeker("a")], [gated("a")], rack("r1", 1), {"b": Domain("rack", "r1")})
     assert reasons(found) == {"a": Reason.ALL_HELD}
 
 
-def test_a_job_whose_pods_are_over_holds_nothing() -> None:
+def test_job_with_finished_pods_occupies_nothing() -> None:
     pods = [let_go("b", "r1", node="r1-0", over=True), gated("a")]
     assert domains(place([seeker("a")], pods, rack("r1", 1))) == {"a": "r1"}
 
@@ -150,39 +150,39 @@ def test_a_job_whose_pods_are_over_holds_nothing() -> None:
     ],
     ids=["sent there", "there", "there without a domain for itself", "there by another topology"],
 )
-def test_no_domain_in_which_another_job_has_a_pod(other: Pod) -> None:
+def test_domain_with_foreign_pod_is_not_assigned(other: Pod) -> None:
     nodes = [replace(each, labels={**each.labels, "host": each.name}) for each in rack("r1", 2)]
     assert reasons(place([seeker("a")], [other, gated("a")], nodes)) == {"a": Reason.ALL_HELD}
 
 
-def test_no_domain_inside_the_larger_one_of_another_job() -> None:
+def test_domain_inside_foreign_larger_one_is_not_assigned() -> None:
     nodes = [replace(each, labels={**each.labels, "zone": "z"}) for each in [*rack("r1", 1), *rack("r2", 1)]]
     other = Pod("ml", "b-0", "uid", "b", topology="zone", node="r1-0")
     assert reasons(place([seeker("a")], [other, gated("a")], nodes)) == {"a": Reason.ALL_HELD}
 
 
-def test_jobs_that_are_not_ours_to_place_keep_waiting() -> None:
+def test_pods_of_other_controllers_keep_waiting() -> None:
     assert place([], [gated("a")], rack("r1", 1)) == Placements()
 
 
-def test_a_job_of_which_no_pod_waits_gets_nothing() -> None:
+def test_job_without_waiting_pods_gets_nothing() -> None:
     assert place([seeker("a")], [let_go("a", "r1")], rack("r1", 1)) == Placements()
 
 
-def test_a_selector_of_its_own_limits_the_choice() -> None:
+def test_own_selector_limits_the_choice() -> None:
     nodes = [*rack("r1", 1), *rack("r2", 1)]
     wish = gated("a", needs=replace(NEEDS, selector=(("rack", "r2"),)))
     assert domains(place([seeker("a"), seeker("b")], [wish, gated("b")], nodes)) == {"a": "r2", "b": "r1"}
 
 
-def test_two_jobs_of_different_needs_do_not_get_the_same_domain() -> None:
+def test_jobs_with_different_needs_get_different_domains() -> None:
     pods = [gated("a"), gated("b", needs=Needs(requests=((GPUS, Fraction(1)),)))]
     found = place([seeker("a"), seeker("b")], pods, rack("r1", 1))
     assert domains(found) == {"a": "r1"}
     assert reasons(found) == {"b": Reason.ALL_HELD}
 
 
-def test_two_jobs_that_want_the_same_domain_do_not_both_get_it() -> None:
+def test_jobs_competing_for_a_domain_do_not_share_it() -> None:
     wish = replace(NEEDS, selector=(("rack", "r2"),))
     found = place(
         [seeker("a"), seeker("b")], [gated(job, needs=wish) for job in "ab"], [*rack("r1", 1), *rack("r2", 1)]
@@ -200,12 +200,12 @@ def test_two_jobs_that_want_the_same_domain_do_not_both_get_it() -> None:
         ({"parallelism": 4, "completions": 4, "succeeded": 4}, 0),
     ],
 )
-def test_a_seeker_is_as_large_as_its_job_runs_at_once(fields: dict[str, Any], pods: int) -> None:
+def test_seeker_is_as_large_as_the_jobs_parallelism(fields: dict[str, Any], pods: int) -> None:
     found = choosing.seeker("ml", ChildJob(name="train-w-0", uid="uid", **fields))
     assert found == Seeker(naming.job_key("ml", "train-w-0"), "ml/train-w-0", pods)
 
 
-def test_letting_go_sends_the_pod_and_lifts_our_gate_alone() -> None:
+def test_patch_sets_domain_and_removes_only_our_gate() -> None:
     pod = gated("a", gates=("other", marks.GATE), resource_version="7")
     assert marks.letting_go(pod, Domain("rack", "r1")) == {
         "metadata": {"uid": "uid-a-0", "resourceVersion": "7"},
@@ -214,12 +214,12 @@ def test_letting_go_sends_the_pod_and_lifts_our_gate_alone() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"gates": ()}, {"gates": ("other",)}, {"topology": ""}, {"over": True}])
-def test_a_pod_that_does_not_wait_for_us(fields: dict[str, Any]) -> None:
+def test_pod_without_our_gate_does_not_wait(fields: dict[str, Any]) -> None:
     assert not marks.waits(gated("a", **fields))
 
 
 class World:
-    """A cluster that goes on by what ``place`` says, and a scheduler that binds anywhere in the domain."""
+    """A cluster that follows ``place``, with a scheduler that binds anywhere in the domain."""
 
     def __init__(self, sizes: Mapping[str, int], jobs: Mapping[str, int]) -> None:
         self.nodes = {each.name: each for name, size in sizes.items() for each in rack(name, size)}
@@ -228,7 +228,7 @@ class World:
         self.promised: dict[str, Domain] = {}
 
     def look(self, stale: Mapping[str, Pod]) -> Placements:
-        """Place, by pods as they were seen some time ago and what has been promised since."""
+        """Place with outdated pods and the domains promised since."""
         seekers = [seeker(job, size) for job, size in self.jobs.items()]
         found = choosing.place(
             seekers, pods=tuple(stale.values()), nodes=tuple(self.nodes.values()), promised=self.promised
@@ -242,7 +242,7 @@ class World:
         return found
 
     def bind(self) -> None:
-        """The scheduler's turn: one pod a node."""
+        """Have the scheduler bind pods, one per node."""
         taken = {pod.node for pod in self.pods.values() if not pod.over}
         for name, pod in self.pods.items():
             wanted = dict(pod.needs.selector).get("rack")
@@ -253,7 +253,7 @@ class World:
                 taken.add(spare[0])
 
     def by_domain(self) -> dict[str, set[str]]:
-        """Who is where, or on the way there."""
+        """Return the Jobs that are in a domain or on their way there."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for pod in self.pods.values():
             if not pod.over and (where := dict(pod.needs.selector).get("rack")) is not None:
@@ -264,7 +264,7 @@ class World:
 steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["look", "stale look", "bind", "see"]), st.just(0)),
-        st.tuples(st.sampled_from(["recreate", "finish", "break", "mend"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["recreate", "finish", "break", "hint"]), st.integers(0, 30)),
     ),
     max_size=25,
 )
@@ -275,7 +275,7 @@ steps = st.lists(
     jobs=st.dictionaries(st.sampled_from("abcde"), st.integers(1, 3), min_size=1),
     history=steps,
 )
-def test_whatever_happens_no_domain_has_two_jobs_and_no_job_two_domains(
+def test_placement_gives_each_domain_one_job_and_vice_versa(
     sizes: dict[str, int], jobs: dict[str, int], history: list[tuple[str, int]]
 ) -> None:
     world = World(sizes, jobs)
@@ -303,8 +303,8 @@ def test_whatever_happens_no_domain_has_two_jobs_and_no_job_two_domains(
                 world.pods[pod] = gated(old.job, int(pod.split("-")[1]))
             case "finish":
                 world.pods[pod] = replace(world.pods[pod], over=True)
-            case "break" | "mend":
-                world.nodes[broken] = replace(world.nodes[broken], usable=what == "mend")
+            case "break" | "hint":
+                world.nodes[broken] = replace(world.nodes[broken], usable=what == "hint")
         racks = world.by_domain()
         assert all(len(owners) <= 1 for owners in racks.values()), racks
         for job in jobs:
@@ -316,7 +316,7 @@ def test_whatever_happens_no_domain_has_two_jobs_and_no_job_two_domains(
     unusable=st.sets(st.integers(0, 15)),
     jobs=st.dictionaries(st.sampled_from("abcde"), st.integers(1, 5), min_size=1),
 )
-def test_a_domain_is_chosen_only_with_room_and_a_job_waits_only_when_none_is_left(
+def test_domain_has_room_and_job_waits_only_without_one(
     sizes: dict[str, int], unusable: set[int], jobs: dict[str, int]
 ) -> None:
     every = [each for name, size in sizes.items() for each in rack(name, size)]

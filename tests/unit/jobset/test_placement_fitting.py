@@ -1,19 +1,19 @@
-"""Whether a node takes a pod, by the scheduler's rules, and what pods and nodes say of it."""
+"""Whether a node takes a pod by the scheduler's rules, and the fields of pods and nodes."""
 
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from controller.jobset import naming
-from controller.jobset.placement import fitting, marks, reading
-from controller.jobset.placement.model import Needs, Node, Taint
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import fitting, marks, reading
+from kubemend.controller.jobset.placement.model import Needs, Node, Taint
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
 
 def node(**fields: Any) -> Node:
-    """A ready node as the API has it; keywords are its labels, taints, allocatable, unschedulable and readiness."""
+    """Return a ready node; keywords are its labels, taints, allocatable, unschedulable and readiness."""
     return reading.node(
         {
             "metadata": {"name": "n1", "labels": fields.get("labels", {})},
@@ -27,14 +27,14 @@ def node(**fields: Any) -> Node:
 
 
 def needs(**spec: Any) -> Needs:
-    """What a pod with this spec needs."""
+    """Return the needs of a pod with this spec."""
     found = reading.pod(pod({"schedulingGates": [{"name": marks.GATE}], **spec}))
     assert found is not None
     return found.needs
 
 
 def pod(spec: dict[str, Any], *, labels: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A pod of a Job as the API has it."""
+    """Return a pod of a Job as the API has it."""
     told = {naming.JOB_KEY: "anything", "batch.kubernetes.io/job-name": "train-w-0"} if labels is None else labels
     meta = {"namespace": "ml", "name": "p", "uid": "u", "resourceVersion": "7", "labels": told, **fields}
     return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
@@ -53,11 +53,11 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ("fields", "takes"),
     [({}, True), ({"unschedulable": True}, False), ({"ready": "False"}, False), ({"ready": "Unknown"}, False)],
 )
-def test_only_ready_nodes_that_are_not_cordoned_take_pods(fields: dict[str, Any], takes: bool) -> None:
+def test_only_ready_uncordoned_nodes_take_pods(fields: dict[str, Any], takes: bool) -> None:
     assert fitting.takes(node(**fields), needs()) is takes
 
 
-def test_a_node_that_says_nothing_of_itself_is_not_ready() -> None:
+def test_node_without_status_is_not_ready() -> None:
     assert not reading.node({"metadata": {"name": "n"}}).usable
 
 
@@ -76,12 +76,12 @@ def test_a_node_that_says_nothing_of_itself_is_not_ready() -> None:
         ({"key": "gpu", "operator": "Gt", "value": "yes"}, True),
     ],
 )
-def test_taints_keep_off_whom_no_toleration_lets_in(toleration: dict[str, Any] | None, takes: bool) -> None:
+def test_untolerated_taint_excludes_pod(toleration: dict[str, Any] | None, takes: bool) -> None:
     tolerations = [] if toleration is None else [{"key": "x", "operator": "Exists"}, toleration]
     assert fitting.takes(node(taints=[TAINT]), needs(tolerations=tolerations)) is takes
 
 
-def test_every_taint_must_be_tolerated_but_a_preference_keeps_nobody_off() -> None:
+def test_every_hard_taint_must_be_tolerated() -> None:
     other = {"key": "broken", "effect": "NoExecute"}
     wish = {"key": "wish", "effect": "PreferNoSchedule"}
     tolerations = [{"key": "gpu", "operator": "Exists"}]
@@ -90,7 +90,7 @@ def test_every_taint_must_be_tolerated_but_a_preference_keeps_nobody_off() -> No
     assert node(taints=[wish, other]).taints == (Taint("broken", "", "NoExecute"),)
 
 
-def test_the_node_selector_holds_whole() -> None:
+def test_node_selector_must_match_completely() -> None:
     labels = {"pool": "a", "zone": "z"}
     assert fitting.takes(node(labels=labels), needs(nodeSelector={"pool": "a", "zone": "z"}))
     assert not fitting.takes(node(labels=labels), needs(nodeSelector={"pool": "a", "rack": "r"}))
@@ -118,7 +118,7 @@ def test_the_node_selector_holds_whole() -> None:
         (expression("count", "Unheard"), False),
     ],
 )
-def test_required_node_affinity(requirement: dict[str, Any], takes: bool) -> None:
+def test_required_node_affinity_is_evaluated(requirement: dict[str, Any], takes: bool) -> None:
     one = node(labels={"model": "H200", "count": "8"})
     assert fitting.takes(one, affinity({"matchExpressions": [requirement]})) is takes
 
@@ -136,11 +136,11 @@ def test_required_node_affinity(requirement: dict[str, Any], takes: bool) -> Non
         ([{"matchExpressions": [expression("metadata.name", "In", "n1")]}], False),
     ],
 )
-def test_one_term_must_hold_and_that_whole(terms: list[dict[str, Any]], takes: bool) -> None:
+def test_one_term_must_match_completely(terms: list[dict[str, Any]], takes: bool) -> None:
     assert fitting.takes(node(labels={"a": ""}), affinity(*terms)) is takes
 
 
-def test_preferred_affinity_keeps_nobody_off() -> None:
+def test_preferred_affinity_excludes_no_pod() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     assert fitting.takes(node(), needs(affinity={"nodeAffinity": preferred}))
 
@@ -170,7 +170,7 @@ def asking(**requests: str) -> dict[str, Any]:
         ({"containers": [{}]}, {}),
     ],
 )
-def test_what_a_pod_asks_for_in_all(spec: dict[str, Any], expected: dict[str, str]) -> None:
+def test_requests_of_pod_are_its_peak(spec: dict[str, Any], expected: dict[str, str]) -> None:
     assert dict(needs(**spec).requests) == {"pods": 1, **{name: Fraction(text) for name, text in expected.items()}}
 
 
@@ -185,12 +185,12 @@ def test_what_a_pod_asks_for_in_all(spec: dict[str, Any], expected: dict[str, st
         ({"gpu": "8000", "cpu": "64000"}, 110),
     ],
 )
-def test_the_scarcest_resource_says_how_many_fit(allocatable: dict[str, str], pods: int) -> None:
+def test_scarcest_resource_limits_room(allocatable: dict[str, str], pods: int) -> None:
     one = needs(containers=[asking(gpu="4", cpu="4", zero="0")])
     assert fitting.room([node(allocatable=allocatable)], one) == pods
 
 
-def test_room_is_counted_node_by_node() -> None:
+def test_room_is_counted_per_node() -> None:
     one = needs(containers=[asking(gpu="4")])
     nodes = [
         node(allocatable={"gpu": "6"}),
@@ -200,12 +200,12 @@ def test_room_is_counted_node_by_node() -> None:
     assert fitting.room(nodes, one) == 2
 
 
-def test_a_quantity_that_is_none_is_not_understood() -> None:
-    with pytest.raises(ValueError, match="gpu: 'many' is no quantity"):
+def test_invalid_quantity_raises() -> None:
+    with pytest.raises(ValueError, match="gpu: 'many' is not a valid quantity"):
         needs(containers=[asking(gpu="many")])
 
 
-def test_of_a_pod_that_does_not_wait_only_the_selector_is_read() -> None:
+def test_only_selector_of_pod_without_gate_is_read() -> None:
     tolerations = [{"operator": "Exists"}]
     found = reading.pod(
         pod({"nodeSelector": {"rack": "r1"}, "tolerations": tolerations, "containers": [asking(gpu="8")]})
@@ -214,13 +214,13 @@ def test_of_a_pod_that_does_not_wait_only_the_selector_is_read() -> None:
     assert found.needs == Needs(selector=(("rack", "r1"),))
 
 
-def test_a_pod_of_no_jobset_is_none_of_ours() -> None:
+def test_pod_outside_jobsets_is_ignored() -> None:
     assert reading.pod(pod({}, labels={})) is None
     assert reading.pod(pod({}, labels={"batch.kubernetes.io/job-name": "train-w-0"})) is None
     assert reading.pod(pod({}, labels={naming.JOB_KEY: "k"})) is None
 
 
-def test_a_pod_is_its_own_job_s_whatever_its_label_claims() -> None:
+def test_pod_belongs_to_own_job_whatever_its_label() -> None:
     found = reading.pod(pod({"nodeName": "n1", "schedulingGates": [{"name": "a"}, {"name": "b"}]}))
     assert found is not None
     assert found.job == naming.job_key("ml", "train-w-0")
@@ -235,7 +235,7 @@ def test_a_pod_is_its_own_job_s_whatever_its_label_claims() -> None:
         ({naming.EXCLUSIVE_TOPOLOGY: "rack", naming.NODE_SELECTOR: "true"}, ""),
     ],
 )
-def test_exclusive_pods_of_whomever_hold_a_domain(annotations: dict[str, str], topology: str) -> None:
+def test_foreign_exclusive_pods_occupy_a_domain(annotations: dict[str, str], topology: str) -> None:
     found = reading.pod(pod({}, annotations=annotations))
     assert found is not None
     assert found.topology == topology
@@ -245,7 +245,7 @@ def test_exclusive_pods_of_whomever_hold_a_domain(annotations: dict[str, str], t
     ("phase", "over"),
     [("Pending", False), ("Running", False), ("Unknown", False), ("Succeeded", True), ("Failed", True)],
 )
-def test_a_pod_holds_what_it_holds_until_its_end(phase: str, over: bool) -> None:
+def test_pod_occupies_domain_until_its_end(phase: str, over: bool) -> None:
     found = reading.pod({**pod({}, deletionTimestamp="2026-01-31T08:00:00Z"), "status": {"phase": phase}})
     assert found is not None
     assert found.over is over

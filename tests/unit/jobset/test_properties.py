@@ -1,4 +1,4 @@
-"""Whatever happens to a JobSet, in whatever order: what always holds of what is decided about it."""
+"""Invariants of decisions about a JobSet, whatever happens in whatever order."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -10,8 +10,10 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.jobset import decide, failure, in_place
-from controller.jobset.model import (
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import CreateJob, DeleteJob, Plan, World
+from kubemend.controller.jobset.policy import failure_policy, in_place
+from kubemend.controller.jobset.spec.model import (
     Action,
     ChildJob,
     DependencyStatus,
@@ -28,7 +30,6 @@ from controller.jobset.model import (
     Status,
     SuccessPolicy,
 )
-from controller.jobset.plan import CreateJob, DeleteJob, Plan, World
 from tests.unit.jobset import worlds
 
 REASONS: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
@@ -46,7 +47,7 @@ RULES = st.builds(
 
 @st.composite
 def policies(draw: st.DrawFn) -> FailurePolicy:
-    """Failure policies with up to two rules."""
+    """Return failure policies with up to two rules."""
     rules = draw(st.lists(RULES, max_size=2))
     return FailurePolicy(
         max_restarts=draw(st.sampled_from((3, 2, 1, 0))),
@@ -57,7 +58,7 @@ def policies(draw: st.DrawFn) -> FailurePolicy:
 
 @st.composite
 def jobsets(draw: st.DrawFn) -> JobSet:
-    """Valid JobSets of up to three replicated Jobs."""
+    """Return valid JobSets of up to three replicated Jobs."""
     in_order = draw(st.booleans())
     first = worlds.replicated("a", replicas=draw(st.integers(1, 3)))
     others: list[ReplicatedJob] = []
@@ -77,13 +78,13 @@ def jobsets(draw: st.DrawFn) -> JobSet:
 
 @dataclass(frozen=True)
 class Story:
-    """A world, the time, and what is to be found out of what was decided on the way."""
+    """A world, the time, and the properties of the decisions so far."""
 
     world: World
     plans: tuple[Plan, ...] = ()
 
     def look(self, *, slowly: bool) -> "Story":
-        """Decide and carry it out; ``slowly``: Jobs that are deleted are still there for a while."""
+        """Reconcile and apply the plan; ``slowly``: deleted Jobs still exist for a while."""
         plan = decide.decide(self.world)
         there = {each.name: each for each in self.world.jobs}
         after = worlds.applied(self.world, plan)
@@ -97,7 +98,7 @@ Step = Callable[[Story, int], Story]
 
 
 def on_a_job(change: Callable[[ChildJob, float], ChildJob | None]) -> Step:
-    """Something happens to one of the Jobs that have not ended; None: it is gone."""
+    """Change one of the Jobs that have not ended; None deletes it."""
 
     def step(story: Story, pick: int) -> Story:
         open_jobs = [each for each in story.world.jobs if each.end is None]
@@ -128,7 +129,7 @@ def _suspended(story: Story, pick: int) -> Story:
 
 
 def _fault(story: Story, pick: int) -> Story:
-    """A member fails: a round begins if the JobSet's policy allows it, as the gang's desk asks it."""
+    """Have a member fail: a round begins if the JobSet's policy allows it, as the gang's worker does."""
     world = story.world
     allowed = in_place.policy(world)
     under_way = any(each.ended_at is None for each in world.rounds)
@@ -168,7 +169,7 @@ HAPPENINGS = st.lists(st.tuples(st.sampled_from((*OFTEN, *STEPS)), st.integers(0
 
 
 def told(owner: JobSet, happenings: list[tuple[str, int]]) -> list[Story]:
-    """How it goes, a look after each thing that happens."""
+    """Return the states after each event, with a reconcile after each."""
     story = Story(worlds.world(owner, has_service=False))
     stories = [story]
     for moment, (name, pick) in enumerate(happenings, start=1):
@@ -179,13 +180,13 @@ def told(owner: JobSet, happenings: list[tuple[str, int]]) -> list[Story]:
 
 
 def counted(status: Status) -> int:
-    """All restarts that count."""
-    return failure.counted_restarts(status)
+    """Return all restarts that count."""
+    return failure_policy.counted_restarts(status)
 
 
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
-def test_what_was_decided_and_done_is_not_decided_again(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
+def test_applied_decision_is_stable(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
     for story in told(owner, happenings)[-1:]:
         settled = worlds.carried_out(replace(story.world, jobs=tuple(e for e in story.world.jobs if not e.deleting)))
         plan = decide.decide(settled)
@@ -194,9 +195,7 @@ def test_what_was_decided_and_done_is_not_decided_again(owner: JobSet, happening
 
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
-def test_restarts_that_count_never_pass_max_restarts_and_never_become_fewer(
-    owner: JobSet, happenings: list[tuple[str, int]]
-) -> None:
+def test_counted_restarts_grow_up_to_max_restarts(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
     policy = owner.spec.failure
     most = policy.max_restarts if policy is not None else 0
     before = Status()
@@ -211,9 +210,7 @@ def test_restarts_that_count_never_pass_max_restarts_and_never_become_fewer(
 
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
-def test_used_is_what_is_counted_and_what_is_on_and_never_more_than_the_limit(
-    owner: JobSet, happenings: list[tuple[str, int]]
-) -> None:
+def test_used_restarts_include_rounds_under_way_within_limit(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
     for story in told(owner, happenings):
         policy = in_place.policy(story.world)
         assert policy.limit is None or counted(story.world.jobset.status) <= policy.used <= policy.limit
@@ -221,7 +218,7 @@ def test_used_is_what_is_counted_and_what_is_on_and_never_more_than_the_limit(
 
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
-def test_conditions_are_there_once_and_an_end_is_for_good(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
+def test_conditions_are_unique_and_end_is_final(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
     ended = ""
     for story in told(owner, happenings):
         status = story.world.jobset.status
@@ -237,7 +234,7 @@ def test_conditions_are_there_once_and_an_end_is_for_good(owner: JobSet, happeni
 
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
-def test_nothing_is_made_after_the_end_and_nothing_is_told_that_is_not_written(
+def test_nothing_is_created_after_end_or_recorded_without_write(
     owner: JobSet, happenings: list[tuple[str, int]]
 ) -> None:
     stories = told(owner, happenings)
@@ -250,10 +247,23 @@ def test_nothing_is_made_after_the_end_and_nothing_is_told_that_is_not_written(
 
 @settings(max_examples=100)
 @given(jobsets(), HAPPENINGS, st.randoms())
-def test_the_order_in_which_jobs_are_listed_decides_nothing(
-    owner: JobSet, happenings: list[tuple[str, int]], random: Random
-) -> None:
+def test_order_of_jobs_is_irrelevant(owner: JobSet, happenings: list[tuple[str, int]], random: Random) -> None:
     for story in told(owner, happenings)[-3:]:
         turned = list(story.world.jobs)
         random.shuffle(turned)
         assert decide.decide(replace(story.world, jobs=tuple(turned))) == decide.decide(story.world)
+
+
+@settings(max_examples=100)
+@given(jobsets(), HAPPENINGS)
+def test_jobset_ends_once_its_jobs_do(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
+    story = _round_ends(told(owner, happenings)[-1], 0)
+    story = replace(story, world=worlds.with_spec(story.world, suspend=False))
+    looks = 0
+    while not story.world.jobset.status.terminal_state:
+        there = [each for each in story.world.jobs if not each.deleting]
+        end = JobEnd(False, at=story.world.now)
+        done = (each if each.end else replace(each, active=0, ready=0, succeeded=1, end=end) for each in there)
+        story = replace(story, world=replace(story.world, jobs=tuple(done))).look(slowly=False)
+        looks += 1
+        assert looks < 50

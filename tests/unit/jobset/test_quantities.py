@@ -1,10 +1,10 @@
-"""Amounts of resources, in all the ways in which Kubernetes writes them."""
+"""Resource quantities in all forms of Kubernetes."""
 
 from fractions import Fraction
 
 import pytest
 
-from controller.jobset import quantities
+from kubemend.controller.jobset.spec import quantities
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ from controller.jobset import quantities
         ("12E-1", Fraction(12, 10)),
     ],
 )
-def test_an_amount(text: object, amount: Fraction) -> None:
+def test_valid_quantity_is_parsed(text: object, amount: Fraction) -> None:
     assert quantities.parse(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1gi", "1KI", "1ki", "one", None, "1e1000", "1.2.3", "9" * 99, "٣"])
-def test_what_is_none(text: object) -> None:
+def test_invalid_quantity_is_none(text: object) -> None:
     assert quantities.parse(text) is None

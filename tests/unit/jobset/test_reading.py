@@ -1,4 +1,4 @@
-"""JobSets and Jobs out of objects of the API: what is filled in, what is kept, and that nothing odd gets through."""
+"""JobSets and Jobs from objects of the API: defaults, kept fields, and rejected values."""
 
 import contextlib
 import copy
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.jobset import naming, reading
-from controller.jobset.model import (
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import (
     Action,
     ClaimPolicy,
     Condition,
@@ -30,7 +31,7 @@ from controller.jobset.model import (
     Status,
     SuccessPolicy,
 )
-from controller.jobset.reading import NotUnderstoodError
+from kubemend.controller.jobset.spec.reading import InvalidFieldError
 from tests.unit.jobset import written
 
 Json = dict[str, Any]
@@ -148,13 +149,13 @@ ANY_JSON = st.recursive(
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Return the path of everything in an object but itself."""
+    """Return the paths of everything inside an object."""
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, each in below for found in ((*path, key), *places(each, (*path, key)))]
 
 
 def with_other(obj: Json, place: tuple[str | int, ...], other: Any) -> Json:
-    """Return a copy in which something else stands at a place."""
+    """Return a copy with another value at a place."""
     copied = copy.deepcopy(obj)
     at: Any = copied
     for key in place[:-1]:
@@ -167,7 +168,7 @@ def minimal(**spec: Any) -> Json:
     return written.there(written.jobset(managed_by=None, **spec))
 
 
-def test_what_is_said_is_read() -> None:
+def test_given_fields_are_read() -> None:
     found = reading.jobset(JOBSET)
     driver, workers = found.spec.replicated_jobs
     assert found.spec == Spec(
@@ -218,7 +219,7 @@ def test_metadata_and_status_are_read() -> None:
     )  # fmt: skip
 
 
-def test_what_is_not_said_is_as_upstream_fills_it_in() -> None:
+def test_absent_fields_get_upstreams_defaults() -> None:
     found = reading.jobset(minimal())
     (job,) = found.spec.replicated_jobs
     assert found.spec == Spec(replicated_jobs=(job,), network=Network("train"))
@@ -228,14 +229,14 @@ def test_what_is_not_said_is_as_upstream_fills_it_in() -> None:
     assert found.status == Status()
 
 
-def test_what_is_filled_in_is_not_written_into_the_object() -> None:
+def test_defaults_are_not_written_into_object() -> None:
     obj = minimal()
     before = copy.deepcopy(obj)
     reading.jobset(obj)
     assert obj == before
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_counts_as_absent() -> None:
     keys = ("network", "successPolicy", "failurePolicy", "startupPolicy", "suspend", "coordinator", "managedBy")
     nulls = dict.fromkeys((*keys, "ttlSecondsAfterFinished", "volumeClaimPolicies"))
     obj = minimal(**nulls)
@@ -243,12 +244,12 @@ def test_null_is_as_good_as_absent() -> None:
     assert reading.jobset(obj) == reading.jobset(minimal())
 
 
-def test_a_failure_policy_that_says_nothing_allows_no_restart() -> None:
+def test_empty_failure_policy_allows_no_restart() -> None:
     assert reading.jobset(minimal(failurePolicy={})).spec.failure == FailurePolicy()
     assert reading.jobset(minimal(failurePolicy={"restartStrategy": ""})).spec.failure == FailurePolicy()
 
 
-def test_a_jobset_that_is_being_deleted_says_so() -> None:
+def test_deletion_timestamp_is_read() -> None:
     obj = with_other(JOBSET, ("metadata", "deletionTimestamp"), "2026-01-31T08:00:00Z")
     assert reading.jobset(obj).deleting
     assert reading.job(with_other(JOB, ("metadata", "deletionTimestamp"), "2026-01-31T08:00:00Z")).deleting
@@ -277,11 +278,11 @@ def test_a_jobset_that_is_being_deleted_says_so() -> None:
         (("status", "replicatedJobsStatus", 0, "jobRestarts", 0), "1", "status.replicatedJobsStatus[0].jobRestarts"),
     ],
 )
-def test_what_is_not_understood_is_told_with_its_place(place: tuple[str | int, ...], other: Any, where: str) -> None:
-    with pytest.raises(NotUnderstoodError) as told:
+def test_invalid_field_raises_with_its_path(place: tuple[str | int, ...], other: Any, where: str) -> None:
+    with pytest.raises(InvalidFieldError) as told:
         reading.jobset(with_other(JOBSET, place, other))
     assert told.value.where == where
-    assert str(told.value) == f"{where}: {told.value.what}; {told.value.mend}"
+    assert str(told.value) == f"{where}: {told.value.what}; {told.value.hint}"
 
 
 @pytest.mark.parametrize(
@@ -297,15 +298,13 @@ def test_what_is_not_understood_is_told_with_its_place(place: tuple[str | int, .
         (("spec", "podReplacementPolicy"), {}, "spec.podReplacementPolicy"),
     ],
 )
-def test_templates_are_looked_at_where_they_are_worked_with(
-    place: tuple[str | int, ...], other: Any, where: str
-) -> None:
+def test_used_parts_of_templates_are_checked(place: tuple[str | int, ...], other: Any, where: str) -> None:
     at = ("spec", "replicatedJobs", 1, "template")
     obj = with_other(JOBSET, (*at, "metadata"), {})
-    if other is None:  # as good as empty
+    if other is None:  # counts as empty
         assert reading.jobset(with_other(obj, (*at, *place), other)).spec.replicated_jobs[1].pod_template
         return
-    with pytest.raises(NotUnderstoodError, match=r"spec\.replicatedJobs\[1\]\.template\.") as told:
+    with pytest.raises(InvalidFieldError, match=r"spec\.replicatedJobs\[1\]\.template\.") as told:
         reading.jobset(with_other(obj, (*at, *place), other))
     assert told.value.where.endswith(where)
 
@@ -318,19 +317,19 @@ def nested(levels: int) -> Json:
 
 
 @pytest.mark.parametrize("levels", [40, 400])
-def test_what_is_nested_too_deep_is_not_understood(levels: int) -> None:
-    """The API server takes ten thousand levels, and whatever goes through them would go too deep."""
+def test_too_deep_nesting_raises(levels: int) -> None:
+    """The API server accepts ten thousand levels, which would exceed Python's recursion limit."""
     obj = written.there(written.jobset(written.replicated(pod={"futureField": nested(levels)})))
-    with pytest.raises(NotUnderstoodError, match=r"^spec: is nested too deep; keep to 64 levels$"):
+    with pytest.raises(InvalidFieldError, match=r"^spec: is nested too deeply; keep to 64 levels$"):
         reading.jobset(obj)
 
 
-def test_what_is_nested_deeper_than_any_job_is_understood() -> None:
+def test_deep_but_allowed_nesting_is_read() -> None:
     obj = written.there(written.jobset(written.replicated(pod={"futureField": nested(20)})))
     assert reading.jobset(obj).spec.replicated_jobs[0].pod_template["spec"]["futureField"] == nested(20)
 
 
-def test_a_rule_knows_each_of_its_targets_and_reasons_once() -> None:
+def test_targets_and_reasons_of_rule_are_deduplicated() -> None:
     """There may be a hundred thousand of them, and each failed Job is compared with all."""
     twice = {"targetReplicatedJobs": ["b", "a", "b"], "onJobFailureReasons": ["X", "X"]}
     found = reading.jobset(written.there(written.failing({"action": "FailJobSet", **twice})))
@@ -338,7 +337,7 @@ def test_a_rule_knows_each_of_its_targets_and_reasons_once() -> None:
     assert [(each.targets, each.reasons) for each in found.spec.failure.rules] == [(("b", "a"), ("X",))]
 
 
-def test_a_job_is_reduced_to_what_decisions_need() -> None:
+def test_job_is_reduced_to_needed_fields() -> None:
     found = reading.job(JOB)
     assert (found.name, found.uid, found.replicated_job, found.resource_version) == (
         "train-workers-1", "u-2", "workers", "13",
@@ -350,31 +349,31 @@ def test_a_job_is_reduced_to_what_decisions_need() -> None:
     assert found.end == JobEnd(failed=True, reason="BackoffLimitExceeded", message="m", at=1769846401.0)
 
 
-def test_a_job_of_which_little_is_known_is_one() -> None:
+def test_minimal_job_is_read() -> None:
     found = reading.job({"metadata": {"name": "a", "uid": "b"}})
     assert (found.replicated_job, found.index, found.attempt, found.job_attempt) == ("", None, None, None)
     assert (found.parallelism, found.completions, found.end, found.template) == (1, None, None, None)
 
 
-def test_only_a_suspended_jobs_template_is_kept_and_of_it_what_a_resume_merges() -> None:
+def test_only_suspended_jobs_mergeable_template_is_kept() -> None:
     kept = {key: POD["spec"][key] for key in ("nodeSelector", "tolerations", "schedulingGates")}
     assert reading.job(JOB).template == {"metadata": POD["metadata"], "spec": kept}
     assert reading.job(with_other(JOB, ("spec", "suspend"), False)).template is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "1_0", "٣", "2147483647", "2147483648", "9" * 5000])
-def test_a_label_that_is_no_number_is_none(text: str) -> None:
+def test_invalid_label_number_is_none(text: str) -> None:
     found = reading.job(with_other(JOB, ("metadata", "labels", naming.RESTART_ATTEMPT), text))
     assert found.attempt is None
 
 
-def test_a_job_tells_whether_its_pods_come_with_our_gate() -> None:
+def test_gate_of_jobs_pods_is_read() -> None:
     assert not reading.job(JOB).gated
     gates = [{"name": "example.com/wait"}, {"name": "kubemend.io/exclusive-placement"}]
     assert reading.job(with_other(JOB, ("spec", "template", "spec", "schedulingGates"), gates)).gated
 
 
-def test_a_job_is_over_by_the_first_condition_that_says_so() -> None:
+def test_first_true_end_condition_decides() -> None:
     both = [{"type": "Complete", "status": "True"}, {"type": "Failed", "status": "True"}]
     found = reading.job(with_other(JOB, ("status", "conditions"), both))
     assert found.end == JobEnd(failed=False)
@@ -386,53 +385,51 @@ def test_a_job_is_over_by_the_first_condition_that_says_so() -> None:
     ("text", "indexes"),
     [("", set()), ("0", {0}), ("1,3-5,7", {1, 3, 4, 5, 7}), ("3-3", {3}), ("5-4", set()), ("0-99999", range(100_000))],
 )
-def test_indexes_are_read(text: str, indexes: Any) -> None:
+def test_indexes_are_parsed(text: str, indexes: Any) -> None:
     assert reading.indexes(text) == set(indexes)
 
 
 @pytest.mark.parametrize(
     "text", ["x", ",", "1,", "1-", "-1", "1-2-3", " 1", "0-100000", "0-9999999999", "9" * 5000, "0-50000,0-50000"]
 )
-def test_indexes_that_are_none_or_too_many_are_not_understood(text: str) -> None:
-    with pytest.raises(NotUnderstoodError):
+def test_invalid_or_too_many_indexes_raise(text: str) -> None:
+    with pytest.raises(InvalidFieldError):
         reading.indexes(text)
 
 
 @given(st.frozensets(st.integers(0, 40)))
-def test_indexes_are_those_that_were_written(indexes: frozenset[int]) -> None:
+def test_indexes_round_trip(indexes: frozenset[int]) -> None:
     assert reading.indexes(",".join(map(str, sorted(indexes)))) == indexes
 
 
 @given(st.text(alphabet="0123456789,-", max_size=20))
-def test_whatever_stands_there_indexes_are_bounded(text: str) -> None:
-    with contextlib.suppress(NotUnderstoodError):
+def test_any_indexes_are_limited(text: str) -> None:
+    with contextlib.suppress(InvalidFieldError):
         assert len(reading.indexes(text)) <= reading.MOST_INDEXES
 
 
 @given(ANY_JSON)
 @example(None)
 @example({"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "spec": {"replicatedJobs": [{"name": "x"}]}})
-def test_any_json_is_read_or_not_understood(obj: Any) -> None:
+def test_any_json_is_read_or_invalid(obj: Any) -> None:
     for read in (reading.jobset, reading.job):
-        with contextlib.suppress(NotUnderstoodError):
+        with contextlib.suppress(InvalidFieldError):
             assert dataclasses.is_dataclass(read(obj))
 
 
 @given(st.sampled_from([(JOBSET, place) for place in places(JOBSET)]), ANY_JSON)
-def test_a_jobset_with_anything_anywhere_is_read_or_not_understood(
-    at: tuple[Json, tuple[str | int, ...]], other: Any
-) -> None:
+def test_any_mutated_jobset_is_read_or_invalid(at: tuple[Json, tuple[str | int, ...]], other: Any) -> None:
     try:
         found = reading.jobset(with_other(*at, other))
-    except NotUnderstoodError:
+    except InvalidFieldError:
         return
     assert all(isinstance(job.parallelism, int) for job in found.spec.replicated_jobs)
 
 
 @given(st.sampled_from(places(JOB)), ANY_JSON)
-def test_a_job_with_anything_anywhere_is_read_or_not_understood(place: tuple[str | int, ...], other: Any) -> None:
+def test_any_mutated_job_is_read_or_invalid(place: tuple[str | int, ...], other: Any) -> None:
     try:
         found = reading.job(with_other(JOB, place, other))
-    except NotUnderstoodError:
+    except InvalidFieldError:
         return
     assert found.active >= 0

@@ -4,9 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from controller.jobset import decide, startup
-from controller.jobset.model import ChildJob, DependencyStatus, JobSet, ReplicatedJob, ReplicatedJobStatus, Status
-from controller.jobset.plan import CreateJob, ResumeJob
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import CreateJob, ResumeJob
+from kubemend.controller.jobset.policy import startup
+from kubemend.controller.jobset.spec.model import (
+    ChildJob,
+    DependencyStatus,
+    JobSet,
+    ReplicatedJob,
+    ReplicatedJobStatus,
+    Status,
+)
 from tests.unit.jobset import worlds
 from tests.unit.jobset.worlds import depends, replicated
 
@@ -15,32 +23,32 @@ A, B, C = replicated("a"), replicated("b"), replicated("c")
 
 
 def told_in_order(owner: JobSet, *jobs: ChildJob) -> tuple[list[str], set[str]]:
-    """The Jobs that are created, and which of the two conditions are True."""
+    """Return the created Jobs, and which of the two conditions are True."""
     plan = decide.decide(worlds.world(owner, *jobs))
     assert plan.status is not None
     true = {each.type for each in plan.status.conditions if each.status}
     return worlds.names(plan, CreateJob), true & {IN_PROGRESS, COMPLETED}
 
 
-def test_in_any_order_all_jobs_are_created_at_once_and_no_condition_is_said() -> None:
+def test_any_order_creates_all_jobs_without_condition() -> None:
     assert told_in_order(worlds.jobset(A, B)) == (["js-a-0", "js-a-1", "js-b-0", "js-b-1"], set())
 
 
-def test_in_order_the_first_replicated_job_comes_first() -> None:
+def test_in_order_creates_first_replicated_job() -> None:
     assert told_in_order(worlds.in_order(A, B)) == (["js-a-0", "js-a-1"], {IN_PROGRESS})
 
 
-def test_in_order_the_next_waits_until_all_of_the_first_are_ready() -> None:
+def test_in_order_waits_until_all_of_first_are_ready() -> None:
     jobs = (worlds.ready("a-0"), worlds.job("a-1", active=1))
     assert told_in_order(worlds.in_order(A, B), *jobs) == ([], {IN_PROGRESS})
 
 
-def test_in_order_the_next_starts_once_the_first_are_ready_or_over() -> None:
+def test_in_order_continues_once_first_are_ready_or_over() -> None:
     jobs = (worlds.ready("a-0"), worlds.succeeded("a-1"))
     assert told_in_order(worlds.in_order(A, B, C), *jobs) == (["js-b-0", "js-b-1"], {IN_PROGRESS})
 
 
-def test_once_all_have_started_the_startup_is_completed() -> None:
+def test_startup_completes_once_all_started() -> None:
     jobs = (worlds.ready("a-0"), worlds.ready("a-1"), worlds.ready("b-0"), worlds.ready("b-1"))
     plan = decide.decide(worlds.world(worlds.in_order(A, B), *jobs))
     words = ("InOrderStartupPolicyCompleted", "in order startup policy has completed")
@@ -48,14 +56,14 @@ def test_once_all_have_started_the_startup_is_completed() -> None:
     assert worlds.told(plan) == [("Normal", *words)]
 
 
-def test_that_the_startup_is_in_progress_is_said_in_upstreams_words() -> None:
+def test_startup_in_progress_has_upstreams_message() -> None:
     plan = decide.decide(worlds.world(worlds.in_order(A, B)))
     words = ("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
     assert worlds.said(plan, IN_PROGRESS) == (True, *words)
     assert worlds.told(plan) == [("Normal", *words)]
 
 
-def test_a_restart_starts_in_order_again_and_flips_the_pair() -> None:
+def test_restart_starts_in_order_again_and_flips_conditions() -> None:
     done = (
         worlds.condition(IN_PROGRESS, status=False, reason="P"),
         worlds.condition(COMPLETED, reason="C", since=5.0),
@@ -74,18 +82,18 @@ def test_a_restart_starts_in_order_again_and_flips_the_pair() -> None:
     )
 
 
-def test_in_order_is_ignored_while_the_jobset_is_suspended() -> None:
+def test_in_order_is_ignored_while_suspended() -> None:
     created, true = told_in_order(worlds.in_order(A, B, suspend=True))
     assert created == ["js-a-0", "js-a-1", "js-b-0", "js-b-1"]
     assert true == set()
 
 
 def asleep(*names: str) -> tuple[ChildJob, ...]:
-    """Suspended Jobs."""
+    """Return suspended Jobs."""
     return tuple(worlds.job(name, suspended=True, template={}) for name in names)
 
 
-def test_in_order_suspended_jobs_are_resumed_one_replicated_job_after_another() -> None:
+def test_in_order_resumes_replicated_jobs_one_by_one() -> None:
     owner = worlds.in_order(A, B)
     plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
     assert worlds.names(plan, ResumeJob) == ["js-a-0", "js-a-1"]
@@ -93,7 +101,7 @@ def test_in_order_suspended_jobs_are_resumed_one_replicated_job_after_another() 
     assert worlds.names(decide.decide(worlds.world(owner, *jobs)), ResumeJob) == ["js-b-0", "js-b-1"]
 
 
-def test_in_order_the_jobset_counts_as_suspended_until_the_last_has_started() -> None:
+def test_in_order_jobset_stays_suspended_until_last_started() -> None:
     status = Status(conditions=(worlds.condition("Suspended"),))
     owner = worlds.in_order(A, B, status=status)
     waiting = decide.decide(worlds.world(owner, worlds.ready("a-0"), worlds.ready("a-1"), *asleep("b-0", "b-1")))
@@ -124,7 +132,7 @@ COMPLETE = replicated("b", depends_on=depends("a", DependencyStatus.COMPLETE))
         (COMPLETE, ReplicatedJobStatus("a", succeeded=2), True),
     ],
 )
-def test_a_dependant_starts_once_each_job_of_the_other_has_the_status(
+def test_dependant_starts_once_dependency_has_status(
     dependant: ReplicatedJob, status: ReplicatedJobStatus, *, may: bool
 ) -> None:
     found = startup.turn(worlds.jobset(A, dependant), (status, ReplicatedJobStatus("b")), in_order=False)
@@ -142,19 +150,19 @@ def test_all_dependencies_must_hold() -> None:
     assert both in startup.turn(owner, told, in_order=False).now
 
 
-def test_what_depends_on_a_replicated_job_that_is_not_there_never_starts() -> None:
+def test_dependency_on_unknown_replicated_job_never_starts() -> None:
     lost = replicated("b", depends_on=depends("x"))
     found = startup.turn(worlds.jobset(A, lost), (ReplicatedJobStatus("x", ready=2),), in_order=False)
     assert found.now == (A,)
 
 
-def test_a_dependant_waits_while_suspended_too_and_others_do_not_wait_for_it() -> None:
+def test_suspended_dependant_waits_without_delaying_others() -> None:
     owner = worlds.jobset(A, READY, C, suspend=True)
     plan = decide.decide(worlds.world(owner))
     assert worlds.names(plan, CreateJob) == ["js-a-0", "js-a-1", "js-c-0", "js-c-1"]
 
 
-def test_a_suspended_dependant_is_resumed_once_its_turn_has_come() -> None:
+def test_suspended_dependant_is_resumed_in_its_turn() -> None:
     owner = worlds.jobset(A, READY)
     plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
     assert worlds.names(plan, ResumeJob) == ["js-a-0", "js-a-1"]
@@ -162,7 +170,7 @@ def test_a_suspended_dependant_is_resumed_once_its_turn_has_come() -> None:
     assert worlds.names(decide.decide(worlds.world(owner, *jobs)), ResumeJob) == ["js-b-0", "js-b-1"]
 
 
-def test_a_jobset_counts_as_resumed_though_a_dependant_waits() -> None:
+def test_jobset_is_resumed_though_dependant_waits() -> None:
     owner = worlds.jobset(A, READY, status=Status(conditions=(worlds.condition("Suspended"),)))
     plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
     assert worlds.said(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")

@@ -2,9 +2,10 @@
 
 import pytest
 
-from controller.jobset import decide, success
-from controller.jobset.model import Operator, Status, SuccessPolicy
-from controller.jobset.plan import CreateJob
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import CreateJob
+from kubemend.controller.jobset.policy import success
+from kubemend.controller.jobset.spec.model import Operator, Status, SuccessPolicy
 from tests.unit.jobset import worlds
 
 A, B = worlds.replicated("a", replicas=2), worlds.replicated("b", replicas=1)
@@ -24,19 +25,19 @@ A, B = worlds.replicated("a", replicas=2), worlds.replicated("b", replicas=1)
         pytest.param(Operator.ANY, (), (), False, id="any, none has"),
     ],
 )
-def test_enough_jobs_of_the_targets_must_have_succeeded(
+def test_enough_jobs_of_targets_must_succeed(
     operator: Operator, targets: tuple[str, ...], done: tuple[str, ...], *, expected: bool
 ) -> None:
     spec = worlds.jobset(A, B, success=SuccessPolicy(operator, targets)).spec
     assert success.is_met(spec, tuple(worlds.succeeded(name) for name in done)) is expected
 
 
-def test_without_replicas_nothing_completes_before_any_job_has_succeeded() -> None:
+def test_no_replicas_complete_only_after_a_success() -> None:
     spec = worlds.jobset(worlds.replicated("a", replicas=0)).spec
     assert not success.is_met(spec, ())
 
 
-def test_the_success_policy_completes_the_jobset_in_upstreams_words() -> None:
+def test_success_completes_jobset_with_upstreams_message() -> None:
     plan = decide.decide(worlds.world(worlds.jobset(), worlds.succeeded("w-0"), worlds.succeeded("w-1")))
     assert worlds.said(plan, "Completed") == (True, "AllJobsCompleted", "jobset completed successfully")
     assert plan.status is not None
@@ -45,7 +46,7 @@ def test_the_success_policy_completes_the_jobset_in_upstreams_words() -> None:
     assert plan.counts == ("completed",)
 
 
-def test_a_completed_jobset_says_that_it_no_longer_restarts() -> None:
+def test_completed_jobset_ends_restarting_condition() -> None:
     status = Status(conditions=(worlds.condition(worlds.RESTARTING),))
     owner = worlds.jobset(status=status, success=SuccessPolicy(Operator.ANY))
     plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), worlds.job("w-1")))
@@ -53,18 +54,18 @@ def test_a_completed_jobset_says_that_it_no_longer_restarts() -> None:
     assert [reason for _, reason, _ in worlds.told(plan)] == ["AllJobsCompleted", "JobSetCompleted"]
 
 
-def test_nothing_is_created_once_the_success_policy_is_met() -> None:
+def test_nothing_is_created_after_success() -> None:
     owner = worlds.jobset(success=SuccessPolicy(Operator.ANY))
     plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), has_service=False))
     assert plan.writes == ()
 
 
-def test_until_it_is_met_missing_jobs_are_created() -> None:
+def test_missing_jobs_are_created_until_success() -> None:
     plan = decide.decide(worlds.world(worlds.jobset(), worlds.succeeded("w-0")))
     assert worlds.names(plan, CreateJob) == ["js-w-1"]
 
 
-def test_a_failure_beats_a_success_in_the_same_look() -> None:
+def test_failure_precedes_success_in_same_reconcile() -> None:
     owner = worlds.jobset(success=SuccessPolicy(Operator.ANY))
     plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), worlds.failed("w-1")))
     assert plan.status is not None

@@ -1,28 +1,28 @@
 """Suspending and resuming: upstream's suspendJobs and resumeJobsIfNecessary."""
 
-from controller.jobset import decide
-from controller.jobset.model import FailurePolicy, Status
-from controller.jobset.plan import CreateJob, CreateService, DeleteJob, ResumeJob, SuspendJob
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import CreateJob, CreateService, DeleteJob, ResumeJob, SuspendJob
+from kubemend.controller.jobset.spec.model import FailurePolicy, Status
 from tests.unit.jobset import worlds
 from tests.unit.jobset.worlds import RESTARTING
 
 SUSPENDED = worlds.jobset(suspend=True)
 
 
-def test_a_suspended_jobset_creates_its_jobs_suspended_and_its_service() -> None:
+def test_suspended_jobset_creates_suspended_jobs_and_service() -> None:
     plan = decide.decide(worlds.world(SUSPENDED, has_service=False))
     created = [write for group in plan.writes for write in group if isinstance(write, CreateJob)]
     assert [each.body["spec"]["suspend"] for each in created] == [True, True]
     assert worlds.names(plan, CreateService) == ["js"]
 
 
-def test_a_jobset_that_is_not_suspended_says_so_in_each_job() -> None:
+def test_unsuspended_jobset_sets_suspend_false() -> None:
     plan = decide.decide(worlds.world(worlds.jobset()))
     created = [write for group in plan.writes for write in group if isinstance(write, CreateJob)]
     assert [each.body["spec"]["suspend"] for each in created] == [False, False]
 
 
-def test_suspending_suspends_the_jobs_that_run_and_leaves_those_that_ended() -> None:
+def test_suspending_keeps_finished_jobs() -> None:
     owner = worlds.jobset(worlds.replicated(replicas=4), suspend=True)
     jobs = (
         worlds.ready("w-0"),
@@ -35,7 +35,7 @@ def test_suspending_suspends_the_jobs_that_run_and_leaves_those_that_ended() -> 
     assert worlds.names(plan, DeleteJob) == []
 
 
-def test_what_runs_is_suspended_before_anything_is_created_so_that_no_quota_keeps_it_running() -> None:
+def test_running_jobs_are_suspended_before_creations() -> None:
     owner = worlds.jobset(worlds.replicated(replicas=3), suspend=True, status=Status(restarts=1))
     jobs = (worlds.ready("w-0", attempt=1), worlds.ready("w-1"))
     plan = decide.decide(worlds.world(owner, *jobs, has_service=False))
@@ -46,20 +46,20 @@ def test_what_runs_is_suspended_before_anything_is_created_so_that_no_quota_keep
     ]
 
 
-def test_suspending_is_said_in_upstreams_words() -> None:
+def test_suspending_has_upstreams_message() -> None:
     plan = decide.decide(worlds.world(SUSPENDED, worlds.ready("w-0"), worlds.ready("w-1")))
     assert worlds.said(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
     assert worlds.told(plan) == [("Normal", "SuspendedJobs", "jobset is suspended")]
 
 
-def test_a_suspended_jobset_says_that_it_no_longer_restarts() -> None:
+def test_suspended_jobset_ends_restarting_condition() -> None:
     owner = worlds.jobset(suspend=True, status=Status(conditions=(worlds.condition(RESTARTING),)))
     plan = decide.decide(worlds.world(owner, worlds.ready("w-0"), worlds.ready("w-1")))
     assert worlds.said(plan, RESTARTING) == (False, "JobSetSuspended", "jobset is suspended")
     assert [reason for _, reason, _ in worlds.told(plan)] == ["SuspendedJobs", "JobSetSuspended"]
 
 
-def test_a_suspended_jobset_does_not_say_that_its_jobs_are_ready() -> None:
+def test_suspended_jobset_does_not_report_ready_jobs() -> None:
     conditions = (worlds.condition(RESTARTING, status=False, reason="JobSetSuspended", message="jobset is suspended"),)
     owner = worlds.jobset(suspend=True, status=Status(conditions=conditions))
     plan = decide.decide(worlds.world(owner, worlds.ready("w-0"), worlds.ready("w-1")))
@@ -72,18 +72,18 @@ def test_suspended_jobs_are_counted() -> None:
     assert (found.suspended, found.active, found.ready) == (2, 0, 0)
 
 
-def test_resuming_resumes_the_suspended_jobs_alone() -> None:
+def test_resuming_resumes_only_suspended_jobs() -> None:
     jobs = (worlds.job("w-0", suspended=True, template={}), worlds.ready("w-1"))
     plan = decide.decide(worlds.world(worlds.jobset(), *jobs))
     assert worlds.names(plan, ResumeJob) == ["js-w-0"]
 
 
-def test_a_suspended_job_that_is_being_deleted_is_not_resumed() -> None:
+def test_suspended_job_being_deleted_is_not_resumed() -> None:
     plan = decide.decide(worlds.world(worlds.jobset(), worlds.job("w-0", suspended=True, template={}, deleting=True)))
     assert worlds.names(plan, ResumeJob) == []
 
 
-def test_a_job_that_has_started_before_has_its_start_cleared_first() -> None:
+def test_started_job_has_its_start_cleared() -> None:
     jobs = (
         worlds.job("w-0", suspended=True, template={}, started=True),
         worlds.job("w-1", suspended=True, template={}),
@@ -93,7 +93,7 @@ def test_a_job_that_has_started_before_has_its_start_cleared_first() -> None:
     assert resumed == {"js-w-0": True, "js-w-1": False}
 
 
-def test_replicated_jobs_are_resumed_in_the_order_of_the_spec() -> None:
+def test_replicated_jobs_are_resumed_in_order_of_spec() -> None:
     owner = worlds.jobset(worlds.replicated("b", replicas=1), worlds.replicated("a", replicas=1))
     jobs = (worlds.job("a-0", suspended=True, template={}), worlds.job("b-0", suspended=True, template={}))
     plan = decide.decide(worlds.world(owner, *jobs))
@@ -103,7 +103,7 @@ def test_replicated_jobs_are_resumed_in_the_order_of_the_spec() -> None:
     ]
 
 
-def test_resuming_is_said_in_upstreams_words_and_only_after_a_suspension() -> None:
+def test_resuming_is_reported_only_after_suspension() -> None:
     jobs = (worlds.ready("w-0"), worlds.ready("w-1"))
     owner = worlds.jobset(status=Status(conditions=(worlds.condition("Suspended"),)))
     plan = decide.decide(worlds.world(owner, *jobs))
@@ -112,14 +112,14 @@ def test_resuming_is_said_in_upstreams_words_and_only_after_a_suspension() -> No
     assert worlds.said(decide.decide(worlds.world(worlds.jobset(), *jobs)), "Suspended") is None
 
 
-def test_a_failure_is_answered_while_suspended() -> None:
+def test_failure_is_handled_while_suspended() -> None:
     owner = worlds.jobset(suspend=True, failure=FailurePolicy(max_restarts=1))
     plan = decide.decide(worlds.world(owner, worlds.failed("w-0"), worlds.job("w-1", suspended=True)))
     assert plan.status is not None
     assert plan.status.restarts == 1
 
 
-def test_neither_suspending_nor_resuming_costs_a_restart() -> None:
+def test_suspending_and_resuming_cost_no_restart() -> None:
     before = worlds.settled(worlds.jobset(failure=FailurePolicy()), worlds.ready("w-0"), worlds.ready("w-1"))
     for suspend in (True, False, True, False):
         before = worlds.carried_out(worlds.with_spec(before, suspend=suspend))

@@ -1,4 +1,4 @@
-"""What the controller finds wrong with a JobSet: all that the API server refuses, and the same."""
+"""The controller's problems of a JobSet: the same that the API server refuses."""
 
 import re
 from typing import Any
@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.jobset import reading, validation
-from controller.jobset.fields import NotUnderstoodError
-from controller.jobset.validation import limits
+from kubemend.controller.jobset.spec import reading, validation
+from kubemend.controller.jobset.spec.fields import InvalidFieldError
+from kubemend.controller.jobset.spec.validation import limits
 from tests.unit.daemonset import manifests
 from tests.unit.jobset import refused, refused_changes, test_reading, written
 
@@ -18,29 +18,29 @@ POLICY = manifests.REPOSITORY / "daemonset" / "jobset" / "policy.yaml"
 
 
 def paths(obj: written.Json) -> list[str]:
-    """Return where the controller finds something wrong."""
+    """Return the paths of the controller's problems."""
     try:
         return [each.path for each in validation.problems(reading.jobset(written.there(obj)))]
-    except NotUnderstoodError as error:
+    except InvalidFieldError as error:
         return [error.where]
 
 
 @pytest.mark.parametrize("case", refused.CASES, ids=lambda case: case.name)
-def test_what_the_api_server_refuses_has_a_problem_at_its_path(case: refused.Case) -> None:
+def test_jobset_refused_by_api_server_has_problem_at_path(case: refused.Case) -> None:
     assert case.path in paths(case.refused)
 
 
 @pytest.mark.parametrize("case", refused.CASES, ids=lambda case: case.name)
-def test_what_it_allows_has_none(case: refused.Case) -> None:
+def test_allowed_jobset_has_no_problem(case: refused.Case) -> None:
     assert paths(case.allowed) == []
 
 
-def test_a_problem_says_what_where_and_the_mend() -> None:
+def test_problem_has_path_message_and_hint() -> None:
     (problem,) = validation.problems(reading.jobset(written.there(written.jobset(written.replicated(replicas=-1)))))
     assert str(problem) == "spec.replicatedJobs[0].replicas: cannot be negative; write 0 or more"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported() -> None:
     worse = written.failing({"action": "RestartJob", "name": "1"}, jobs=(written.replicated("A", replicas=2000),))
     assert paths(worse) == [
         "spec.replicatedJobs[0].name",
@@ -49,15 +49,15 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-def test_what_there_is_too_much_of_is_not_gone_through() -> None:
-    """It would take minutes, in which nothing else is done; the sizes of the others are told all the same."""
+def test_oversized_lists_are_not_traversed() -> None:
+    """Traversing it would block everything for minutes; the sizes of the other lists are still reported."""
     jobs = tuple(written.replicated(f"W{index}") for index in range(20_000))
     rules = tuple({"action": "FailJobSet", "name": "1"} for _ in range(20_000))
     assert paths(written.failing(*rules, jobs=jobs)) == ["spec.replicatedJobs", "spec.failurePolicy.rules"]
 
 
-def test_a_name_that_is_filled_in_may_be_nobody_elses() -> None:
-    """Only here: the policy has no place at which a rule stands."""
+def test_defaulted_rule_name_must_be_unique() -> None:
+    """Only in the controller: the policy cannot use a rule's index."""
     assert paths(written.failing({"action": "FailJobSet"}, {"action": "FailJobSet", "name": "failurePolicyRule0"})) == [
         "spec.failurePolicy.rules[0].name",
         "spec.failurePolicy.rules[1].name",
@@ -65,15 +65,15 @@ def test_a_name_that_is_filled_in_may_be_nobody_elses() -> None:
 
 
 @given(st.sampled_from(test_reading.places(test_reading.JOBSET)), test_reading.ANY_JSON)
-def test_whatever_can_be_read_can_be_judged(place: tuple[str | int, ...], other: Any) -> None:
+def test_any_readable_jobset_can_be_validated(place: tuple[str | int, ...], other: Any) -> None:
     try:
         found = reading.jobset(test_reading.with_other(test_reading.JOBSET, place, other))
-    except NotUnderstoodError:
+    except InvalidFieldError:
         return
     assert all(str(problem).startswith("spec.") for problem in validation.problems(found))
 
 
-def test_the_bounds_are_those_of_the_policy() -> None:
+def test_limits_equal_those_of_policy() -> None:
     text = " ".join(POLICY.read_text().split())
     for bound in (
         f"size(variables.jobs) <= {limits.REPLICATED_JOBS}",
@@ -91,7 +91,7 @@ def test_the_bounds_are_those_of_the_policy() -> None:
     assert set(yaml.safe_load(reasons)) == limits.REASONS
 
 
-def test_every_rule_of_the_policy_has_a_case() -> None:
+def test_every_policy_rule_has_a_case() -> None:
     policy = next(yaml.safe_load_all(POLICY.read_text()))
     says = [*(case.says for case in refused.BY_POLICY), *(change.says for change in refused_changes.BY_POLICY)]
     untold = [

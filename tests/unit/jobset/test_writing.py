@@ -1,10 +1,11 @@
-"""A status as it is written is the status that is read."""
+"""A written status is read back as the same status."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.jobset import conditions, reading, writing
-from controller.jobset.model import Condition, ReplicatedJobStatus, Status
+from kubemend.controller.jobset import conditions, writing
+from kubemend.controller.jobset.spec import reading
+from kubemend.controller.jobset.spec.model import Condition, ReplicatedJobStatus, Status
 from tests.unit.jobset import written
 
 COUNTS = st.integers(0, 2**31 - 1)
@@ -45,18 +46,18 @@ STATUSES = st.builds(
 
 
 @given(STATUSES)
-def test_what_is_written_is_read_as_it_was(status: Status) -> None:
+def test_status_round_trips(status: Status) -> None:
     obj = written.there(written.jobset())
     obj["status"] = writing.status_json(status)
     assert reading.jobset(obj).status == status
 
 
-def test_a_status_that_says_nothing_says_that_there_were_no_restarts() -> None:
-    """As upstream, of which ``restarts`` alone has no omitempty."""
+def test_empty_status_has_zero_restarts() -> None:
+    """Like upstream, where only ``restarts`` has no omitempty."""
     assert writing.status_json(Status()) == {"restarts": 0}
 
 
-def test_attempts_in_place_are_told_from_none() -> None:
+def test_zero_in_place_attempts_differ_from_none() -> None:
     assert writing.status_json(Status(previous_in_place=0, current_in_place=1)) == {
         "restarts": 0,
         "previousInPlaceRestartAttempt": 0,
@@ -64,7 +65,7 @@ def test_attempts_in_place_are_told_from_none() -> None:
     }
 
 
-def test_replicated_jobs_come_in_the_order_of_their_names_with_all_their_counts() -> None:
+def test_replicated_jobs_are_written_by_name_with_counts() -> None:
     status = Status(
         replicated_jobs=(ReplicatedJobStatus("b", ready=1), ReplicatedJobStatus("a", job_restarts=(0, 2))), restarts=1
     )
@@ -75,7 +76,7 @@ def test_replicated_jobs_come_in_the_order_of_their_names_with_all_their_counts(
     ]
 
 
-def test_conditions_keep_their_order_and_have_whole_seconds() -> None:
+def test_conditions_keep_order_and_whole_seconds() -> None:
     conditions = (
         Condition("Suspended", status=False, reason="ResumeJobs", message="jobset is resumed", since=1769846400.9),
         Condition("Failed", status=True, reason="FailedJobs", message="", since=1769846401.0),
@@ -98,7 +99,7 @@ def test_conditions_keep_their_order_and_have_whole_seconds() -> None:
     ]
 
 
-def test_a_condition_of_somebody_else_is_written_back_to_the_letter() -> None:
+def test_foreign_condition_is_written_back_unchanged() -> None:
     theirs = {
         "type": "example.com/Checked",
         "status": "Unknown",

@@ -1,12 +1,26 @@
-"""JobSets, Jobs and rounds for tests of the decisions, and what a decision makes of a world once it is carried out."""
+"""JobSets, Jobs and rounds for tests of decisions, and the world after a decision is applied."""
 
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from controller.jobset import changes, decide, model, reading
-from controller.jobset.model import (
+from kubemend.controller.jobset import decide
+from kubemend.controller.jobset.plan import (
+    AnnotateJob,
+    CreateClaim,
+    CreateJob,
+    CreateService,
+    DeleteJob,
+    Plan,
+    ResumeJob,
+    SuspendJob,
+    World,
+    Write,
+)
+from kubemend.controller.jobset.policy import template_changes
+from kubemend.controller.jobset.spec import model, reading
+from kubemend.controller.jobset.spec.model import (
     Action,
     ChildJob,
     Condition,
@@ -25,18 +39,6 @@ from controller.jobset.model import (
     StartupOrder,
     Status,
 )
-from controller.jobset.plan import (
-    AnnotateJob,
-    CreateClaim,
-    CreateJob,
-    CreateService,
-    DeleteJob,
-    Plan,
-    ResumeJob,
-    SuspendJob,
-    World,
-    Write,
-)
 
 NOW: Final = 1_700_000_000.0
 CREATED: Final = NOW - 1000.0
@@ -45,7 +47,7 @@ RESTARTING: Final = "RestartingJobSet"
 
 
 def template(**pod: Any) -> dict[str, Any]:
-    """A JobTemplateSpec that any strategy allows: a Job of one pod."""
+    """Return a JobTemplateSpec that any strategy allows: a Job of one pod."""
     spec = {"restartPolicy": "OnFailure", "containers": [{"name": "main", "image": "train:1"}], **pod}
     return {
         "spec": {
@@ -60,12 +62,12 @@ def template(**pod: Any) -> dict[str, Any]:
 
 
 def replicated(name: str = "w", replicas: int = 2, **changes_: Any) -> ReplicatedJob:
-    """A replicated Job."""
+    """Return a replicated Job."""
     return replace(ReplicatedJob(name=name, replicas=replicas, template=template()), **changes_)
 
 
 def jobset(*replicated_jobs: ReplicatedJob, status: Status | None = None, **spec: Any) -> JobSet:
-    """A JobSet of ours, ``js``; keywords are fields of its spec."""
+    """Return a managed JobSet, ``js``; keywords are fields of its spec."""
     return JobSet(
         namespace="team",
         name="js",
@@ -83,7 +85,7 @@ def jobset(*replicated_jobs: ReplicatedJob, status: Status | None = None, **spec
 
 
 def job(name: str, **fields: Any) -> ChildJob:
-    """A Job of the JobSet's first run, by its name without the JobSet's: ``w-0``."""
+    """Return a Job of the JobSet's first run, by its name without the JobSet's: ``w-0``."""
     replicated_job, _, index = name.rpartition("-")
     told: dict[str, Any] = {
         "replicated_job": replicated_job,
@@ -97,42 +99,42 @@ def job(name: str, **fields: Any) -> ChildJob:
 
 
 def ready(name: str, **fields: Any) -> ChildJob:
-    """A Job whose pod runs and is ready."""
+    """Return a Job whose pod runs and is ready."""
     return job(name, **{"active": 1, "ready": 1, "started": True, **fields})
 
 
 def succeeded(name: str, **fields: Any) -> ChildJob:
-    """A Job that completed."""
+    """Return a completed Job."""
     return job(name, **{"succeeded": 1, "started": True, "end": JobEnd(failed=False, at=NOW - 1), **fields})
 
 
 def failed(
     name: str, reason: str = "BackoffLimitExceeded", message: str = "", at: float = NOW - 1, **fields: Any
 ) -> ChildJob:
-    """A Job that failed."""
+    """Return a failed Job."""
     end = JobEnd(failed=True, reason=reason, message=message, at=at)
     return job(name, **{"failed": 1, "started": True, "end": end, **fields})
 
 
 def rule(action: Action, name: str = "r", **fields: Any) -> FailureRule:
-    """A rule of a failure policy."""
+    """Return a rule of a failure policy."""
     return FailureRule(name=name, action=action, **fields)
 
 
 def depends(on: str, status: DependencyStatus = DependencyStatus.READY) -> tuple[Dependency, ...]:
-    """``dependsOn`` with one item."""
+    """Return ``dependsOn`` with one item."""
     return (Dependency(on, status),)
 
 
 def condition(
     kind: str, *, status: bool = True, reason: str = "R", message: str = "m", since: float = 5.0
 ) -> Condition:
-    """A condition that has been there."""
+    """Return an existing condition."""
     return Condition(kind, status=status, reason=reason, message=message, since=since)
 
 
 def round_(attempt: int, **fields: Any) -> RoundView:
-    """A round that a fault caused and in which all ran again."""
+    """Return a round caused by a fault, after which all members ran again."""
     told: dict[str, Any] = {
         "counted": True,
         "started_at": NOW - 60 + attempt,
@@ -145,24 +147,24 @@ def round_(attempt: int, **fields: Any) -> RoundView:
 
 
 def under_way(attempt: int, **fields: Any) -> RoundView:
-    """A round that is on."""
+    """Return a round under way."""
     return round_(attempt, **{"ended_at": None, "restarted": False, "seconds": 0.0, **fields})
 
 
 def world(owner: JobSet, *jobs: ChildJob, **fields: Any) -> World:
-    """A world in which the Service is there already."""
+    """Return a world in which the Service exists already."""
     return World(jobset=owner, jobs=jobs, **{"now": NOW, "has_service": True, **fields})
 
 
 def settled(owner: JobSet, *jobs: ChildJob, **fields: Any) -> World:
-    """A world whose status already tells what is to be seen, with Jobs that were made of the templates."""
-    made = {each.name: str(changes.made_of(each)) for each in owner.spec.replicated_jobs}
+    """Return a world with an up-to-date status and Jobs created from the templates."""
+    made = {each.name: str(template_changes.made_of(each)) for each in owner.spec.replicated_jobs}
     marked = tuple(replace(each, made_of=made.get(each.replicated_job, "")) for each in jobs)
     return carried_out(world(owner, *marked, **fields))
 
 
 def carried_out(before: World, *, most: int = 20) -> World:
-    """Decide and do what was decided until nothing is left to do; Jobs that are deleted are gone at once."""
+    """Decide and apply until nothing is left to do; deleted Jobs disappear at once."""
     for _ in range(most):
         plan = decide.decide(before)
         if not plan.writes and plan.status is None:
@@ -172,14 +174,14 @@ def carried_out(before: World, *, most: int = 20) -> World:
 
 
 def with_spec(before: World, **spec: Any) -> World:
-    """The world after somebody has changed the JobSet's spec."""
+    """Return the world after a change of the JobSet's spec."""
     owner = before.jobset
     changed = replace(owner, spec=replace(owner.spec, **spec), generation=owner.generation + 1)
     return replace(before, jobset=changed)
 
 
 def applied(before: World, plan: Plan) -> World:
-    """The world once the plan is carried out."""
+    """Return the world after the plan is applied."""
     after = before
     if plan.status is not None:
         after = replace(after, jobset=replace(after.jobset, status=plan.status))
@@ -225,33 +227,33 @@ def _created(body: Mapping[str, Any]) -> ChildJob:
 
 
 def names(plan: Plan, kind: type[Any]) -> list[str]:
-    """The names in the plan's writes of a kind, in their order."""
+    """Return the names in the plan's writes of a kind, in their order."""
     return [write.name for group in plan.writes for write in group if isinstance(write, kind)]
 
 
 def told(plan: Plan) -> list[tuple[str, str, str]]:
-    """The plan's events."""
+    """Return the plan's Events."""
     return [(each.type.value, each.reason, each.message) for each in plan.events]
 
 
 def said(plan: Plan, kind: str) -> tuple[bool, str, str] | None:
-    """What the plan's new status says in a condition: its status, reason and message."""
+    """Return a condition in the plan's new status: its status, reason and message."""
     assert plan.status is not None, "the status does not change"
     found = plan.status.condition(kind)
     return None if found is None else (found.status, found.reason, found.message)
 
 
 def counts(plan: Plan) -> dict[str, ReplicatedJobStatus]:
-    """The plan's replicatedJobsStatus by name."""
+    """Return the plan's replicatedJobsStatus by name."""
     assert plan.status is not None, "the status does not change"
     return {each.name: each for each in plan.status.replicated_jobs}
 
 
 def in_order(*replicated_jobs: ReplicatedJob, **spec: Any) -> JobSet:
-    """A JobSet whose replicated Jobs start one after another."""
+    """Return a JobSet whose replicated Jobs start one after another."""
     return jobset(*replicated_jobs, startup=StartupOrder.IN_ORDER, **spec)
 
 
 def names_of(jobs: Iterable[ChildJob]) -> list[str]:
-    """The Jobs' names."""
+    """Return the Jobs' names."""
     return [each.name for each in jobs]

@@ -1,11 +1,11 @@
-"""JobSets as people write them, for tests of what is read, refused and taken."""
+"""JobSets as users write them, for tests of reading, refusing and accepting them."""
 
 import copy
 import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from controller.jobset import model
+from kubemend.controller.jobset.spec import model
 
 Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ IN_ORDER: Final = {"startupPolicyOrder": "InOrder"}
 
 
 def template(*, pod: Json | None = None, **spec: Any) -> Json:
-    """Return a JobTemplateSpec; ``pod`` is more of the pod's spec."""
+    """Return a JobTemplateSpec; ``pod`` extends the pod's spec."""
     containers = [{"name": "main", "image": "trainer"}]
     return {"spec": {"template": {"spec": {"containers": containers, **(pod or {})}}, **spec}}
 
@@ -26,7 +26,7 @@ def replicated(name: str = "workers", *, pod: Json | None = None, spec: Json | N
 
 
 def jobset(*jobs: Json, name: str = "train", managed_by: str | None = model.MANAGED_BY, **spec: Any) -> Json:
-    """Return a JobSet as somebody writes it; of one replicated Job unless it is told."""
+    """Return a JobSet as users write it, by default with one replicated Job."""
     return {
         "apiVersion": model.API_VERSION,
         "kind": model.KIND,
@@ -40,7 +40,7 @@ def jobset(*jobs: Json, name: str = "train", managed_by: str | None = model.MANA
 
 
 def there(obj: Json) -> Json:
-    """Return a JobSet with what the API server gives it."""
+    """Return a JobSet with the fields that the API server sets."""
     given = {"namespace": "here", "uid": "an-uid", "creationTimestamp": "2026-01-31T08:00:00Z"}
     return {**obj, "metadata": {**obj["metadata"], **given}}
 
@@ -65,14 +65,14 @@ def in_place(**spec: Any) -> Json:
 
 
 def coordinated(name: str = "train", *, spec: Json | None = None, pod: Json | None = None) -> Json:
-    """Return a JobSet of two Jobs of two pods, with a coordinator: the first pod, unless ``pod`` says another."""
+    """Return a JobSet of two Jobs of two pods, with a coordinator: by default the first pod."""
     wanted = {"completions": 2, "parallelism": 2} if spec is None else spec
     coordinator = {"replicatedJob": "workers", **(pod or {})}
     return jobset(replicated(replicas=2, spec=wanted), name=name, coordinator=coordinator)
 
 
 def claiming(*names: str, mounts: tuple[str, ...] | None = None, volumes: tuple[str, ...] = (), **meta: Any) -> Json:
-    """Return a JobSet with claims of these names, which its container mounts unless ``mounts`` says others."""
+    """Return a JobSet with claims of these names, which its container mounts unless ``mounts`` differs."""
     asked = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     mounted = dict.fromkeys(names if mounts is None else mounts)
     container = {
@@ -95,7 +95,7 @@ def depending(*jobs: tuple[str, str | None]) -> Json:
 
 
 def claims_apart(*counts: int) -> Json:
-    """Return a JobSet with so many claims in each of its policies."""
+    """Return a JobSet with this many claims in each of its policies."""
     whole = claiming(*(f"c{index}" for index in range(sum(counts))))
     templates = iter(whole["spec"]["volumeClaimPolicies"][0]["templates"])
     policies = [{"templates": list(itertools.islice(templates, count))} for count in counts]

@@ -1,9 +1,10 @@
-"""Nodes and pods for tests of where Jobs may go."""
+"""Nodes and pods for tests of placement."""
 
 from typing import Any, Final
 
-from common.kube import client, errors, paths
-from controller.jobset import keeping_off, naming
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import device_taints
 from tests.unit.jobsets import rig
 from tests.unit.jobsets.rig import Bench
 
@@ -15,16 +16,18 @@ async def node(bench: Bench, name: str, *, rack: str = "", healthy: str = "") ->
     conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": rig.now()}]
     if healthy:
         told = {"lastHeartbeatTime": "2126-01-01T00:00:00Z", "lastTransitionTime": "2126-01-01T00:00:00Z"}
-        conditions.append({"type": keeping_off.DEVICES_HEALTHY, "status": healthy, **told})
+        conditions.append({"type": device_taints.DEVICES_HEALTHY, "status": healthy, **told})
     labels = {RACK: rack} if rack else {}
     status = {"conditions": conditions, "allocatable": {"cpu": "8", "pods": "10"}}
     body = {"metadata": {"name": name, "labels": labels}, "status": status}
     await bench.api.create(paths.NODES, body)
     await bench.api.patch_status(f"{paths.NODES}/{name}", {"status": status}, content_type=client.Patch.MERGE)
+    # The API server taints a new node as not ready; the node controller would remove that.
+    await bench.api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": None}}, content_type=client.Patch.MERGE)
 
 
 async def pod_of(bench: Bench, job: str) -> None:
-    """The Job controller makes a Job's one pod."""
+    """Have the Job controller create a Job's only pod."""
     template = (await bench.jobs())[job]["spec"]["template"]
     meta = template["metadata"]
     labels = {**meta["labels"], "batch.kubernetes.io/job-name": job}
@@ -46,7 +49,7 @@ async def is_kept_off(bench: Bench, name: str) -> bool:
         found = await bench.api.get(f"{paths.NODES}/{name}")
     except errors.NotFoundError:
         return False
-    return any(each["key"] == keeping_off.TAINT for each in found.get("spec", {}).get("taints") or ())
+    return any(each["key"] == device_taints.TAINT for each in found.get("spec", {}).get("taints") or ())
 
 
 async def is_let_back(bench: Bench, name: str) -> bool:

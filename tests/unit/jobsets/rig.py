@@ -1,4 +1,4 @@
-"""JobSets against the stand-in API server. What the Job controller, the garbage collector and users do is by hand."""
+"""JobSets on a real API server. The test acts as Job controller, garbage collector and users."""
 
 import asyncio
 import contextlib
@@ -8,33 +8,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from prometheus_client import CollectorRegistry
 
-from common import aio
-from common.kube import client, errors, paths, watching
-from common.kube.transport import Json
-from common.parts import PartStatus
-from controller.jobset import model
-from controller.jobset.model import JobSet, Refusal, RoundView
-from controller.jobsets import events, views
-from controller.jobsets.metrics import JobSetMetrics
-from controller.jobsets.queue import Pace
-from controller.jobsets.running import JobSets
-from hack.devnode.api import ApiServer
+from hack.devnode.apiproxy import ApiProxy
+from kubemend.common import aio
+from kubemend.common.components import ComponentStatus
+from kubemend.common.kube import client, errors, paths, watch_protocol
+from kubemend.common.kube.transport import Json
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.jobset.spec.model import JobSet, Refusal, RoundView
+from kubemend.controller.jobsets import events, views
+from kubemend.controller.jobsets.metrics import JobSetMetrics
+from kubemend.controller.jobsets.queue import Pace
+from kubemend.controller.jobsets.running import JobSets
 from tests import eventually
+from tests.control_plane import DEADLINES
 
-NAMESPACE: Final = "default"
-DEFINITION: Final = Path(__file__).parents[3] / "daemonset" / "jobset" / "crd.yaml"
-DEFINITIONS: Final = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
-JOBSETS: Final = paths.collection("jobsets", namespace=NAMESPACE, group=views.GROUP, version=views.VERSION)
-JOBS: Final = paths.collection("jobs", namespace=NAMESPACE, group="batch")
-DEADLINES: Final = client.Deadlines(call=5.0)
 HASTE: Final = Pace(settle=0.005, pause=0.01)
 
 
 def replicated(name: str = "w", replicas: int = 2, **fields: Any) -> Json:
-    """A replicated Job of single pods; ``job`` is laid over its Job's spec, ``pod`` over its pods'."""
+    """Return a replicated Job of single pods; ``job`` is merged into its Job's spec, ``pod`` into its pods'."""
     job, pod = fields.pop("job", {}), fields.pop("pod", {})
     spec = {"restartPolicy": "OnFailure", "containers": [{"name": "main", "image": "train:1"}], **pod}
     whole = {
@@ -55,7 +49,7 @@ def jobset(
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Json:
-    """A JobSet as users write it."""
+    """Return a JobSet as users write it."""
     metadata: Json = {"name": name, **({"annotations": dict(annotations)} if annotations else {})}
     return {
         "apiVersion": model.API_VERSION,
@@ -70,7 +64,7 @@ def jobset(
 
 
 def with_claim() -> Json:
-    """A JobSet that has one of all that is made before its Jobs."""
+    """Return a JobSet with one of each object that is created before its Jobs."""
     storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     templates = [{"metadata": {"name": "data"}, "spec": storage}]
     mounts = [{"name": "data", "mountPath": "/data"}]
@@ -79,7 +73,7 @@ def with_claim() -> Json:
 
 
 class Client(client.KubeClient):
-    """A client that counts what it is asked to write, and whose watches of some paths can be held back."""
+    """A client that counts its writes, and whose watches of some paths can be held back."""
 
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(kubeconfig=kubeconfig, deadlines=DEADLINES)
@@ -87,11 +81,11 @@ class Client(client.KubeClient):
         self.late: dict[str, asyncio.Event] = {}
 
     def hold_back(self, path: str) -> asyncio.Event:
-        """Have the watch of a path tell nothing until the event is set."""
+        """Hold back the watch of a path until the event is set."""
         self.late[path] = asyncio.Event()
         return self.late[path]
 
-    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watch_protocol.WatchEvent, None]:
         events = super().watch(path, **options)
         async with contextlib.aclosing(events):
             async for event in events:
@@ -117,7 +111,7 @@ class Client(client.KubeClient):
 
 
 class Rounds:
-    """Rounds, as a test sets them."""
+    """Rounds, as the test sets them."""
 
     def __init__(self) -> None:
         self.all: tuple[RoundView, ...] = ()
@@ -143,7 +137,7 @@ class Leader:
         pace: Pace = HASTE,
     ) -> None:
         self.api = api
-        self.reports: list[PartStatus] = []
+        self.reports: list[ComponentStatus] = []
         self.rounds = rounds or Rounds()
         self.registry = CollectorRegistry()
         self.tainted: list[str] = []
@@ -176,9 +170,9 @@ class Leader:
 
 
 class Bench:
-    """A server, a client of the test's own, and by-hand controllers."""
+    """A server, the test's own client, and manual controllers."""
 
-    def __init__(self, server: ApiServer, api: Client, *, namespace: str = NAMESPACE) -> None:
+    def __init__(self, server: ApiProxy, api: Client, *, namespace: str) -> None:
         self.server = server
         self.api = api
         self.namespace = namespace
@@ -186,6 +180,10 @@ class Bench:
         self.all_jobs = paths.collection("jobs", namespace=namespace, group="batch")
         self.all_pods = paths.collection("pods", namespace=namespace)
         self.all_events = paths.collection("events", namespace=namespace, group=events.GROUP)
+
+    def of(self, plural: str) -> str:
+        """Return the path of one of the namespace's core collections."""
+        return paths.collection(plural, namespace=self.namespace)
 
     async def create(self, obj: Json) -> Json:
         return await self.api.create(self.all_jobsets, obj)
@@ -200,7 +198,7 @@ class Bench:
         return field in await self.status(name)
 
     async def jobs(self) -> dict[str, Json]:
-        """All Jobs by name."""
+        """Return all Jobs by name."""
         found = await self.api.list(self.all_jobs)
         return {each["metadata"]["name"]: each for each in found.items}
 
@@ -226,28 +224,34 @@ class Bench:
         )
 
     async def job_status(self, name: str, **status: Any) -> None:
-        """The Job controller tells."""
+        """Have the Job controller write a Job's status."""
         await self.api.patch_status(f"{self.all_jobs}/{name}", {"status": status}, content_type=client.Patch.MERGE)
 
     async def runs(self, name: str) -> None:
-        """A Job's pods run, and are ready."""
-        await self.job_status(name, active=1, ready=1, startTime=now())
+        """Have a Job's pods run and be ready."""
+        await self.job_status(name, active=1, ready=1, **await self._begun(name))
 
     async def ends(self, name: str, *, failed: bool, reason: str = "", message: str = "") -> None:
-        """A Job comes to its end."""
-        told = {
-            "type": "Failed" if failed else "Complete",
-            "status": "True",
+        """End a Job: first the fields that the API server requires, like the Job controller."""
+        kinds = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
+        begun = await self._begun(name)  # before the end is written: the second may change in between
+        why = {
             "reason": reason or ("BackoffLimitExceeded" if failed else "CompletionsReached"),
             "message": message,
             "lastTransitionTime": now(),
             "lastProbeTime": now(),
         }
-        count = {"failed": 1} if failed else {"succeeded": 1}
-        await self.job_status(name, active=0, ready=0, conditions=[told], **count)
+        told = [{"type": kind, "status": "True", **why} for kind in kinds]
+        count: Json = {"failed": 1} if failed else {"succeeded": 1, "completionTime": now()}
+        await self.job_status(name, active=0, ready=0, conditions=told, **begun, **count)
+
+    async def _begun(self, name: str) -> Json:
+        """Return when a Job began: its recorded time, or now. It cannot be changed."""
+        status = (await self.api.get(f"{self.all_jobs}/{name}")).get("status") or {}
+        return {"startTime": status.get("startTime") or now()}
 
     async def collect_garbage(self) -> None:
-        """Let go what is deleted in the foreground: its dependents are gone."""
+        """Remove objects deleted in the foreground, as if their dependents were gone."""
         for name, job in (await self.jobs()).items():
             if "deletionTimestamp" in job["metadata"]:
                 with contextlib.suppress(errors.NotFoundError):
@@ -255,12 +259,12 @@ class Bench:
                     await self.api.patch(f"{self.all_jobs}/{name}", gone, content_type=client.Patch.MERGE)
 
     async def collecting(self) -> None:
-        """Collect for ever."""
-        async for _ in aio.ticks(period=0.02):
+        """Collect indefinitely."""
+        async for _ in aio.ticks(period=0.1):
             await self.collect_garbage()
 
     async def events(self) -> list[tuple[str, str]]:
-        """Reasons and notes of all Events, in no order."""
+        """Return reasons and notes of all Events, in no order."""
         found = await self.api.list(self.all_events)
         return [(each["reason"], each["note"]) for each in found.items]
 
@@ -269,21 +273,6 @@ class Bench:
             return any(each == reason for each, _ in await self.events())
 
         await eventually.true(told)
-
-
-async def install(api: client.KubeClient) -> None:
-    """Install the definition of JobSets, and wait until they are served."""
-    with contextlib.suppress(errors.ConflictError):
-        await api.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
-
-    async def served() -> bool:
-        try:
-            await api.list(views.JOBSETS)
-        except errors.NotFoundError:
-            return False
-        return True
-
-    await eventually.true(served)
 
 
 @contextlib.asynccontextmanager
@@ -298,5 +287,5 @@ async def background(work: Callable[[], Any]) -> AsyncIterator[None]:
 
 
 def now() -> str:
-    """The time as the API has it."""
+    """Return the time as the API has it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,10 +1,10 @@
-"""Events about JobSets, as the API server takes them."""
+"""Events about JobSets, as the API server accepts them."""
 
 import pytest
 
-from controller.jobset.plan import Event, EventType
-from controller.jobsets import events
-from controller.jobsets.events import About, Story
+from kubemend.controller.jobset.plan import Event, EventType
+from kubemend.controller.jobsets import events
+from kubemend.controller.jobsets.events import About, Story
 
 
 def body(reason: str, message: str) -> dict[str, object]:
@@ -13,7 +13,7 @@ def body(reason: str, message: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("message", ["x" * 1025, "ü" * 600, "x" + "…" * 400, "x" * 100_000])
-def test_a_note_that_is_too_long_is_cut_to_the_bytes_that_are_taken(message: str) -> None:
+def test_long_note_is_cut_to_allowed_bytes(message: str) -> None:
     note = str(body("JobCreationFailed", message)["note"])
     assert events.MAX_NOTE - 4 <= len(note.encode()) <= events.MAX_NOTE
     assert note.endswith("…")
@@ -21,9 +21,9 @@ def test_a_note_that_is_too_long_is_cut_to_the_bytes_that_are_taken(message: str
 
 
 @pytest.mark.parametrize("message", ["", "x" * 1024, "ü" * 512])
-def test_a_note_that_fits_is_told_whole(message: str) -> None:
+def test_short_note_is_kept(message: str) -> None:
     assert body("JobCreationFailed", message)["note"] == message
 
 
-def test_a_reason_is_no_longer_than_is_taken() -> None:
+def test_reason_is_cut_to_allowed_length() -> None:
     assert body(f"FailurePolicy_{'r' * 128}", "")["reason"] == f"FailurePolicy_{'r' * 114}"

@@ -1,15 +1,17 @@
-"""Domains for Jobs that want one for themselves, and nodes that nobody shall be put on."""
+"""Domains for Jobs that ask for one of their own, and tainted nodes."""
 
-from common.kube import client, paths
-from common.parts import PartState
-from controller.jobset import keeping_off, naming
-from controller.jobset.placement import marks
+from typing import Any
+
+from kubemend.common.components import ComponentState
+from kubemend.common.kube import client, paths
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.placement import device_taints, marks
 from tests import eventually
 from tests.unit.jobsets import places, rig
 from tests.unit.jobsets.rig import Bench, Leader
 
 
-async def test_each_job_gets_a_domain_of_its_own_and_its_pods_go_there(bench: Bench, leader: Leader) -> None:
+async def test_each_job_gets_its_own_domain(bench: Bench, leader: Leader) -> None:
     for rack in "ab":
         await places.node(bench, f"node-{rack}", rack=rack)
     async with leader.leading():
@@ -23,7 +25,7 @@ async def test_each_job_gets_a_domain_of_its_own_and_its_pods_go_there(bench: Be
         assert racks == {"a", "b"}
 
 
-async def test_a_job_without_a_domain_waits_says_so_and_goes_when_there_is_one(bench: Bench, leader: Leader) -> None:
+async def test_job_without_domain_waits_reports_and_gets_one_later(bench: Bench, leader: Leader) -> None:
     await places.node(bench, "node-a", rack="a")
     async with leader.leading():
         await bench.create(rig.jobset("train", annotations=places.EXCLUSIVE))
@@ -35,9 +37,7 @@ async def test_a_job_without_a_domain_waits_says_so_and_goes_when_there_is_one(b
         await eventually.true(lambda: places.is_let_go(bench, "train-w-0", "train-w-1"))
 
 
-async def test_pods_of_jobs_that_were_made_exclusive_go_on_though_the_annotation_is_taken_off(
-    bench: Bench, leader: Leader
-) -> None:
+async def test_gated_pods_are_released_after_annotation_is_removed(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset("train", annotations=places.EXCLUSIVE))
         jobs = await bench.until_jobs(2)
@@ -51,14 +51,14 @@ async def test_pods_of_jobs_that_were_made_exclusive_go_on_though_the_annotation
         await eventually.true(lambda: places.is_let_go(bench, "train-w-0", "train-w-1"))
 
 
-async def test_of_many_jobs_that_wait_for_one_reason_people_are_told_once(bench: Bench, leader: Leader) -> None:
+async def test_many_jobs_waiting_for_one_reason_give_one_event(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated(replicas=3), annotations=places.EXCLUSIVE))
         for job in await bench.until_jobs(3):
             await places.pod_of(bench, job)
 
         async def all_told() -> bool:
-            return len(leader.jobsets._gates._told) == 3
+            return len(leader.jobsets._gates._reported) == 3
 
         await eventually.true(all_told)
         await bench.until_event("NoDomain")
@@ -66,10 +66,10 @@ async def test_of_many_jobs_that_wait_for_one_reason_people_are_told_once(bench:
         assert len(notes) < 3
 
 
-async def test_a_pod_that_could_not_be_let_go_is_tried_again(bench: Bench, leader: Leader) -> None:
+async def test_failed_release_of_pod_is_retried(bench: Bench, leader: Leader) -> None:
     await places.node(bench, "node-a", rack="a")
-    refused = {"status": 403, "method": "PATCH", "path": "/pods/train-w-0-0"}
-    bench.server.handler.faults.fail_next(1, **refused)  # type: ignore[attr-defined]
+    refused: dict[str, Any] = {"status": 403, "method": "PATCH", "path": "/pods/train-w-0-0"}
+    bench.server.fail_next(1, **refused)
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated(replicas=1), annotations=places.EXCLUSIVE))
         (job,) = await bench.until_jobs(1)
@@ -85,21 +85,21 @@ async def test_pods_and_nodes_are_not_watched_for_others(bench: Bench, leader: L
         assert leader.jobsets._gates.needed == frozenset()
         pods = (await bench.jobs())["labelled-w-0"]["spec"]["template"]
         assert marks.PLACEMENT not in pods["metadata"]["labels"]
-        await eventually.true(lambda: leader.reports[-1].state is PartState.READY)
+        await eventually.true(lambda: leader.reports[-1].state is ComponentState.READY)
 
 
-async def test_a_node_is_kept_free_until_its_devices_are_found_healthy(bench: Bench, leader: Leader) -> None:
+async def test_node_is_tainted_until_its_devices_are_healthy(bench: Bench, leader: Leader) -> None:
     await places.node(bench, "node-a")
     async with leader.leading() as jobsets:
         jobsets.left("node-a", code="Xid79", pod="uid-1")
         await eventually.true(lambda: places.is_kept_off(bench, "node-a"))
         (taint,) = (await bench.api.get(f"{paths.NODES}/node-a"))["spec"]["taints"]
-        assert (taint["key"], taint["value"], taint["effect"]) == (keeping_off.TAINT, "Xid79", "NoSchedule")
+        assert (taint["key"], taint["value"], taint["effect"]) == (device_taints.TAINT, "Xid79", "NoSchedule")
 
 
-async def test_a_new_leader_lifts_the_taint_of_a_node_that_is_whole_again(bench: Bench, leader: Leader) -> None:
+async def test_new_leader_removes_taint_of_healthy_node(bench: Bench, leader: Leader) -> None:
     await places.node(bench, "node-a", healthy="True")
-    mine = {"key": keeping_off.TAINT, "effect": keeping_off.EFFECT, "timeAdded": rig.now()}
+    mine = {"key": device_taints.TAINT, "effect": device_taints.EFFECT, "timeAdded": rig.now()}
     others = {"key": "example.com/mine", "effect": "NoSchedule"}
     spec = {"spec": {"taints": [others, mine]}}
     await bench.api.patch(f"{paths.NODES}/node-a", spec, content_type=client.Patch.MERGE)
@@ -110,17 +110,15 @@ async def test_a_new_leader_lifts_the_taint_of_a_node_that_is_whole_again(bench:
         assert [each["key"] for each in taints] == ["example.com/mine"]
 
 
-async def test_a_node_that_somebody_else_changes_at_the_same_time_is_tainted_all_the_same(
-    bench: Bench, leader: Leader
-) -> None:
+async def test_node_changed_concurrently_is_still_tainted(bench: Bench, leader: Leader) -> None:
     await places.node(bench, "node-a")
-    bench.server.handler.faults.fail_next(2, status=409, method="PATCH", path="/nodes/node-a")  # type: ignore[attr-defined]
+    bench.server.fail_next(2, status=409, method="PATCH", path="/nodes/node-a")
     async with leader.leading() as jobsets:
         jobsets.left("node-a", code="Xid79", pod="uid-1")
         await eventually.true(lambda: places.is_kept_off(bench, "node-a"))
 
 
-async def test_a_node_that_is_gone_is_nobodys_worry(bench: Bench, leader: Leader) -> None:
+async def test_deleted_node_is_ignored(bench: Bench, leader: Leader) -> None:
     async with leader.leading() as jobsets:
         jobsets.left("node-a", code="Xid79", pod="uid-1")
         await eventually.true(lambda: not leader.jobsets._taints._faults)

@@ -1,4 +1,4 @@
-"""The work queue: one look at a key at a time, nothing lost, and errors tried again."""
+"""The work queue: one reconcile of a key at a time, no lost change, and retries after errors."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common import aio, contained
-from common.kube import errors
-from controller.jobsets.queue import Pace, Queue
+from kubemend.common import aio, contained
+from kubemend.common.kube import errors
+from kubemend.controller.jobsets.queue import Pace, Queue
 from tests import eventually
 
 AT_ONCE = Pace(settle=0.0, pause=0.0)
 
 
 class Looker:
-    """Looks, and can be kept at it; ``fail`` are the errors of the next looks, ``again`` what it returns."""
+    """A reconcile that can be blocked; ``fail`` are the errors of the next calls, ``again`` is its result."""
 
     def __init__(self, *, pace: Pace = AT_ONCE, parallel: int = 4, rests: frozenset[str] = frozenset()) -> None:
         self.looks: list[str] = []
@@ -57,7 +57,7 @@ class Looker:
         await eventually.true(lambda: len(self.looks) >= count and not self.at_it)
 
 
-async def test_what_comes_together_is_one_look() -> None:
+async def test_simultaneous_changes_are_one_reconcile() -> None:
     looker = Looker(pace=Pace(settle=0.05, pause=0.0))
     async with looker.running():
         for _ in range(100):
@@ -68,7 +68,7 @@ async def test_what_comes_together_is_one_look() -> None:
         assert looker.looks == ["a", "b"]
 
 
-async def test_what_takes_long_to_look_at_rests_and_nothing_waits_for_it() -> None:
+async def test_slow_key_rests_without_blocking_others() -> None:
     looker = Looker(rests=frozenset({"large"}))
     async with looker.running():
         looker.queue.add("large")
@@ -80,7 +80,7 @@ async def test_what_takes_long_to_look_at_rests_and_nothing_waits_for_it() -> No
         assert not looker.queue.rests("large")
 
 
-async def test_what_was_refused_is_not_asked_for_with_all_that_happens() -> None:
+async def test_refused_key_is_not_retried_at_each_change() -> None:
     looker = Looker(pace=Pace(settle=0.0, pause=0.0, refused=600.0))
     looker.fail = [errors.ForbiddenError("exceeded quota")]
     async with looker.running():
@@ -93,7 +93,7 @@ async def test_what_was_refused_is_not_asked_for_with_all_that_happens() -> None
         assert looker.looks == ["a", "b"]
 
 
-async def test_what_comes_during_a_look_is_looked_at_after_it() -> None:
+async def test_change_during_reconcile_is_reconciled_afterwards() -> None:
     looker = Looker()
     looker.go_on.clear()
     async with looker.running():
@@ -110,7 +110,7 @@ async def test_what_comes_during_a_look_is_looked_at_after_it() -> None:
         await eventually.true(lambda: looker.queue.depth == 0)
 
 
-async def test_one_key_waits_for_nobody_elses_look() -> None:
+async def test_key_does_not_wait_for_another() -> None:
     looker = Looker(parallel=2)
     looker.go_on.clear()
     async with looker.running():
@@ -122,7 +122,7 @@ async def test_one_key_waits_for_nobody_elses_look() -> None:
 
 
 @pytest.mark.parametrize("error", [errors.ConflictError("changed"), errors.ApiUnavailableError("away")])
-async def test_an_error_is_tried_again_until_it_works(error: Exception) -> None:
+async def test_error_is_retried_until_success(error: Exception) -> None:
     looker = Looker()
     looker.fail = [error] * 5
     before = contained.count()
@@ -132,7 +132,7 @@ async def test_an_error_is_tried_again_until_it_works(error: Exception) -> None:
         assert contained.count() == before
 
 
-async def test_a_defect_of_ours_is_counted_and_ends_nothing() -> None:
+async def test_internal_error_is_counted_and_contained() -> None:
     looker = Looker()
     looker.fail = [ZeroDivisionError()]
     before = contained.count([contained.Part.JOBSET])
@@ -142,7 +142,7 @@ async def test_a_defect_of_ours_is_counted_and_ends_nothing() -> None:
         assert contained.count([contained.Part.JOBSET]) == before + 1
 
 
-async def test_a_look_can_ask_for_the_next_one() -> None:
+async def test_reconcile_can_schedule_the_next() -> None:
     looker = Looker()
     looker.again = 0.01
     async with looker.running():
@@ -150,7 +150,7 @@ async def test_a_look_can_ask_for_the_next_one() -> None:
         await looker.until_looks(3)
 
 
-async def test_what_is_forgotten_is_not_looked_at() -> None:
+async def test_forgotten_key_is_not_reconciled() -> None:
     looker = Looker(pace=Pace(settle=0.05, pause=0.0))
     looker.again = 0.05
     async with looker.running():
@@ -165,7 +165,7 @@ async def test_what_is_forgotten_is_not_looked_at() -> None:
         assert looker.looks == ["b", "c"]
 
 
-async def test_one_that_is_forgotten_while_it_is_looked_at_does_not_come_back() -> None:
+async def test_key_forgotten_during_reconcile_does_not_return() -> None:
     looker = Looker()
     looker.again = 0.0
     looker.go_on.clear()
@@ -181,7 +181,7 @@ async def test_one_that_is_forgotten_while_it_is_looked_at_does_not_come_back() 
         assert looker.looks == ["a", "b"]
 
 
-async def test_a_new_term_begins_with_nothing() -> None:
+async def test_new_term_begins_empty() -> None:
     looker = Looker()
     looker.go_on.clear()
     async with looker.running():

@@ -1,36 +1,38 @@
-"""What is kept of JobSets and of pods that are to be placed where there is too much of them."""
+"""What is kept of oversized JobSets and of pods to place."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from common.kube import client, watching
-from controller.jobset import model
-from controller.jobset.placement import marks, reading
-from controller.jobset.placement.model import Needs, Pod
-from controller.jobsets import seen, views
-from controller.jobsets.seen import NotUnderstood, Others
+from kubemend.common.kube import client, watch_protocol
+from kubemend.controller.jobset.placement import marks, reading
+from kubemend.controller.jobset.placement.model import Needs, Pod
+from kubemend.controller.jobset.spec import model
+from kubemend.controller.jobsets import invalid_objects, views
+from kubemend.controller.jobsets.invalid_objects import InvalidObject, Others
 from tests import eventually
 from tests.unit.jobset import worlds
 from tests.unit.reporters.running import started
 
 
-def test_a_jobset_that_is_too_much_is_told_as_one_that_cannot_be_read() -> None:
+def test_oversized_jobset_is_reported_as_invalid() -> None:
     jobset = worlds.jobset()
-    found = seen.bare(jobset)
-    assert isinstance(found, NotUnderstood)
+    found = invalid_objects.bare(jobset)
+    assert isinstance(found, InvalidObject)
     assert (found.namespace, found.name, found.uid) == (jobset.namespace, jobset.name, jobset.uid)
     assert "take more than 64 MiB" in found.why
-    assert seen.bare(found) is found
+    assert invalid_objects.bare(found) is found
 
 
-def test_of_others_jobsets_there_is_never_too_much() -> None:
-    found = seen.jobset({"metadata": {"resourceVersion": "7"}, "spec": {"managedBy": f"not-{model.MANAGED_BY}"}})
+def test_foreign_jobsets_are_never_too_large() -> None:
+    found = invalid_objects.jobset(
+        {"metadata": {"resourceVersion": "7"}, "spec": {"managedBy": f"not-{model.MANAGED_BY}"}}
+    )
     assert isinstance(found, Others)
-    assert seen.bare(found) is found
+    assert invalid_objects.bare(found) is found
 
 
-def test_a_pod_that_asks_for_too_much_goes_on_waiting_and_holds_what_it_holds() -> None:
+def test_oversized_pod_keeps_waiting_and_occupying() -> None:
     selector = (("rack", "r1"), *((f"label-{number}", "x") for number in range(10_000)))
     waiting = Pod("team", "a", "u1", "job", topology="rack", gates=(marks.GATE,), needs=Needs(selector=selector))
     assert marks.waits(waiting)
@@ -40,7 +42,7 @@ def test_a_pod_that_asks_for_too_much_goes_on_waiting_and_holds_what_it_holds() 
 
 
 class Listening(client.KubeClient):
-    """A server of empty collections that notes of which metadata is enough."""
+    """A server of empty collections that records of which only metadata is requested."""
 
     def __init__(self) -> None:
         super().__init__(kubeconfig=None, deadlines=client.Deadlines())
@@ -53,15 +55,15 @@ class Listening(client.KubeClient):
         self.asked["list", path] = options["metadata_only"]
         yield client.Listing([], "1")
 
-    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watching.WatchEvent, None]:
+    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watch_protocol.WatchEvent, None]:
         self.asked["watch", path] = options["metadata_only"]
         await asyncio.Event().wait()
-        yield watching.WatchEvent(watching.EventType.BOOKMARK, {})
+        yield watch_protocol.WatchEvent(watch_protocol.EventType.BOOKMARK, {})
 
 
-async def test_of_services_and_claims_nothing_but_metadata_is_asked_for() -> None:
+async def test_only_metadata_of_services_and_claims_is_read() -> None:
     def nobody(*_: Any) -> None:
-        """Hears what is told."""
+        """Ignore everything."""
 
     api = Listening()
     kept = views.Views(api=api, report=nobody, changed=nobody, told=nobody)

@@ -1,12 +1,12 @@
-"""JobSets against an API server: what they come to, and that others' are left alone."""
+"""JobSets on an API server: their results, and foreign ones that are left alone."""
 
-from controller.jobset import naming
+from kubemend.controller.jobset.children import naming
 from tests import eventually
 from tests.unit.jobsets import rig
 from tests.unit.jobsets.rig import Bench, Leader
 
 
-async def test_a_jobset_gets_its_service_and_its_jobs(bench: Bench, leader: Leader) -> None:
+async def test_jobset_gets_service_and_jobs(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         made = await bench.create(rig.jobset("train", rig.replicated("lead", 1), rig.replicated("work", 2)))
         jobs = await bench.until_jobs(3)
@@ -14,24 +14,24 @@ async def test_a_jobset_gets_its_service_and_its_jobs(bench: Bench, leader: Lead
         (owner,) = jobs["train-work-1"]["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
         await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
-        service = await bench.api.get("/api/v1/namespaces/default/services/train")
+        service = await bench.api.get(f"/api/v1/namespaces/{bench.namespace}/services/train")
         assert service["spec"]["selector"] == {naming.JOBSET_NAME: "train"}
 
 
-async def test_a_jobset_completes_and_is_counted_once(bench: Bench, leader: Leader) -> None:
+async def test_completed_jobset_is_counted_once(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset())
         for name in await bench.until_jobs(2):
             await bench.ends(name, failed=False)
         await bench.until_condition("Completed", reason="AllJobsCompleted")
         await bench.until_event("AllJobsCompleted")
-        labels = {"jobset_name": "train", "namespace": rig.NAMESPACE}
+        labels = {"jobset_name": "train", "namespace": bench.namespace}
         await eventually.true(lambda: leader.metric("jobset_completed_total", **labels) == 1)
         assert (await bench.status())["terminalState"] == "Completed"
         assert leader.metric("jobset_failed_total", **labels) == 0
 
 
-async def test_suspended_and_resumed_jobs_lose_their_start_time(bench: Bench, leader: Leader) -> None:
+async def test_suspended_and_resumed_jobs_lose_start_time(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset())
         for name in await bench.until_jobs(2):
@@ -49,7 +49,7 @@ async def test_suspended_and_resumed_jobs_lose_their_start_time(bench: Bench, le
         assert not any(job["status"].get("startTime") for job in jobs)
 
 
-async def test_a_failed_job_restarts_all_within_max_restarts_and_fails_beyond(bench: Bench, leader: Leader) -> None:
+async def test_failed_job_restarts_all_up_to_max_restarts(bench: Bench, leader: Leader) -> None:
     async with leader.leading(), rig.background(bench.collecting):
         await bench.create(rig.jobset(failurePolicy={"maxRestarts": 1}))
         await bench.until_jobs(2)
@@ -68,7 +68,7 @@ async def test_a_failed_job_restarts_all_within_max_restarts_and_fails_beyond(be
         assert (await bench.status())["restarts"] == 1
 
 
-async def test_a_finished_jobset_goes_when_its_time_is_over(bench: Bench, leader: Leader) -> None:
+async def test_finished_jobset_is_deleted_after_ttl(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         await bench.create(rig.jobset(ttlSecondsAfterFinished=1))
         for name in await bench.until_jobs(2):
@@ -79,8 +79,8 @@ async def test_a_finished_jobset_goes_when_its_time_is_over(bench: Bench, leader
         assert deleted["metadata"]["finalizers"] == ["foregroundDeletion"]
 
 
-async def test_claims_are_made_once_and_those_that_are_there_are_taken(bench: Bench, leader: Leader) -> None:
-    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+async def test_claims_are_created_once_and_existing_ones_used(bench: Bench, leader: Leader) -> None:
+    claims = f"/api/v1/namespaces/{bench.namespace}/persistentvolumeclaims"
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     await bench.api.create(claims, {"metadata": {"name": "old-train"}, "spec": spec})
     templates = [{"metadata": {"name": name}, "spec": spec} for name in ("old", "new")]
@@ -103,7 +103,7 @@ async def test_claims_are_made_once_and_those_that_are_there_are_taken(bench: Be
         assert leader.api.calls["create persistentvolumeclaims"] == 2
 
 
-async def test_jobsets_of_others_are_not_touched(bench: Bench, leader: Leader) -> None:
+async def test_foreign_jobsets_are_not_touched(bench: Bench, leader: Leader) -> None:
     async with leader.leading():
         for name, managed_by in (("one", None), ("two", "jobset.sigs.k8s.io/jobset-controller")):
             await bench.create(rig.jobset(name, managed_by=managed_by))
@@ -112,18 +112,19 @@ async def test_jobsets_of_others_are_not_touched(bench: Bench, leader: Leader) -
         assert {name.partition("-")[0] for name in jobs} == {"ours"}
         for name in ("one", "two"):
             assert "status" not in await bench.jobset(name)
-            assert leader.jobsets.find(rig.NAMESPACE, name) is None
+            assert leader.jobsets.find(bench.namespace, name) is None
 
 
 async def is_deleted(bench: Bench) -> bool:
     return "deletionTimestamp" in (await bench.jobset())["metadata"]
 
 
-async def test_who_listens_hears_of_jobsets_and_not_of_their_thousands_of_jobs(bench: Bench, leader: Leader) -> None:
+async def test_listener_gets_jobsets_but_not_their_jobs(bench: Bench, leader: Leader) -> None:
     told: list[str] = []
     leader.jobsets.subscribe(lambda namespace, name: told.append(f"{namespace}/{name}"))
+    indexed = {"completionMode": "Indexed", "completions": 5, "backoffLimitPerIndex": 1}
     async with leader.leading() as jobsets:
-        made = await bench.create(rig.jobset())
+        made = await bench.create(rig.jobset("train", rig.replicated(job=indexed, pod={"restartPolicy": "Never"})))
         for name in await bench.until_jobs(2):
             await bench.runs(name)
 
@@ -135,16 +136,16 @@ async def test_who_listens_hears_of_jobsets_and_not_of_their_thousands_of_jobs(b
 
         await eventually.true(all_ready)
         await eventually.true(rests)
-        assert set(told) == {f"{rig.NAMESPACE}/train"}
+        assert set(told) == {f"{bench.namespace}/train"}
         told.clear()
-        await bench.job_status("train-w-0", failedIndexes="3")  # what its JobSet's status does not tell
+        await bench.job_status("train-w-0", failedIndexes="3")  # not in its JobSet's status
 
         async def is_seen() -> bool:
-            job = jobsets.job(rig.NAMESPACE, "train", "train-w-0")
+            job = jobsets.job(bench.namespace, "train", "train-w-0")
             return job is not None and job.failed_indexes == "3"
 
         await eventually.true(is_seen)
         await eventually.true(rests)
         assert told == []
-        await bench.api.delete(f"{rig.JOBSETS}/train", options={"propagationPolicy": "Background"})
-        await eventually.true(lambda: f"{rig.NAMESPACE}/train" in told)
+        await bench.api.delete(f"{bench.all_jobsets}/train", options={"propagationPolicy": "Background"})
+        await eventually.true(lambda: f"{bench.namespace}/train" in told)

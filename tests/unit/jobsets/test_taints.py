@@ -1,4 +1,4 @@
-"""Nodes that nobody shall be put on, whatever else the API has of them, and however often it refuses."""
+"""Tainted nodes, whatever else the API has of them, and however often it refuses."""
 
 import asyncio
 from collections import Counter
@@ -7,19 +7,19 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from common.kube import client, errors
-from common.kube.transport import Json
-from controller.jobset import keeping_off
-from controller.jobsets.taints import Taints
+from kubemend.common.kube import client, errors
+from kubemend.common.kube.transport import Json
+from kubemend.controller.jobset.placement import device_taints
+from kubemend.controller.jobsets.taints import Taints
 from tests import eventually
 from tests.unit.reporters.running import started
 
-TAINT: Final = {"key": keeping_off.TAINT, "effect": keeping_off.EFFECT, "timeAdded": "2026-01-02T00:00:00Z"}
+TAINT: Final = {"key": device_taints.TAINT, "effect": device_taints.EFFECT, "timeAdded": "2026-01-02T00:00:00Z"}
 LATER: Final = "2026-01-02T01:00:00Z"
 
 
 class Nodes(client.KubeClient):
-    """An API server of nodes alone. ``busy``: it answers each patch with a conflict."""
+    """An API server of nodes only. ``busy``: it answers each patch with a conflict."""
 
     def __init__(self, *names: str, busy: bool = False) -> None:
         super().__init__(kubeconfig=None, deadlines=client.Deadlines())
@@ -36,15 +36,15 @@ class Nodes(client.KubeClient):
 
     async def patch(self, path: str, body: Any, *, content_type: client.Patch = client.Patch.STRATEGIC) -> Json:
         if self.busy:
-            raise errors.ConflictError("somebody else changes it")
+            raise errors.ConflictError("another client changes it")
         name = path.rpartition("/")[2]
         self.patched[name] += 1
         self.nodes[name] = {**self.nodes[name], "spec": body["spec"]}
         return self.nodes[name]
 
     def heard(self, name: str, time: str) -> None:
-        """A tainted node's agent has found all devices healthy."""
-        condition = {"type": keeping_off.DEVICES_HEALTHY, "status": "True", "lastHeartbeatTime": time}
+        """Have a tainted node's agent find all devices healthy."""
+        condition = {"type": device_taints.DEVICES_HEALTHY, "status": "True", "lastHeartbeatTime": time}
         self.nodes[name] = {**node(name), "spec": {"taints": [TAINT]}, "status": {"conditions": [condition]}}
 
 
@@ -53,7 +53,7 @@ def node(name: str) -> Json:
 
 
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z"])
-async def test_a_node_with_a_time_that_is_none_is_told_of_once_and_keeps_no_other_waiting(time: str) -> None:
+async def test_invalid_taint_time_warns_once_and_does_not_block_others(time: str) -> None:
     api = Nodes("node-a", "node-b")
     for name, said in (("node-a", time), ("node-b", LATER)):
         api.heard(name, said)
@@ -64,11 +64,11 @@ async def test_a_node_with_a_time_that_is_none_is_told_of_once_and_keeps_no_othe
             assert api.patched["node-a"] == 0
             api.heard("node-a", LATER)
             await eventually.true(lambda: api.patched["node-a"] == 1)
-    (told,) = [each for each in logs if each["event"] == "node.not_understood"]
+    (told,) = [each for each in logs if each["event"] == "node.invalid"]
     assert told["node"] == "node-a"
 
 
-async def test_a_node_that_always_conflicts_is_not_asked_for_without_a_pause() -> None:
+async def test_conflicting_node_is_retried_with_pause() -> None:
     api = Nodes("node-a", busy=True)
     taints = Taints(api=api, tainted=tuple)
     taints.fault("node-a", code="Xid79", pod="uid-1")
@@ -80,18 +80,18 @@ async def test_a_node_that_always_conflicts_is_not_asked_for_without_a_pause() -
         await eventually.true(lambda: api.patched["node-a"] == 1)
 
 
-async def test_a_node_at_which_a_defect_shows_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_internal_error_at_node_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Nodes("node-a", "node-b")
     for name in ("node-a", "node-b"):
         api.heard(name, LATER)
-    read = keeping_off.node
+    read = device_taints.node
 
-    def understood(obj: Any) -> keeping_off.NodeState:
+    def understood(obj: Any) -> device_taints.NodeState:
         if obj["metadata"]["name"] == "node-a":
             raise IndexError
         return read(obj)
 
-    monkeypatch.setattr(keeping_off, "node", understood)
+    monkeypatch.setattr(device_taints, "node", understood)
     taints = Taints(api=api, tainted=lambda: ["node-a", "node-b"], period=0.01)
     async with started(taints):
         await eventually.true(lambda: api.patched["node-b"] == 1 and api.asked["node-a"] >= 3)

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.jobsets import texts
-from controller.jobsets.texts import Texts
+from kubemend.controller.jobsets import texts
+from kubemend.controller.jobsets.texts import Texts
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("x" * 1000),
@@ -17,13 +17,13 @@ _JSON = st.recursive(
 
 
 @given(value=_JSON)
-def test_a_value_stays_what_it_is(value: Any) -> None:
+def test_values_stay_equal(value: Any) -> None:
     known = Texts()
     known.shared("x" * 1000)
     assert known.shared(value) == value
 
 
-def test_a_long_text_that_is_met_again_is_kept_once() -> None:
+def test_repeated_long_text_is_kept_once() -> None:
     known = Texts()
     template = json.dumps(
         {"metadata": {"annotations": {"notes": "x" * 250_000}}, "spec": {"tolerations": [{"key": "k"}]}}
@@ -33,7 +33,7 @@ def test_a_long_text_that_is_met_again_is_kept_once() -> None:
     assert first["metadata"]["annotations"]["notes"] is second["metadata"]["annotations"]["notes"]
 
 
-def test_of_many_texts_the_latest_are_remembered() -> None:
+def test_latest_texts_are_kept() -> None:
     known = Texts()
     for number in range(1000):
         known.shared(f"{number:0100000}")

@@ -1,4 +1,4 @@
-"""The client against the stand-in with scripted faults, and against servers that behave badly on the wire."""
+"""The client against a real API server with scripted faults, and against servers that behave badly on the wire."""
 
 import asyncio
 import contextlib
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from common.kube import client, errors, paths
-from hack.devnode.api import kubeconfig, standin
+from hack.devnode import apiproxy, kubeconfig
+from kubemend.common.kube import client, errors, paths
+from tests.control_plane import Tenant
 
 Wire = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[standin.StandIn]:
-    async with standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as running:
-        yield running
+def server(tenant: Tenant) -> apiproxy.ApiProxy:
+    return tenant.server
 
 
 @pytest.fixture
-async def api(server: standin.StandIn) -> AsyncIterator[client.KubeClient]:
-    async with client.connect(kubeconfig=server.kubeconfig) as connected:
+async def api(tenant: Tenant) -> AsyncIterator[client.KubeClient]:
+    async with tenant.client() as connected:
         yield connected
 
 
@@ -52,49 +52,49 @@ async def _against(tmp_path: Path, wire: Wire, deadlines: client.Deadlines) -> A
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
-async def test_busy_server_is_asked_again(server: standin.StandIn, api: client.KubeClient, status: int) -> None:
-    server.handler.faults.fail_next(2, status=status, retry_after=0)
+async def test_busy_server_is_asked_again(server: apiproxy.ApiProxy, api: client.KubeClient, status: int) -> None:
+    server.fail_next(2, status=status, retry_after=0)
     await api.list(paths.PODS)
-    assert server.handler.faults.hits == 2
+    assert server.hits == 2
 
 
-async def test_server_that_stays_busy_is_given_up(server: standin.StandIn, api: client.KubeClient) -> None:
-    server.handler.faults.fail_next(100, retry_after=0)
+async def test_busy_server_times_out(server: apiproxy.ApiProxy, api: client.KubeClient) -> None:
+    server.fail_next(100, retry_after=0)
     with pytest.raises(errors.ApiUnavailableError, match="a scripted fault"):
         await api.list(paths.PODS)
-    assert server.handler.faults.hits == 4
+    assert server.hits == 4
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 501])
-async def test_refusals_are_not_repeated(server: standin.StandIn, api: client.KubeClient, status: int) -> None:
-    server.handler.faults.fail_next(2, status=status)
+async def test_refusals_are_not_repeated(server: apiproxy.ApiProxy, api: client.KubeClient, status: int) -> None:
+    server.fail_next(2, status=status)
     with pytest.raises(errors.KubeError):
         await api.list(paths.PODS)
-    assert server.handler.faults.hits == 1
+    assert server.hits == 1
 
 
-async def test_creation_is_sent_once(server: standin.StandIn, api: client.KubeClient) -> None:
-    server.handler.faults.fail_next(2, method="POST", retry_after=0)
+async def test_creation_is_sent_once(server: apiproxy.ApiProxy, api: client.KubeClient) -> None:
+    server.fail_next(2, method="POST", retry_after=0)
     with pytest.raises(errors.ApiUnavailableError):
         await api.create(paths.collection("namespaces"), {"metadata": {"name": "a"}})
-    assert server.handler.faults.hits == 1
+    assert server.hits == 1
 
 
-async def test_retry_after_beyond_the_deadline_ends_at_the_deadline(server: standin.StandIn) -> None:
+async def test_retry_after_beyond_the_deadline_ends_at_the_deadline(server: apiproxy.ApiProxy) -> None:
     deadlines = client.Deadlines(call=0.2)
     async with client.connect(kubeconfig=server.kubeconfig, deadlines=deadlines) as api:
-        server.handler.faults.fail_next(1, status=429, retry_after=3600)
+        server.fail_next(1, status=429, retry_after=3600)
         with pytest.raises(errors.ApiUnavailableError, match=r"no answer within 0\.2 s"):
             await api.list(paths.PODS)
 
 
-async def test_refused_connection_says_where(server: standin.StandIn, api: client.KubeClient) -> None:
+async def test_refused_connection_says_where(server: apiproxy.ApiProxy, api: client.KubeClient) -> None:
     await server.stop()
     with pytest.raises(errors.ApiUnavailableError, match=f"cannot list pods at .*{server.port}.*is the API server up"):
         await api.list(paths.PODS)
 
 
-async def test_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+async def test_silent_server_times_out(tmp_path: Path) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -106,7 +106,7 @@ async def test_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b"[1]"])
-async def test_answer_that_is_no_object_is_an_unavailable_server(tmp_path: Path, body: bytes) -> None:
+async def test_answer_that_is_not_an_object_is_an_unavailable_server(tmp_path: Path, body: bytes) -> None:
     async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -128,25 +128,26 @@ async def test_silent_watch_ends(tmp_path: Path) -> None:
         assert [event async for event in api.watch(paths.PODS)] == []
 
 
-async def test_broken_watch_is_an_unavailable_server(server: standin.StandIn, api: client.KubeClient) -> None:
-    await api.create(paths.collection("pods", namespace="default"), {"metadata": {"name": "a"}, "spec": {}})
-    events = api.watch(paths.PODS)
+async def test_broken_watch_is_an_unavailable_server(tenant: Tenant, api: client.KubeClient) -> None:
+    config_maps = tenant.of("configmaps")
+    await api.create(config_maps, {"metadata": {"name": "a"}})
+    events = api.watch(config_maps)
     await anext(events)
-    server.handler.drop_watches()
+    tenant.server.cut_watches()
     with pytest.raises(errors.ApiUnavailableError):
-        await anext(events)
+        _ = [event async for event in events]  # a bookmark may have been on its way
 
 
-async def test_objects_larger_than_any_buffer_pass_a_watch(server: standin.StandIn, api: client.KubeClient) -> None:
-    pods = paths.collection("pods", namespace="default")
-    annotations = {"big": "x" * 1_000_000}
-    await api.create(pods, {"metadata": {"name": "a", "annotations": annotations}, "spec": {}})
-    events = api.watch(paths.PODS)
-    assert (await anext(events)).object["metadata"]["annotations"] == annotations
+async def test_objects_larger_than_any_buffer_pass_a_watch(tenant: Tenant, api: client.KubeClient) -> None:
+    config_maps = tenant.of("configmaps")
+    data = {"big": "x" * 1_000_000}
+    await api.create(config_maps, {"metadata": {"name": "a"}, "data": data})
+    events = api.watch(config_maps)
+    assert (await anext(events)).object["data"] == data
     await events.aclose()
 
 
-async def test_of_a_long_list_a_few_items_are_there_at_a_time(tmp_path: Path) -> None:
+async def test_long_list_is_held_a_few_items_at_a_time(tmp_path: Path) -> None:
     async def long(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
@@ -169,7 +170,7 @@ async def test_of_a_long_list_a_few_items_are_there_at_a_time(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b"[1]", b'{"items": [{}', b'{"metadata": {}, "items": [{"a": '])
-async def test_a_list_that_is_none_or_breaks_off_is_an_unavailable_server(tmp_path: Path, body: bytes) -> None:
+async def test_invalid_or_truncated_list_is_an_unavailable_server(tmp_path: Path, body: bytes) -> None:
     async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
@@ -180,7 +181,7 @@ async def test_a_list_that_is_none_or_breaks_off_is_an_unavailable_server(tmp_pa
             await anext(api.pages(paths.PODS))
 
 
-async def test_a_list_that_stops_in_the_middle_is_given_up(tmp_path: Path) -> None:
+async def test_stalled_list_times_out(tmp_path: Path) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b'{"items": [{')
@@ -192,7 +193,7 @@ async def test_a_list_that_stops_in_the_middle_is_given_up(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("status", [200, 500])
-async def test_an_answer_without_end_is_not_kept_for_ever(tmp_path: Path, status: int) -> None:
+async def test_endless_answer_is_not_kept(tmp_path: Path, status: int) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 %d So\r\nConnection: close\r\n\r\n" % status)
@@ -206,7 +207,7 @@ async def test_an_answer_without_end_is_not_kept_for_ever(tmp_path: Path, status
             await api.create(paths.PODS, {})
 
 
-async def test_nothing_is_asked_for_that_would_swell_when_it_is_unpacked(tmp_path: Path) -> None:
+async def test_no_compressed_answer_is_requested(tmp_path: Path) -> None:
     heads: list[bytes] = []
 
     async def ear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,9 +220,10 @@ async def test_nothing_is_asked_for_that_would_swell_when_it_is_unpacked(tmp_pat
     assert b"accept-encoding: identity\r\n" in heads[0].lower()
 
 
-async def test_metadata_can_be_all_that_is_asked_for(server: standin.StandIn, api: client.KubeClient) -> None:
-    pods = paths.collection("pods", namespace="default")
-    await api.create(pods, {"metadata": {"name": "a"}, "spec": {"nodeName": "n"}})
+async def test_metadata_only_can_be_requested(tenant: Tenant, api: client.KubeClient) -> None:
+    pods = tenant.of("pods")
+    spec = {"nodeName": tenant.node, "containers": [{"name": "c", "image": "i"}]}
+    await api.create(pods, {"metadata": {"name": "a"}, "spec": spec})
     [page] = [page async for page in api.pages(pods, metadata_only=True)]
     assert [(each["metadata"]["name"], "spec" in each) for each in page.items] == [("a", False)]
     events = api.watch(pods, metadata_only=True)

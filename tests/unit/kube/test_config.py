@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from common.kube import client, config, errors, lightly, paths
-from common.kube.lightly import config as loaders
-from hack.devnode.api import kubeconfig, standin
+from hack.devnode import apiproxy, kubeconfig
+from kubemend.common.kube import client, config, errors, lightly, paths
+from kubemend.common.kube.lightly import config as loaders
+from tests.control_plane import ControlPlane, Tenant
 
 
 @pytest.mark.parametrize(
@@ -26,25 +27,20 @@ def test_loopback_is_recognised(url: str, *, expected: bool) -> None:
     assert config.is_loopback(url) is expected
 
 
-async def test_proxies_of_the_environment_do_not_catch_loopback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_environment_proxies_do_not_apply_to_loopback(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    async with (
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig) as api,
-    ):
-        assert (await api.list(paths.PODS)).items == []
+    async with tenant.client() as api:
+        assert (await api.list(tenant.of("pods"))).items == []
 
 
-async def test_kubeconfig_may_appear_late(tmp_path: Path) -> None:
+async def test_kubeconfig_may_appear_late(control_plane: ControlPlane, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     async with client.connect(kubeconfig=path) as api:
         with pytest.raises(errors.NotConfiguredError, match="No such file"):
             await api.list(paths.PODS)
-        async with standin.StandIn(kubeconfig=path):
-            assert (await api.list(paths.PODS)).items == []
+        async with apiproxy.ApiProxy(control_plane.kubeconfig, kubeconfig=path):
+            assert (await api.get("/version"))["major"] == "1"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not: [yaml", "[]", "current-context: x\ncontexts: []\n", "\x00"])
@@ -56,37 +52,33 @@ async def test_broken_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
             await api.list(paths.PODS)
 
 
-async def test_new_credentials_are_read_after_a_401(tmp_path: Path) -> None:
+async def test_new_credentials_are_read_after_a_401(tenant: Tenant, tmp_path: Path) -> None:
     path = tmp_path / "client"
-    async with (
-        standin.StandIn(kubeconfig=tmp_path / "server") as server,
-        client.connect(kubeconfig=path) as api,
-    ):
-        kubeconfig.write(path, server=f"http://127.0.0.1:{server.port}", token="old")
+    async with client.connect(kubeconfig=path) as api:
+        kubeconfig.write(path, server=tenant.server.url, token="old")
         with pytest.raises(errors.UnauthorizedError):
             await api.list(paths.PODS)
-        path.write_text(server.kubeconfig.read_text())
-        assert (await api.list(paths.PODS)).items == []
+        path.write_text(tenant.kubeconfig.read_text())
+        assert (await api.list(tenant.of("pods"))).items == []
 
 
-async def test_credential_plugin_is_asked(tmp_path: Path) -> None:
-    async with standin.StandIn(kubeconfig=tmp_path / "server") as server:
-        answer = {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "kind": "ExecCredential",
-            "status": {"token": server.token},
-        }
-        plugin = tmp_path / "plugin"
-        plugin.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
-        plugin.chmod(stat.S_IRWXU)
-        path = kubeconfig.write(tmp_path / "client", server=f"http://127.0.0.1:{server.port}", token="unused")
-        use = f"exec: {{apiVersion: client.authentication.k8s.io/v1, command: {plugin}}}"
-        path.write_text(path.read_text().replace("token: unused", use))
-        async with client.connect(kubeconfig=path) as api:
-            assert (await api.list(paths.PODS)).items == []
+async def test_credential_plugin_is_asked(tenant: Tenant, tmp_path: Path) -> None:
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": tenant.server.token},
+    }
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    plugin.chmod(stat.S_IRWXU)
+    path = kubeconfig.write(tmp_path / "client", server=tenant.server.url, token="unused")
+    use = f"exec: {{apiVersion: client.authentication.k8s.io/v1, command: {plugin}}}"
+    path.write_text(path.read_text().replace("token: unused", use))
+    async with client.connect(kubeconfig=path) as api:
+        assert (await api.list(tenant.of("pods"))).items == []
 
 
-async def test_pod_without_its_service_account_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_service_account_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
     async with client.connect() as api:
@@ -94,7 +86,7 @@ async def test_pod_without_its_service_account_says_so(monkeypatch: pytest.Monke
             await api.list(paths.PODS)
 
 
-async def test_a_rotating_token_is_read_again_and_its_loss_says_so(tmp_path: Path) -> None:
+async def test_rotating_token_is_read_again_and_its_loss_reported(tmp_path: Path) -> None:
     token, authority = tmp_path / "token", tmp_path / "ca.crt"
     token.write_text("first")
     authority.write_text("of no interest here")

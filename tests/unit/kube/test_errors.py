@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from common.kube import errors, paths
+from kubemend.common.kube import errors, paths
 
 _TARGET = paths.describe("PATCH", "/api/v1/namespaces/ml/pods/a/status")
 
@@ -44,10 +44,10 @@ def test_every_status_has_its_error(status: int, kind: type[errors.KubeError]) -
         (403, "AlreadyExists", errors.ForbiddenError),
     ],
 )
-def test_a_conflict_says_that_something_is_there_only_in_so_many_words(
+def test_conflict_means_already_exists_only_with_its_reason(
     status: int, reason: str, kind: type[errors.KubeError]
 ) -> None:
-    """A quota that many ask for answers 409 as well."""
+    """A contended quota answers 409 as well."""
     assert type(_error(status, json.dumps({"reason": reason}))) is kind
 
 
@@ -55,7 +55,7 @@ def _forbidden(said: str) -> errors.KubeError:
     return _error(403, json.dumps({"message": said, "reason": "Forbidden"}))
 
 
-def test_what_rbac_forbids_names_the_rule_that_is_missing() -> None:
+def test_rbac_refusal_names_the_missing_rule() -> None:
     said = 'pods "a" is forbidden: User "system:serviceaccount:x:y" cannot patch resource "pods/status" in API group ""'
     assert str(_forbidden(said)) == (
         f"cannot patch pods/status ml/a at https://api: {said}: "
@@ -64,11 +64,11 @@ def test_what_rbac_forbids_names_the_rule_that_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "mend"),
+    ("said", "hint"),
     [
         (
             "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'kubemend-agent-status' denied request: not this node",
-            "the policy that it names refuses this; its binding says where it applies",
+            "the policy in the message refuses this; its binding defines where it applies",
         ),
         (
             'pods "a" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2',
@@ -76,20 +76,20 @@ def test_what_rbac_forbids_names_the_rule_that_is_missing() -> None:
         ),
         (
             'pods "a" is forbidden: unable to create new content in namespace ml because it is being terminated',
-            "the namespace is being deleted; nothing new is taken there",
+            "the namespace is being deleted and accepts no new objects",
         ),
         (
             'pods "a" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
-            "an admission plugin or webhook refuses this, RBAC does not",
+            "an admission plugin or webhook refuses this; RBAC allows it",
         ),
-        ("", "an admission plugin or webhook refuses this, RBAC does not"),
+        ("", "an admission plugin or webhook refuses this; RBAC allows it"),
     ],
 )
-def test_what_admission_refuses_is_no_missing_rule(said: str, mend: str) -> None:
-    assert _forbidden(said).mend == mend
+def test_admission_refusal_is_not_a_missing_rule(said: str, hint: str) -> None:
+    assert _forbidden(said).hint == hint
 
 
-def test_what_the_server_said_is_there_in_its_own_words() -> None:
+def test_error_keeps_the_servers_message() -> None:
     assert _forbidden("not you").said == "not you"
     assert errors.ApiUnavailableError("no answer").said == "no answer"
 

@@ -1,4 +1,4 @@
-"""The Kubernetes package costs what is used of it."""
+"""The import of the Kubernetes package costs only its used parts."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from common.kube import lightly
+from kubemend.common.kube import lightly
 assert lightly.Configuration and lightly.RESTClientObject and lightly.config.load_kube_config
 heavy = ("requests", "oauthlib", "websocket", "pydantic", "kubernetes", "kubernetes.aio.client")
 print(*[name for name in heavy if name in sys.modules])

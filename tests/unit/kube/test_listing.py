@@ -1,4 +1,4 @@
-"""A list's body in chunks: what comes out of it, and how much of it is held meanwhile."""
+"""A list's body in chunks: its items, and how much of it is held at a time."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.kube import listing, nesting
+from kubemend.common.kube import listing, safe_json
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -19,7 +19,7 @@ _objects = st.dictionaries(st.text(max_size=5), _values, max_size=4)
 
 
 def split(body: bytes, *, sizes: list[int] | None = None) -> tuple[list[Any], dict[str, Any]]:
-    """What comes out of a body that comes in chunks of these sizes, over and over."""
+    """Return the items of a body that comes in chunks of these sizes, repeatedly."""
     splitter, at = listing.ListSplitter(), 0
     found: list[Any] = []
     sizes = sizes or [len(body)]
@@ -57,19 +57,19 @@ def test_a_list_may_have_no_items(items: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[1]", b"nonsense", b"{", b'{"items": [{}', b'{"items": [}', b"{1: 2}", b"\xff"]
 )
-def test_what_is_no_whole_list_is_told(body: bytes) -> None:
+def test_incomplete_list_is_reported(body: bytes) -> None:
     with pytest.raises(listing.NoListError):
         split(body)
 
 
-def test_what_is_nested_too_deep_ends_no_list() -> None:
+def test_deeply_nested_item_does_not_end_the_list() -> None:
     deep = b'{"a": ' * 5000 + b'"]}"' + b"}" * 5000
     found, _ = split(b'{"items": [{"b": 1}, ' + deep + b', {"b": 2}]}', sizes=[1000])
     assert [found[0], found[2]] == [{"b": 1}, {"b": 2}]
-    assert found[1] == nesting.loads(deep)
+    assert found[1] == safe_json.loads(deep)
 
 
-def test_an_item_that_never_ends_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_item_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "LONGEST", 1000)
     splitter = listing.ListSplitter()
     chunks = [b'{"items": [{"a": "', *[b"x" * 100] * 100]
@@ -77,7 +77,7 @@ def test_an_item_that_never_ends_is_not_kept_for_ever(monkeypatch: pytest.Monkey
         list(itertools.chain.from_iterable(map(splitter.feed, chunks)))
 
 
-def test_of_what_has_come_out_nothing_is_held() -> None:
+def test_yielded_items_are_not_held() -> None:
     splitter = listing.ListSplitter()
     item = json.dumps({"env": "x" * 100_000}).encode() + b","
     list(splitter.feed(b'{"items": ['))

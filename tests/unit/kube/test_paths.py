@@ -1,6 +1,6 @@
 import pytest
 
-from common.kube import paths
+from kubemend.common.kube import paths
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from common.kube import paths
         ("GET", "/version", "get /version"),
     ],
 )
-def test_requests_are_described_in_the_words_of_rbac(method: str, path: str, expected: str) -> None:
+def test_requests_are_described_in_rbac_terms(method: str, path: str, expected: str) -> None:
     assert str(paths.describe(method, path)) == expected
 
 
@@ -26,7 +26,7 @@ def test_watches_have_a_verb_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "x/status", "x%2Fstatus", "x" * 254])
-def test_a_name_that_no_object_has_leads_nowhere(name: str) -> None:
+def test_invalid_name_has_no_path(name: str) -> None:
     with pytest.raises(ValueError, match="is not the name of an object"):
         paths.one("jobs", name, namespace="ml", group="batch")
 

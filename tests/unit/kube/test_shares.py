@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from common.kube import shares
+from kubemend.common.kube import shares
 
 
 def kept_of(*, one: int = 1000, namespace: int = 3000) -> shares.Shares[str]:
     return shares.Shares(shares.Bounds(bare=lambda _: "bare", one=one, namespace=namespace))
 
 
-def test_of_an_object_that_is_too_large_the_bare_form_is_kept() -> None:
+def test_too_large_object_is_kept_in_bare_form() -> None:
     kept = kept_of()
     assert kept.fit("1", "small", namespace="a") == "small"
     assert kept.fit("2", "x" * 2000, namespace="a") == "bare"
@@ -30,7 +30,7 @@ def test_a_namespace_has_no_more_than_its_share_and_others_have_theirs() -> None
     assert kept.fit("b", "x" * 900, namespace="b") != "bare"
 
 
-def test_what_goes_or_gets_smaller_makes_room() -> None:
+def test_deleted_or_smaller_object_makes_room() -> None:
     kept = kept_of()
     for number in range(4):
         kept.fit(str(number), "x" * 900, namespace="a")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.kube import timestamps
+from kubemend.common.kube import timestamps
 
 
 def test_fractions_of_a_second_are_left_out() -> None:
@@ -19,6 +19,6 @@ def test_other_zones_and_fractions_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1970-01-01T00:00:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"isoformat|without a time zone"):
         timestamps.unix(text)

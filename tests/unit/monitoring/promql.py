@@ -1,4 +1,4 @@
-"""What an expression asks for: checks its names and labels, and returns the labels of what comes out."""
+"""Check the names and labels of an expression, and return the labels of its result."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from hack import monitoring_dashboard, monitoring_metrics, monitoring_rules
 from hack.monitoring import COMPONENT, ROOT
 
 ADDED: Final = frozenset({"job", "instance", "namespace", "pod", "container", "endpoint"})
-"""Labels that the Prometheus Operator gives every target of a PodMonitor, beside those of its relabelings."""
+"""Labels that the Prometheus Operator gives every target of a PodMonitor, in addition to those of its relabelings."""
 
 _KEEPS: Final = ("topk", "bottomk", "limitk")
 _ASKED_OF_TARGETS: Final = frozenset({"up"})
@@ -21,7 +21,7 @@ Labels = frozenset[str]
 
 
 class WrongError(Exception):
-    """An expression asks for what there is not; the text says what."""
+    """An expression uses an unknown name or label; the text names it."""
 
 
 def of_targets() -> Labels:
@@ -43,7 +43,7 @@ def known() -> Mapping[str, Labels]:
 
 
 def outcome(text: str, *, known: Mapping[str, Labels]) -> Labels:
-    """Return the labels of an expression's result. Raises WrongError, and ValueError for one that is no PromQL."""
+    """Return the labels of an expression's result. Raises WrongError, and ValueError for invalid PromQL."""
     for name, value in (*monitoring_dashboard.VARIABLES.items(), ("__range", "1d")):
         text = text.replace(f"${name}", value)
     return _labels(promql.parse(text), known)

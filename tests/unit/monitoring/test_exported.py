@@ -1,4 +1,4 @@
-"""docs/metrics.md and the checks of the rules know of every metric, and all of them say what they are."""
+"""docs/metrics.md and the checks of the rules cover every metric, and all metrics are described."""
 
 import ast
 import re
@@ -47,7 +47,7 @@ def test_every_help_is_a_sentence() -> None:
         assert re.fullmatch(r"[A-Z0-9].*[^.]\.", each.help), (each.name, each.help)
 
 
-def test_names_say_their_units() -> None:
+def test_names_have_their_units() -> None:
     for each in ours():
         assert re.fullmatch(r"(kubemend|jobset)(_[a-z]+)+", each.name)
         assert each.name.endswith("_seconds") or each.kind != "histogram", each.name

@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for what the code exports: each name, each label, and each value that the code can set."""
+"""Alerts and dashboard use what the code exports: each name, each label, and each value that the code can set."""
 
 import enum
 import re
@@ -8,20 +8,20 @@ from typing import Final
 import promql_parser as promql
 import pytest
 
-from agent.actuator.outcomes import Result
-from agent.model.verdicts import Health
-from agent.reporters import events, node_condition, pod_conditions
-from agent.restart import admission
-from controller.decisions import facts
-from controller.hub import refusals
-from controller.rounds.states import Phase
 from hack import monitoring_dashboard, monitoring_rules
 from hack.monitoring import ROOT
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.verdicts import Health
+from kubemend.agent.reporters import events, node_condition, pod_conditions
+from kubemend.agent.restart import admission
+from kubemend.controller.decisions import facts
+from kubemend.controller.hub import refusals
+from kubemend.controller.rounds.states import Phase
 from tests.unit.monitoring.promql import WrongError, known, matchers, outcome
 
 
 def values(*kinds: type[enum.Enum]) -> set[str]:
-    """Return what enumerations say."""
+    """Return the values of enumerations."""
     return {each.value for kind in kinds for each in kind}
 
 
@@ -32,8 +32,8 @@ def parts(package: str) -> set[str]:
 
 
 def phases_of_restarts() -> set[str]:
-    """Return the one phase of a restart that is asked for, if the agent still has it."""
-    return set(re.findall(r'"(fault_to_running)"', (ROOT / "agent/engine/performing.py").read_text()))
+    """Return the one phase of a restart that is queried, if the agent still has it."""
+    return set(re.findall(r'"(fault_to_running)"', (ROOT / "agent/restarts/executor.py").read_text()))
 
 
 SET: Final[Mapping[tuple[str, str], set[str]]] = {
@@ -44,7 +44,7 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_restart_decisions_total", "verb"): values(admission.Verb),
     ("kubemend_condition_patches_total", "result"): values(pod_conditions.Outcome),
     ("kubemend_node_condition_patches_total", "result"): values(node_condition.Outcome),
-    ("kubemend_announcements_total", "result"): values(events.Outcome),
+    ("kubemend_events_total", "result"): values(events.Outcome),
     ("kubemend_hub_fault_answers_total", "answer"): {"Unanswered"},
     ("kubemend_rounds_total", "phase"): {each.value for each in Phase if each.is_final},
     ("kubemend_round_seconds_bucket", "phase"): {each.value for each in Phase if each.is_final},
@@ -53,8 +53,8 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
     ("kubemend_gang_decisions_total", "kind"): values(facts.Kind),
     ("kubemend_gang_decisions_total", "reason"): values(facts.Reason),
     ("kubemend_hub_refused_total", "reason"): values(refusals.Reason),
-    ("kubemend_part_ready", "part"): parts("agent") | parts("controller"),
-    ("kubemend_part_ready", "component"): {"agent", "controller"},
+    ("kubemend_component_ready", "part"): parts("agent") | parts("controller"),
+    ("kubemend_component_ready", "component"): {"agent", "controller"},
     ("up", "component"): {"agent", "controller"},
 }
 """The values of labels that expressions name."""
@@ -90,19 +90,19 @@ def test_every_value_that_is_named_can_be_set(expr: str) -> None:
         assert named <= SET[series, matcher.name], (series, matcher.name)
 
 
-def test_every_known_value_is_of_something_that_is_asked_for() -> None:
+def test_every_known_value_is_used() -> None:
     asked = {(series, matcher.name) for each in EXPRESSIONS for series, matcher in matchers(str(each.values[0]))}
     assert set(SET) <= asked
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_what_an_alert_tells_is_in_its_labels(alert: monitoring_rules.Alert) -> None:
+def test_alert_texts_use_existing_labels(alert: monitoring_rules.Alert) -> None:
     told = re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)
     assert set(told) <= outcome(alert.expr, known=known())
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_what_a_legend_tells_is_in_its_labels(query: monitoring_dashboard.Query) -> None:
+def test_legends_use_existing_labels(query: monitoring_dashboard.Query) -> None:
     told = re.findall(r"{{(\w+)}}", query.legend)
     assert set(told) <= outcome(query.expr, known=known())
 
@@ -112,7 +112,7 @@ def test_what_a_legend_tells_is_in_its_labels(query: monitoring_dashboard.Query)
     [
         "kubemend_devices_verdict",
         "kubemend_restarts",  # without _total
-        "kubemend_round_seconds",  # of a histogram there are buckets, sum and count
+        "kubemend_round_seconds",  # a histogram has buckets, sum and count
         'kubemend_device_verdict{state="Healthy"}',
         "sum by (gang) (kubemend_rounds_total)",
         "sum by (verdict) (sum(kubemend_device_verdict))",
@@ -120,12 +120,12 @@ def test_what_a_legend_tells_is_in_its_labels(query: monitoring_dashboard.Query)
         "kubemend_round_held * on (device) kubemend_device_verdict",
     ],
 )
-def test_what_is_not_exported_is_found_out(expr: str) -> None:
+def test_unexported_name_is_detected(expr: str) -> None:
     with pytest.raises(WrongError):
         outcome(expr, known=known())
 
 
 @pytest.mark.parametrize("expr", ["sum by (node) kubemend_round_held[5m]", "rate(kubemend_rounds_total)", "a b"])
-def test_what_is_no_promql_is_found_out(expr: str) -> None:
+def test_invalid_promql_is_detected(expr: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         outcome(expr, known=known())

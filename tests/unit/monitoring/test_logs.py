@@ -1,4 +1,4 @@
-"""docs/logs.md has every event of the sources, and pages name only events that there are."""
+"""docs/logs.md has every event of the sources, and pages name only existing events."""
 
 import ast
 import re
@@ -14,12 +14,12 @@ _NO_EVENT: Final = {"kubemend.round", "kubemend.io", "status.failures"}
 
 
 def named(text: str) -> set[str]:
-    """Return what looks like an event's name: backquoted in a page."""
+    """Return texts that look like an event's name: backquoted in a page."""
     return set(re.findall(r"`([a-z_]+\.[a-z_]+)`", text)) - _NO_EVENT
 
 
 def test_events_are_found_as_text_has_them() -> None:
-    """What a plain search finds is there: a call that the syntax tree shows otherwise must not be missed."""
+    """The results of a plain search are complete: the syntax tree must not miss a call."""
     found = set()
     for package in monitoring_logs.PACKAGES:
         for path in (monitoring.ROOT / package).rglob("*.py"):
@@ -28,32 +28,32 @@ def test_events_are_found_as_text_has_them() -> None:
     assert found <= NAMES
 
 
-def test_names_are_stable_words() -> None:
+def test_names_are_stable() -> None:
     assert all(re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", name) for name in NAMES)
 
 
 def test_no_key_stands_for_two_things() -> None:
-    """An operator greps for one id: `id` and `name` say nothing of what they name."""
+    """An operator greps for one id: `id` and `name` do not identify their object."""
     assert not [each for each in EVENTS if each.package == "controller" and "id" in each.keys]
 
 
 @pytest.mark.parametrize(
     "name", ["fault", "gang.decided", "fault.answered", "round.begun", "round.phase", "round.ended"]
 )
-def test_the_story_of_a_round_is_linked(name: str) -> None:
+def test_events_of_a_round_are_linked(name: str) -> None:
     """Each line has the round or, before there is one, the fault and the gang."""
     (event,) = [each for each in EVENTS if each.name == name and each.package == "controller"]
     assert {"round", "fault"} & set(event.keys) or ("gang" in event.keys and "…" in event.keys)
 
 
 @pytest.mark.parametrize("page", ["docs/troubleshooting.md", "hack/monitoring_logs.md"])
-def test_pages_name_events_that_there_are(page: str) -> None:
+def test_pages_name_existing_events(page: str) -> None:
     found = named((monitoring.ROOT / page).read_text())
     assert len(found) > 10
     assert found <= NAMES
 
 
-def test_alerts_name_events_that_there_are() -> None:
+def test_alerts_name_existing_events() -> None:
     texts = " ".join(each.description for each in monitoring_rules.ALERTS)
     told = set(re.findall(r"\b[a-z_]+\.[a-z_]+\b", texts)) - _NO_EVENT
     assert len(told) > 5

@@ -1,4 +1,4 @@
-"""What is generated is current, complete for kustomize and Grafana, and its links lead somewhere."""
+"""Generated files are current, complete for kustomize and Grafana, and their links are valid."""
 
 import json
 import re
@@ -15,7 +15,7 @@ WRITTEN: Final = ("docs/troubleshooting.md", "docs/metrics.md", "docs/logs.md")
 
 
 @pytest.mark.parametrize("path", monitoring.pages(), ids=str)
-def test_what_is_generated_is_current(path: Path) -> None:
+def test_generated_files_are_current(path: Path) -> None:
     assert (ROOT / path).read_text("utf-8") == monitoring.pages()[path], "run python -m hack.monitoring"
 
 

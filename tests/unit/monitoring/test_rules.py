@@ -1,4 +1,4 @@
-"""Each alert can be understood and acted on: it has a section in docs/troubleshooting.md, and sensible limits."""
+"""Each alert is explained: it has a section in docs/troubleshooting.md, and sensible limits."""
 
 import re
 from typing import Final
@@ -6,17 +6,17 @@ from typing import Final
 import promql_parser as promql
 import pytest
 
-from controller.app import metrics
-from controller.rounds.states import Limits
 from hack import monitoring_rules
 from hack.monitoring import ROOT
 from hack.monitoring_rules import Alert
+from kubemend.controller import metrics
+from kubemend.controller.rounds.states import Limits
 from tests.unit.monitoring.promql import matchers
 
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
 EVERY: Final = pytest.mark.parametrize("alert", monitoring_rules.ALERTS, ids=lambda alert: alert.name)
 SCRAPED_EVERY: Final = 60.0
-"""Seconds between two scrapes, at most, for which the rules are made."""
+"""Maximum seconds between two scrapes, for which the rules are written."""
 
 
 def sections() -> dict[str, str]:
@@ -40,12 +40,12 @@ def test_every_alert_has_its_section(alert: Alert) -> None:
         assert text.count(f"*{part}.*") == 1, part
 
 
-def test_no_section_is_about_an_alert_that_is_no_more() -> None:
+def test_no_section_is_about_a_removed_alert() -> None:
     told = {anchor for anchor in sections() if anchor.startswith("kubemend")}
     assert told == {alert.anchor for alert in monitoring_rules.ALERTS}
 
 
-def test_names_are_there_once() -> None:
+def test_names_are_unique() -> None:
     names = [alert.name for alert in monitoring_rules.ALERTS] + [each.name for each in monitoring_rules.RECORDINGS]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"Kubemend([A-Z][a-z]+)+", alert.name) for alert in monitoring_rules.ALERTS)
@@ -72,7 +72,7 @@ def test_a_round_is_stuck_only_after_the_longest_one_is_over() -> None:
     assert seconds(window) > Limits().whole
 
 
-def test_holding_is_long_only_after_agents_let_go_by_themselves() -> None:
+def test_long_hold_alert_waits_for_the_agents_own_timeout() -> None:
     (held,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendContainersHeldLong"]
     (window,) = re.findall(r"\[(\w+)\]", held.expr)
     assert seconds(window) > Limits().hold + Limits().recreated
@@ -85,15 +85,18 @@ def test_slow_is_between_two_buckets() -> None:
 
 
 @EVERY
-def test_what_grows_for_the_first_time_is_noticed(alert: Alert) -> None:
-    """A counter with labels appears with its first value: ``increase`` sees nothing of that, unless it was there."""
-    there = {"kubemend_rounds_total", "kubemend_hub_refused_total"}  # made with all values of their labels
+def test_first_growth_is_noticed(alert: Alert) -> None:
+    """A counter with labels appears with its first value:
+
+    ``increase`` does not see that value, unless it existed before.
+    """
+    there = {"kubemend_rounds_total", "kubemend_hub_refused_total"}  # created with all values of their labels
     for series in re.findall(r"increase\((\w+_total)", alert.expr):
         has_labels = any(name == series for name, _ in matchers(alert.expr))
         assert not has_labels or series in there or f"unless {series}" in alert.expr
 
 
-def test_runbooks_are_where_one_says() -> None:
+def test_runbooks_have_the_given_address() -> None:
     _, alerts = monitoring_rules.groups("https://example.org/runbooks")
     urls = [rule["annotations"]["runbook_url"] for rule in alerts["rules"]]
     assert urls[0] == "https://example.org/runbooks#kubemendagentdown"

@@ -1,11 +1,11 @@
-"""Who holds which device: kubelet's answers, and ids that are no UUIDs."""
+"""Device allocations from kubelet's answers, and ids that are not UUIDs."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
-from agent.model.workloads import Allocations, ClaimDevice, PluginDevice
-from agent.podresources import answers
+from kubemend.agent.clients.podresources import convert
+from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
+from kubemend.agent.model.workloads import Allocations, ClaimDevice, PluginDevice
 from tests.fakes.podresources_server import pod
 
 WHOLE = Gpu(uuid=GpuUuid("GPU-a"), pci=PciAddress(0, 1, 0), index=0, minor=3)
@@ -32,16 +32,16 @@ INVENTORY = Inventory(gpus=(WHOLE, ONE_SLICE, TWO_SLICES), complete=True)
 def held(
     *, devices: list[tuple[str, str]] | None = None, claims: list[tuple[str, str, str]] | None = None
 ) -> Allocations:
-    return answers.allocations([pod("p", devices=devices or [], claims=claims or [])])
+    return convert.allocations([pod("p", devices=devices or [], claims=claims or [])])
 
 
 def resolved(
     *, devices: list[tuple[str, str]] | None = None, claims: list[tuple[str, str, str]] | None = None
 ) -> Allocations:
-    return answers.resolve(held(devices=devices, claims=claims), inventory=INVENTORY)
+    return convert.resolve(held(devices=devices, claims=claims), inventory=INVENTORY)
 
 
-def test_uuids_are_taken_as_they_are_and_replicas_are_one_device() -> None:
+def test_uuids_are_kept_and_replicas_are_one_device() -> None:
     [item] = held(
         devices=[
             ("nvidia.com/gpu", "GPU-a"),
@@ -56,11 +56,11 @@ def test_uuids_are_taken_as_they_are_and_replicas_are_one_device() -> None:
     assert (item.namespace, item.pod_name, item.container) == ("default", "p", "trainer")
 
 
-def test_containers_without_devices_hold_none_and_the_answer_is_known() -> None:
-    assert answers.allocations([pod("idle")]) == Allocations(items=(), known=True)
+def test_containers_without_devices_hold_none_and_are_known() -> None:
+    assert convert.allocations([pod("idle")]) == Allocations(items=(), known=True)
 
 
-def test_indices_and_device_nodes_are_matched_with_the_inventory() -> None:
+def test_indices_and_device_nodes_resolve_by_inventory() -> None:
     [by_index] = resolved(devices=[("nvidia.com/gpu", "0"), ("nvidia.com/gpu", "1::4")]).items
     [by_node] = resolved(devices=[("nvidia.com/gpu", "nvidia3"), ("nvidia.com/gpu", "nvidia2/gi2/vgpu0")]).items
 
@@ -69,7 +69,7 @@ def test_indices_and_device_nodes_are_matched_with_the_inventory() -> None:
     assert by_index.plugin_devices == by_node.plugin_devices == frozenset()
 
 
-def test_ids_that_name_no_gpu_stay() -> None:
+def test_unresolvable_ids_stay() -> None:
     devices = [("rdma/hca", "0"), ("nvidia.com/gpu", "17"), ("nvidia.com/gpu", "nvidia2/gi9")]
 
     [item] = resolved(devices=devices).items
@@ -78,28 +78,28 @@ def test_ids_that_name_no_gpu_stay() -> None:
     assert item.plugin_devices == {PluginDevice(resource=resource, id=name) for resource, name in devices}
 
 
-def test_dra_names_count_by_minor_number_not_by_index() -> None:
+def test_dra_names_resolve_by_minor_number() -> None:
     [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-3")]).items
 
     assert item.devices == {"GPU-a"}
     assert item.claims == frozenset()
 
 
-def test_a_dra_mig_device_is_known_where_the_gpu_has_only_one() -> None:
+def test_dra_mig_device_resolves_on_a_gpu_with_only_one() -> None:
     [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-1-mig-1g10gb-19-0")]).items
 
     assert item.devices == {"MIG-b1"}
     assert item.claims == frozenset()
 
 
-def test_a_dra_mig_device_among_several_counts_for_its_parent_and_stays_a_claim() -> None:
+def test_dra_mig_device_among_several_counts_for_parent_and_claim() -> None:
     [item] = resolved(claims=[("gpu.nvidia.com", "node-1", "gpu-2-mig-1g10gb-19-4")]).items
 
     assert item.devices == {"GPU-c"}
     assert item.claims == {ClaimDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-2-mig-1g10gb-19-4")}
 
 
-def test_claims_that_cannot_be_matched_stay() -> None:
+def test_unresolvable_claims_stay() -> None:
     claims = [
         ("gpu.nvidia.com", "node-1", "gpu-9"),
         ("gpu.nvidia.com", "node-1", "gpu-vfio-0"),
@@ -119,10 +119,10 @@ def test_claims_that_cannot_be_matched_stay() -> None:
 def test_no_device_is_ever_dropped(ids: list[str], names: list[str]) -> None:
     devices, claims = [("nvidia.com/gpu", name) for name in ids], [("gpu.nvidia.com", "n", name) for name in names]
     before = held(devices=devices, claims=claims)
-    after = answers.resolve(before, inventory=INVENTORY)
+    after = convert.resolve(before, inventory=INVENTORY)
 
     assert len(after.items) == (1 if ids or names else 0)
     for item in after.items:
         assert item.devices or item.claims or item.plugin_devices
-    assert answers.resolve(before, inventory=Inventory()) == before
-    assert answers.resolve(after, inventory=INVENTORY) == after
+    assert convert.resolve(before, inventory=Inventory()) == before
+    assert convert.resolve(after, inventory=INVENTORY) == after

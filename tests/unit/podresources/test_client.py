@@ -1,4 +1,4 @@
-"""The pod-resources client: kubelets old and new, absent, overloaded, and something else at the socket."""
+"""The pod-resources client: kubelets old and new, absent, overloaded, and another program at the socket."""
 
 import asyncio
 import pathlib
@@ -8,10 +8,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.model.workloads import Allocations, PodRef, PodUid
-from agent.podresources.client import AllocationCache, PodResourcesClient
-from common import aio
-from common.parts import PartState, PartStatus
+from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
+from kubemend.agent.model.workloads import Allocations, PodRef, PodUid
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes.podresources_server import PodResourcesServer, pod
 
 P = PodRef(namespace="default", name="p", uid=PodUid("u"))
@@ -27,28 +27,28 @@ async def kubelet(tmp_path: pathlib.Path) -> AsyncIterator[PodResourcesServer]:
 
 
 @pytest.fixture
-def reports() -> list[PartStatus]:
-    """What the client reported."""
+def reports() -> list[ComponentStatus]:
+    """The statuses that the client reported."""
     return []
 
 
 @pytest.fixture
-async def client(kubelet: PodResourcesServer, reports: list[PartStatus]) -> AsyncIterator[PodResourcesClient]:
+async def client(kubelet: PodResourcesServer, reports: list[ComponentStatus]) -> AsyncIterator[PodResourcesClient]:
     """A client of it."""
     async with PodResourcesClient(kubelet.endpoint, report=reports.append) as made:
         yield made
 
 
-async def test_list_tells_who_holds_what(client: PodResourcesClient, reports: list[PartStatus]) -> None:
+async def test_list_returns_the_allocations(client: PodResourcesClient, reports: list[ComponentStatus]) -> None:
     held = await client.list()
     await client.list()
 
     assert held.known
     assert [(item.pod_name, item.devices) for item in held.items] == [("p", frozenset({"GPU-a"}))]
-    assert [status.state for status in reports] == [PartState.READY]
+    assert [status.state for status in reports] == [ComponentState.READY]
 
 
-async def test_get_asks_for_one_pod(client: PodResourcesClient, kubelet: PodResourcesServer) -> None:
+async def test_get_reads_one_pod(client: PodResourcesClient, kubelet: PodResourcesServer) -> None:
     held = await client.get(P)
 
     assert [item.devices for item in held.items] == [{"GPU-a"}]
@@ -62,7 +62,7 @@ async def test_get_asks_for_one_pod(client: PodResourcesClient, kubelet: PodReso
         (grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled"),
     ],
 )
-async def test_a_kubelet_without_get_is_asked_for_the_list_from_then_on(
+async def test_kubelet_without_get_is_listed_from_then_on(
     client: PodResourcesClient, kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]
 ) -> None:
     kubelet.get_refusal = refusal
@@ -74,7 +74,7 @@ async def test_a_kubelet_without_get_is_asked_for_the_list_from_then_on(
     assert kubelet.calls == ["Get", "List", "List"]
 
 
-async def test_a_pod_without_devices_is_known_to_hold_none(
+async def test_pod_without_devices_is_known_to_hold_none(
     client: PodResourcesClient, kubelet: PodResourcesServer
 ) -> None:
     idle = PodRef(namespace="default", name="idle", uid=PodUid("i"))
@@ -86,8 +86,8 @@ async def test_a_pod_without_devices_is_known_to_hold_none(
     assert by_get == by_list == Allocations(items=(), known=True)
 
 
-async def test_a_pod_that_kubelet_does_not_know_is_unknown(
-    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[PartStatus]
+async def test_pod_unknown_to_kubelet_is_unknown(
+    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[ComponentStatus]
 ) -> None:
     missing = PodRef(namespace="default", name="missing", uid=PodUid("m"))
 
@@ -96,11 +96,11 @@ async def test_a_pod_that_kubelet_does_not_know_is_unknown(
     by_list = await client.get(missing)
 
     assert by_get == by_list == UNKNOWN
-    assert [status.state for status in reports] == [PartState.READY]
+    assert [status.state for status in reports] == [ComponentState.READY]
 
 
-async def test_a_missing_socket_is_unknown_and_degraded_until_kubelet_comes(
-    tmp_path: pathlib.Path, reports: list[PartStatus]
+async def test_missing_socket_is_unknown_and_degraded_until_kubelet_starts(
+    tmp_path: pathlib.Path, reports: list[ComponentStatus]
 ) -> None:
     kubelet = PodResourcesServer(str(tmp_path / "kubelet.sock"))
     async with PodResourcesClient(kubelet.endpoint, report=reports.append) as client:
@@ -108,18 +108,18 @@ async def test_a_missing_socket_is_unknown_and_degraded_until_kubelet_comes(
         assert await client.get(P) == UNKNOWN
         [status] = reports
         async with kubelet, asyncio.timeout(60):
-            async for _ in aio.ticks(period=0.05):  # gRPC connects again after a backoff of its own
+            async for _ in aio.ticks(period=0.05):  # gRPC reconnects after a backoff of its own
                 if (await client.list()).known:
                     break
 
-    assert status.state is PartState.DEGRADED
+    assert status.state is ComponentState.DEGRADED
     assert "No such file or directory" in status.message
-    assert str(tmp_path) in status.mend
-    assert reports[-1].state is PartState.READY
+    assert str(tmp_path) in status.hint
+    assert reports[-1].state is ComponentState.READY
 
 
-async def test_a_refusal_is_unknown(
-    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[PartStatus]
+async def test_refused_call_is_unknown(
+    client: PodResourcesClient, kubelet: PodResourcesServer, reports: list[ComponentStatus]
 ) -> None:
     kubelet.refusal = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
@@ -127,8 +127,8 @@ async def test_a_refusal_is_unknown(
     assert "rate limit" in reports[-1].message
 
 
-async def test_another_grpc_service_at_the_socket_is_said_to_be_not_kubelet(
-    tmp_path: pathlib.Path, reports: list[PartStatus]
+async def test_other_grpc_service_is_reported_as_not_kubelet(
+    tmp_path: pathlib.Path, reports: list[ComponentStatus]
 ) -> None:
     server = grpc.aio.server()
     server.add_insecure_port(f"unix://{tmp_path}/x.sock")
@@ -142,7 +142,7 @@ async def test_another_grpc_service_at_the_socket_is_said_to_be_not_kubelet(
     assert "is not kubelet" in reports[-1].message
 
 
-async def test_the_cache_asks_once_for_many_who_ask_at_once() -> None:
+async def test_cache_fetches_once_for_concurrent_callers() -> None:
     asked = 0
 
     async def fetch() -> Allocations:
@@ -158,7 +158,7 @@ async def test_the_cache_asks_once_for_many_who_ask_at_once() -> None:
     assert all(answer.known for answer in answers)
 
 
-async def test_the_cache_asks_again_once_the_answer_is_too_old() -> None:
+async def test_cache_fetches_again_after_max_age() -> None:
     held = [Allocations(known=False), Allocations(known=True)]
 
     async def fetch() -> Allocations:
@@ -167,7 +167,7 @@ async def test_the_cache_asks_again_once_the_answer_is_too_old() -> None:
     cache = AllocationCache(fetch, floor=0.0)
     first = await cache.current(max_age=3600)
     same = await cache.current(max_age=3600)
-    await asyncio.sleep(0.001)  # the loop's clock has to move on
+    await asyncio.sleep(0.001)  # the loop's clock must advance
     newer = await cache.current(max_age=0)
 
     assert (first.known, same.known, newer.known) == (False, False, True)

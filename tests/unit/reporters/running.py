@@ -1,35 +1,32 @@
-"""Reporters at work, on a stand-in of the API server."""
+"""Run reporters against a real API server."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Protocol
 
-from common.kube import client
-from hack.devnode.api import standin
+from kubemend.common.kube import client
+from tests.control_plane import Tenant
+
+SECONDS = 120.0
 
 
 class Reporter(Protocol):
-    """What reports for ever."""
+    """A reporter that runs until it is cancelled."""
 
     async def run(self) -> None: ...
 
 
 @contextlib.asynccontextmanager
-async def connected(directory: Path) -> AsyncIterator[tuple[standin.StandIn, client.KubeClient]]:
-    """Run a server; yields it with a client of its own. A test that uses it ends within a minute."""
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=directory / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
-    ):
-        yield server, api
+async def connected(tenant: Tenant) -> AsyncIterator[client.KubeClient]:
+    """Yield a client. A test that uses it ends within two minutes."""
+    async with asyncio.timeout(SECONDS), tenant.client() as api:
+        yield api
 
 
 @contextlib.asynccontextmanager
 async def started(reporter: Reporter) -> AsyncIterator[None]:
-    """Have it report for the length of the block; raises what it fails with."""
+    """Run the reporter for the block; raise its error."""
     task = asyncio.create_task(reporter.run())
     try:
         yield

@@ -1,9 +1,12 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.conditions import Condition, ConditionStatus
-from agent.reporters import condition_patch
-from hack.devnode.api import patching
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.reporters import condition_patch
+
+Json = dict[str, Any]
 
 _conditions = st.builds(
     Condition,
@@ -15,16 +18,24 @@ _conditions = st.builds(
 _by_type = st.lists(_conditions).map(lambda found: {condition.type: condition for condition in found})
 
 
+def patched(conditions: list[Json], patch: Json | None) -> list[Json]:
+    """Merge as the API server does: by type (patchMergeKey of PodCondition and NodeCondition), and field by field."""
+    merged = {item["type"]: item for item in conditions}
+    for item in (patch or {"status": {"conditions": []}})["status"]["conditions"]:
+        merged[item["type"]] = {**merged.get(item["type"], {}), **item}
+    return list(merged.values())
+
+
 def healthy(reason: str = "AllGood") -> Condition:
     return Condition("kubemend.io/A", ConditionStatus.TRUE, reason)
 
 
-def test_nothing_new_is_no_patch() -> None:
+def test_unchanged_conditions_need_no_patch() -> None:
     known = {"kubemend.io/A": healthy()}
     assert condition_patch.merge(desired=known, known=known, uid="u", now=0) is None
 
 
-def test_first_condition_carries_its_time_and_the_uid() -> None:
+def test_first_condition_has_its_time_and_the_uid() -> None:
     patch = condition_patch.merge(desired={"kubemend.io/A": healthy()}, known={}, uid="u", now=86400.9)
     assert patch == {
         "metadata": {"uid": "u"},
@@ -50,7 +61,7 @@ def test_new_reason_keeps_the_transition_time() -> None:
     assert "lastTransitionTime" not in patch["status"]["conditions"][0]
 
 
-def test_heartbeat_is_sent_though_nothing_changed() -> None:
+def test_heartbeat_is_sent_without_changes() -> None:
     known = {"kubemend.io/A": healthy()}
     patch = condition_patch.merge(desired=known, known=known, uid="u", now=60.0, heartbeat=True)
     assert patch is not None
@@ -60,14 +71,13 @@ def test_heartbeat_is_sent_though_nothing_changed() -> None:
 
 
 @given(desired=_by_type, known=_by_type)
-def test_patched_conditions_are_the_desired_ones_and_foreign_ones_stay(
+def test_patch_sets_desired_conditions_and_keeps_foreign_ones(
     desired: dict[str, Condition], known: dict[str, Condition]
 ) -> None:
     foreign = {"type": "Ready", "status": "True"}
-    first = condition_patch.merge(desired=known, known={}, uid="u", now=1) or {}
-    before = patching.strategic({"status": {"conditions": [foreign]}}, first)
-    patch = condition_patch.merge(desired=desired, known=known, uid="u", now=2) or {}
-    after = {item["type"]: item for item in patching.strategic(before, patch)["status"]["conditions"]}
+    before = patched([foreign], condition_patch.merge(desired=known, known={}, uid="u", now=1))
+    patch = condition_patch.merge(desired=desired, known=known, uid="u", now=2)
+    after = {item["type"]: item for item in patched(before, patch)}
     assert after.pop("Ready") == foreign
     for kind, condition in {**known, **desired}.items():
         found = after[kind]

@@ -1,53 +1,49 @@
-"""Events, against the API stand-in."""
+"""Events, against a real API server."""
 
 import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.announcements import Announcement, Level
-from agent.model.workloads import PodRef, PodUid
-from agent.reporters import event_objects
-from agent.reporters.events import EventReporter, Limits, Outcome
-from common import aio
-from common.kube import client, paths
-from common.parts import PartState, PartStatus
-from hack.devnode.api import standin
+from kubemend.agent.model.announcements import EventMessage, Level
+from kubemend.agent.model.workloads import PodRef, PodUid
+from kubemend.agent.reporters import event_objects
+from kubemend.agent.reporters.events import EventReporter, Limits, Outcome
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, paths
+from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
-NODE = "node-1"
 EVENTS = paths.collection("events")
 FAST = Limits(spacing=0.01)
 
 
-def pod(name: str = "trainer-0", *, namespace: str = "default") -> PodRef:
-    return PodRef(namespace, name, PodUid(f"uid-of-{name}"))
-
-
 def announcement(
     message: str = "GPU lost", *, about: PodRef | None = None, reason: str = "DeviceUnhealthy", **more: Any
-) -> Announcement:
-    return Announcement(
+) -> EventMessage:
+    return EventMessage(
         **{"about": about, "reason": reason, "message": message, "at": 1000.0, "subject": "GPU-a", **more}
     )
 
 
 class Bench:
-    """A reporter that runs, what became of its announcements, and a client of the same server."""
+    """A running reporter, the outcomes of its messages, and a client of the same server."""
 
-    def __init__(self, server: standin.StandIn, api: client.KubeClient, *, limits: Limits) -> None:
-        self.server = server
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, limits: Limits) -> None:
+        self.tenant = tenant
+        self.server = tenant.server
+        self.node = tenant.node
         self.api = api
         self.dealt_with: Counter[Outcome] = Counter()
         self.writes = 0
-        self.reports: list[PartStatus] = []
+        self.reports: list[ComponentStatus] = []
         self.reporter = EventReporter(
             api=api,
-            node_name=NODE,
+            node_name=tenant.node,
             report=self._told,
             on_outcome=self._took,
             limits=limits,
@@ -55,30 +51,36 @@ class Bench:
         )
         self._news = asyncio.Event()
 
+    def pod(self, name: str = "trainer-0", *, namespace: str = "") -> PodRef:
+        """Return a pod that no other test uses; it need not exist."""
+        return PodRef(namespace or self.tenant.namespace, name, PodUid(f"uid-of-{name}"))
+
     def _took(self, outcome: Outcome, announcements: int) -> None:
         self.dealt_with[outcome] += announcements
         self.writes += outcome is Outcome.TOLD
         self._news.set()
 
-    def _told(self, status: PartStatus) -> None:
-        if not self.reports or self.reports[-1] != status:  # as common.parts does
+    def _told(self, status: ComponentStatus) -> None:
+        if not self.reports or self.reports[-1] != status:  # as common.components does
             self.reports.append(status)
             self._news.set()
 
     async def until(self, outcome: Outcome, announcements: int) -> None:
-        """Wait until so many announcements have ended like this."""
+        """Wait until a number of messages have this outcome."""
         while self.dealt_with[outcome] < announcements:
             await self._news.wait()
             self._news.clear()
 
-    async def until_part_is(self, state: PartState) -> PartStatus:
+    async def until_part_is(self, state: ComponentState) -> ComponentStatus:
         while not self.reports or self.reports[-1].state is not state:
             await self._news.wait()
             self._news.clear()
         return self.reports[-1]
 
     async def events(self, selector: str = "") -> list[dict[str, Any]]:
-        return (await self.api.list(EVENTS, params={"fieldSelector": selector} if selector else None)).items
+        """Return the Events that this node's agent has written."""
+        found = await self.api.list(EVENTS, params={"fieldSelector": selector} if selector else None)
+        return [each for each in found.items if each["source"].get("host") == self.node]
 
     async def event(self) -> dict[str, Any]:
         """Return the only Event that there is."""
@@ -87,43 +89,44 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tmp_path: Path, *, limits: Limits = FAST) -> AsyncIterator[Bench]:
-    async with connected(tmp_path) as (server, api):
-        bench = Bench(server, api, limits=limits)
+async def running(tenant: Tenant, *, limits: Limits = FAST) -> AsyncIterator[Bench]:
+    async with connected(tenant) as api:
+        bench = Bench(tenant, api, limits=limits)
         async with started(bench.reporter):
             yield bench
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with running(tmp_path) as made:
+async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+    async with running(tenant) as made:
         yield made
 
 
-async def test_announcement_of_a_pod_is_an_event_that_describe_shows(bench: Bench) -> None:
-    bench.reporter.tell(announcement(about=pod(), container="trainer"))
+async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
+    pod = bench.pod()
+    bench.reporter.tell(announcement(about=pod, container="trainer"))
     await bench.until(Outcome.TOLD, 1)
-    selector = f"involvedObject.name=trainer-0,involvedObject.namespace=default,involvedObject.uid={pod().uid}"
+    selector = f"involvedObject.name=trainer-0,involvedObject.namespace={pod.namespace},involvedObject.uid={pod.uid}"
     (event,) = await bench.events(selector)
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "DeviceUnhealthy", "GPU lost")
     assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (
         1, "1970-01-01T00:16:40Z", "1970-01-01T00:16:40Z",
     )  # fmt: skip
     assert event["involvedObject"]["fieldPath"] == "spec.containers{trainer}"
-    assert event["source"] == {"component": "kubemend", "host": NODE}
-    assert bench.reports[-1].state is PartState.READY
+    assert event["source"] == {"component": "kubemend", "host": bench.node}
+    assert bench.reports[-1].state is ComponentState.READY
 
 
-async def test_announcement_of_the_node_is_where_kubelets_are(bench: Bench) -> None:
+async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench) -> None:
     bench.reporter.tell(announcement(level=Level.NORMAL))
     await bench.until(Outcome.TOLD, 1)
     event = await bench.event()
     assert event["metadata"]["namespace"] == "default"
-    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Node", NODE)
+    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Node", bench.node)
     assert event["type"] == "Normal"
 
 
-async def test_what_repeats_is_counted_with_its_newest_words(bench: Bench) -> None:
+async def test_repetition_is_counted_with_its_newest_text(bench: Bench) -> None:
     bench.reporter.tell(announcement("one"))
     await bench.until(Outcome.TOLD, 1)
     for number in range(4):
@@ -139,16 +142,16 @@ async def test_different_subjects_reasons_and_objects_are_different_events(bench
         announcement(),
         announcement(subject="GPU-b"),
         announcement(reason="DeviceDegraded"),
-        announcement(about=pod()),
-        announcement(about=pod("trainer-1")),
+        announcement(about=bench.pod()),
+        announcement(about=bench.pod("trainer-1")),
     ):
         bench.reporter.tell(each)
     await bench.until(Outcome.TOLD, 5)
     assert [event["count"] for event in await bench.events()] == [1] * 5
 
 
-async def test_storm_of_ten_thousand_writes_a_handful(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=Limits(spacing=0.05)) as bench:
+async def test_ten_thousand_messages_cause_few_writes(tenant: Tenant) -> None:
+    async with running(tenant, limits=Limits(spacing=0.05)) as bench:
         for number in range(10_000):
             bench.reporter.tell(announcement(f"{number}", subject=f"GPU-{number % 8}"))
             if number % 500 == 0:
@@ -158,8 +161,8 @@ async def test_storm_of_ten_thousand_writes_a_handful(tmp_path: Path) -> None:
         assert bench.writes <= 25
 
 
-async def test_series_is_not_written_again_before_its_time(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=Limits(spacing=3600.0)) as bench:
+async def test_series_is_not_written_before_its_spacing(tenant: Tenant) -> None:
+    async with running(tenant, limits=Limits(spacing=3600.0)) as bench:
         bench.reporter.tell(announcement())
         await bench.until(Outcome.TOLD, 1)
         bench.reporter.tell(announcement())
@@ -168,19 +171,19 @@ async def test_series_is_not_written_again_before_its_time(tmp_path: Path) -> No
         assert [event["count"] for event in await bench.events()] == [1, 1]
 
 
-async def test_object_that_has_spent_its_allowance_does_not_hold_up_another(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as bench:
+async def test_exhausted_allowance_does_not_delay_other_objects(tenant: Tenant) -> None:
+    async with running(tenant, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as bench:
         for number in range(10):
             bench.reporter.tell(announcement(subject=f"GPU-{number}"))
-        bench.reporter.tell(announcement(about=pod()))
+        bench.reporter.tell(announcement(about=bench.pod()))
         await bench.until(Outcome.TOLD, 4)
         assert Counter(event["involvedObject"]["kind"] for event in await bench.events()) == {"Node": 3, "Pod": 1}
 
 
-async def test_next_agent_tells_nothing_twice_and_goes_on_counting(bench: Bench) -> None:
+async def test_next_agent_continues_the_count(bench: Bench) -> None:
     bench.reporter.tell(announcement("found"))
     await bench.until(Outcome.TOLD, 1)
-    later = Bench(bench.server, bench.api, limits=FAST)
+    later = Bench(bench.tenant, bench.api, limits=FAST)
     async with started(later.reporter):
         later.reporter.tell(announcement("found once more, at the start"))
         await later.until(Outcome.KNOWN, 1)
@@ -191,7 +194,7 @@ async def test_next_agent_tells_nothing_twice_and_goes_on_counting(bench: Bench)
         assert (event["count"], event["message"]) == (2, "happened again")
 
 
-async def test_event_that_has_expired_is_written_anew(bench: Bench) -> None:
+async def test_expired_event_is_created_again(bench: Bench) -> None:
     bench.reporter.tell(announcement("one"))
     await bench.until(Outcome.TOLD, 1)
     event = await bench.event()
@@ -210,8 +213,8 @@ async def test_outage_is_waited_out_for_a_while(bench: Bench) -> None:
     assert (await bench.event())["message"] == "during"
 
 
-async def test_what_cannot_be_told_in_time_is_dropped_and_counted(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=Limits(keep=0.05)) as bench:
+async def test_message_that_cannot_be_recorded_in_time_is_dropped(tenant: Tenant) -> None:
+    async with running(tenant, limits=Limits(keep=0.05)) as bench:
         await bench.server.stop()
         for number in range(10):
             bench.reporter.tell(announcement(subject=f"GPU-{number % 2}"))
@@ -220,46 +223,51 @@ async def test_what_cannot_be_told_in_time_is_dropped_and_counted(tmp_path: Path
         assert await bench.events() == []
 
 
-async def test_memory_is_bounded_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
-    async with running(tmp_path, limits=Limits(series=5)) as bench:
+async def test_memory_is_bounded_and_dropped_messages_are_counted(tenant: Tenant) -> None:
+    async with running(tenant, limits=Limits(series=5)) as bench:
         await bench.server.stop()
         for number in range(100):
             bench.reporter.tell(announcement(subject=f"GPU-{number}"))
         assert bench.dealt_with == {Outcome.DROPPED: 95}
 
 
-async def test_lacking_permission_is_said_once_with_the_rule_that_is_needed(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(3, status=403, method="POST")
+async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
+    bench.server.fail_next(3, status=403, method="POST")
     bench.reporter.tell(announcement())
-    degraded = await bench.until_part_is(PartState.DEGRADED)
-    assert 'allow verb "create" on resource "events"' in degraded.mend
+    degraded = await bench.until_part_is(ComponentState.DEGRADED)
+    assert 'allow verb "create" on resource "events"' in degraded.hint
     await bench.until(Outcome.TOLD, 1)
-    assert [status.state for status in bench.reports] == [PartState.IDLE, PartState.DEGRADED, PartState.READY]
+    assert [status.state for status in bench.reports] == [
+        ComponentState.IDLE,
+        ComponentState.DEGRADED,
+        ComponentState.READY,
+    ]
 
 
-async def test_what_is_refused_in_one_namespace_does_not_hold_up_another(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
-    bench.reporter.tell(announcement(about=pod(namespace="kube-system")))
-    await bench.until_part_is(PartState.DEGRADED)
+async def test_refusal_in_one_namespace_does_not_delay_others(bench: Bench) -> None:
+    bench.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
+    bench.reporter.tell(announcement(about=bench.pod(namespace="kube-system")))
+    await bench.until_part_is(ComponentState.DEGRADED)
     bench.reporter.tell(announcement())
     await bench.until(Outcome.TOLD, 1)
 
 
-async def test_namespace_that_is_gone_costs_one_announcement_and_holds_up_nothing(bench: Bench) -> None:
-    bench.reporter.tell(announcement(about=pod(namespace="nowhere")))
+async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Bench) -> None:
+    bench.reporter.tell(announcement(about=bench.pod(namespace="nowhere")))
     bench.reporter.tell(announcement())
     await bench.until(Outcome.REFUSED, 1)
     await bench.until(Outcome.TOLD, 1)
 
 
-async def test_event_that_the_server_refuses_is_not_repeated(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(1, status=422, method="POST")
+async def test_event_refused_by_the_server_is_not_repeated(bench: Bench) -> None:
+    bench.server.fail_next(1, status=422, method="POST")
     bench.reporter.tell(announcement())
     await bench.until(Outcome.REFUSED, 1)
 
 
-def test_name_is_a_dns_name_whatever_the_objects_is() -> None:
-    long = event_objects.name(announcement(about=pod("a" * 229 + "." + "b" * 20)), node=NODE)
+def test_event_name_is_a_dns_name() -> None:
+    about = PodRef("default", "a" * 229 + "." + "b" * 20, PodUid("u"))
+    long = event_objects.name(announcement(about=about), node="node-1")
     assert len(long) <= 253
     assert ".." not in long
 
@@ -269,19 +277,17 @@ def test_long_message_is_cut() -> None:
     assert len(event["message"]) == event_objects.MAX_MESSAGE
 
 
-async def test_an_announcement_that_cannot_be_told_leaves_the_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecordable_message_does_not_affect_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     created = event_objects.created
 
-    def worded(about: Announcement, **more: Any) -> dict[str, Any]:
+    def worded(about: EventMessage, **more: Any) -> dict[str, Any]:
         if about.message == "bad":
             raise IndexError
         return created(about, **more)
 
     monkeypatch.setattr(event_objects, "created", worded)
-    bench.reporter.tell(announcement("bad", about=pod("bad")))
-    bench.reporter.tell(announcement("good", about=pod("good")))
+    bench.reporter.tell(announcement("bad", about=bench.pod("bad")))
+    bench.reporter.tell(announcement("good", about=bench.pod("good")))
     await bench.until(Outcome.DROPPED, 1)
     await bench.until(Outcome.TOLD, 1)
     assert (await bench.event())["message"] == "good"

@@ -1,23 +1,21 @@
-"""The node's condition, against the API stand-in."""
+"""The node's condition, against a real API server."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.conditions import Condition, ConditionStatus
-from agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
-from common import aio
-from common.kube import client, paths
-from common.parts import PartState, PartStatus
-from hack.devnode.api import standin
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, paths
+from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 KIND = "kubemend.io/DevicesHealthy"
-NODE = "node-1"
 FAST = Pace(changed=0.0, reworded=0.0, burst=1000)
 
 
@@ -28,18 +26,20 @@ def condition(
 
 
 class Bench:
-    """A reporter that runs, what became of its attempts, and a client of the same server."""
+    """A running reporter, the outcomes of its attempts, and a client of the same server."""
 
-    def __init__(self, server: standin.StandIn, api: client.KubeClient, *, pace: Pace) -> None:
-        self.server = server
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace) -> None:
+        self.server = tenant.server
+        self.name = tenant.node
+        self.path = f"{paths.NODES}/{tenant.node}"
         self.api = api
         self.now = 1.0
         self.outcomes: list[Outcome] = []
         self.attempts: asyncio.Queue[Outcome] = asyncio.Queue()
-        self.reports: list[PartStatus] = []
+        self.reports: list[ComponentStatus] = []
         self.reporter = NodeConditionReporter(
             api=api,
-            node_name=NODE,
+            node_name=tenant.node,
             report=self._told,
             on_outcome=self._took,
             clock=lambda: self.now,
@@ -51,33 +51,34 @@ class Bench:
         self.outcomes.append(outcome)
         self.attempts.put_nowait(outcome)
 
-    def _told(self, status: PartStatus) -> None:
-        if not self.reports or self.reports[-1] != status:  # as common.parts does
+    def _told(self, status: ComponentStatus) -> None:
+        if not self.reports or self.reports[-1] != status:  # as common.components does
             self.reports.append(status)
 
     async def node(self) -> None:
+        """Create the node, with a condition of kubelet's."""
         ready = {"type": "Ready", "status": "True"}
-        await self.api.create(paths.NODES, {"metadata": {"name": NODE}, "status": {"conditions": [ready]}})
+        await self.api.create(paths.NODES, {"metadata": {"name": self.name}, "status": {"conditions": [ready]}})
 
     async def stored(self) -> dict[str, dict[str, Any]]:
         """Return the node's conditions as the API has them."""
-        found = await self.api.get(f"{paths.NODES}/{NODE}")
+        found = await self.api.get(self.path)
         return {item["type"]: item for item in found["status"].get("conditions", ())}
 
     async def version(self) -> str:
-        found = await self.api.get(f"{paths.NODES}/{NODE}")
+        found = await self.api.get(self.path)
         return str(found["metadata"]["resourceVersion"])
 
     async def until(self, outcome: Outcome) -> None:
-        """Wait for an attempt that ends like this."""
+        """Wait for an attempt with this outcome."""
         while await self.attempts.get() is not outcome:
             pass
 
 
 @contextlib.asynccontextmanager
-async def running(tmp_path: Path, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
-    async with connected(tmp_path) as (server, api):
-        bench = Bench(server, api, pace=pace)
+async def running(tenant: Tenant, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
+    async with connected(tenant) as api:
+        bench = Bench(tenant, api, pace=pace)
         if with_node:
             await bench.node()
         async with started(bench.reporter):
@@ -85,12 +86,12 @@ async def running(tmp_path: Path, *, pace: Pace = FAST, with_node: bool = True) 
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with running(tmp_path) as made:
+async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+    async with running(tenant) as made:
         yield made
 
 
-async def test_what_is_set_is_in_the_api_and_others_conditions_stay(bench: Bench) -> None:
+async def test_set_condition_is_in_the_api_and_others_stay(bench: Bench) -> None:
     bench.reporter.set(condition("GPU lost"))
     await bench.until(Outcome.WRITTEN)
     stored = await bench.stored()
@@ -103,18 +104,18 @@ async def test_what_is_set_is_in_the_api_and_others_conditions_stay(bench: Bench
         "lastTransitionTime": "1970-01-01T00:00:01Z",
     }
     assert stored["Ready"]["status"] == "True"
-    assert bench.reports[-1].state is PartState.READY
+    assert bench.reports[-1].state is ComponentState.READY
 
 
-async def test_nothing_is_written_before_something_has_been_said(bench: Bench) -> None:
+async def test_nothing_is_written_before_the_first_set(bench: Bench) -> None:
     bench.reporter.set(condition("the first word"))
     await bench.until(Outcome.WRITTEN)
-    assert bench.reports[0].state is PartState.IDLE
+    assert bench.reports[0].state is ComponentState.IDLE
     assert bench.outcomes == [Outcome.WRITTEN]
 
 
 async def test_transition_time_moves_only_with_the_status(bench: Bench) -> None:
-    """Peers let two reasons that alternate reset it, so that no repair ever began."""
+    """Peer projects reset it when two reasons alternate, so that no repair ever began."""
     times = []
     for now, said in (
         (1.0, condition(reason="Xid79")),
@@ -139,8 +140,8 @@ async def test_same_condition_again_is_not_written(bench: Bench) -> None:
     assert bench.outcomes == [Outcome.WRITTEN]
 
 
-async def test_ten_thousand_changes_are_a_few_writes_and_the_last_one_stands(tmp_path: Path) -> None:
-    async with running(tmp_path, pace=Pace(changed=0.1, reworded=0.1)) as bench:
+async def test_ten_thousand_changes_cause_few_writes_and_end_correctly(tenant: Tenant) -> None:
+    async with running(tenant, pace=Pace(changed=0.1, reworded=0.1)) as bench:
         for number in range(10_000):
             bench.reporter.set(condition(f"message {number}", reason=f"Xid{number}"))
             if number % 1000 == 0:
@@ -151,8 +152,8 @@ async def test_ten_thousand_changes_are_a_few_writes_and_the_last_one_stands(tmp
         assert len(bench.outcomes) <= 3
 
 
-async def test_change_of_wording_alone_waits_longer_than_a_change_of_status(tmp_path: Path) -> None:
-    async with running(tmp_path, pace=Pace(changed=0.0, reworded=3600.0)) as bench:
+async def test_message_change_waits_longer_than_status_change(tenant: Tenant) -> None:
+    async with running(tenant, pace=Pace(changed=0.0, reworded=3600.0)) as bench:
         bench.reporter.set(condition("61 degrees"))
         await bench.until(Outcome.WRITTEN)
         bench.reporter.set(condition("62 degrees"))
@@ -165,8 +166,8 @@ async def test_change_of_wording_alone_waits_longer_than_a_change_of_status(tmp_
         assert (await bench.stored())[KIND]["message"] == "64 degrees"
 
 
-async def test_device_that_changes_all_the_time_does_not_write_for_ever(tmp_path: Path) -> None:
-    async with running(tmp_path, pace=Pace(changed=0.0, burst=3, refill=3600.0)) as bench:
+async def test_flapping_device_does_not_write_indefinitely(tenant: Tenant) -> None:
+    async with running(tenant, pace=Pace(changed=0.0, burst=3, refill=3600.0)) as bench:
         for number in range(3):
             bench.reporter.set(condition(reason=f"Xid{number}"))
             await bench.until(Outcome.WRITTEN)
@@ -176,8 +177,8 @@ async def test_device_that_changes_all_the_time_does_not_write_for_ever(tmp_path
         assert bench.outcomes == [Outcome.WRITTEN] * 3
 
 
-async def test_heartbeat_shows_that_it_still_holds(tmp_path: Path) -> None:
-    async with running(tmp_path, pace=Pace(heartbeat=0.05)) as bench:
+async def test_heartbeat_updates_the_time(tenant: Tenant) -> None:
+    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
         bench.reporter.set(condition("one"))
         await bench.until(Outcome.WRITTEN)
         bench.now = 30.0
@@ -187,12 +188,12 @@ async def test_heartbeat_shows_that_it_still_holds(tmp_path: Path) -> None:
         assert (found["lastHeartbeatTime"][-3:], found["lastTransitionTime"][-3:]) == ("30Z", "01Z")
 
 
-async def test_heartbeat_sets_right_what_another_writer_changed(tmp_path: Path) -> None:
-    async with running(tmp_path, pace=Pace(heartbeat=0.05)) as bench:
+async def test_heartbeat_repairs_changes_by_other_writers(tenant: Tenant) -> None:
+    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
         bench.reporter.set(condition("ours"))
         await bench.until(Outcome.WRITTEN)
         gone = {"status": {"conditions": [{"$patch": "delete", "type": KIND}]}}
-        await bench.api.patch_status(f"{paths.NODES}/{NODE}", gone)
+        await bench.api.patch_status(bench.path, gone)
         await bench.until(Outcome.WRITTEN)
         await bench.until(Outcome.WRITTEN)
         found = (await bench.stored())[KIND]
@@ -200,43 +201,43 @@ async def test_heartbeat_sets_right_what_another_writer_changed(tmp_path: Path) 
         assert "lastTransitionTime" in found
 
 
-async def test_condition_of_an_earlier_agent_keeps_its_transition_time(bench: Bench) -> None:
+async def test_condition_of_a_previous_agent_keeps_its_transition_time(bench: Bench) -> None:
     old = {"type": KIND, "status": "False", "reason": "Xid79", "lastTransitionTime": "2020-01-01T00:00:00Z"}
-    await bench.api.patch_status(f"{paths.NODES}/{NODE}", {"status": {"conditions": [old]}})
+    await bench.api.patch_status(bench.path, {"status": {"conditions": [old]}})
     bench.reporter.set(condition("still"))
     await bench.until(Outcome.WRITTEN)
     found = (await bench.stored())[KIND]
     assert (found["message"], found["lastTransitionTime"]) == ("still", "2020-01-01T00:00:00Z")
 
 
-async def test_outage_delays_and_delivers_only_the_newest(bench: Bench) -> None:
+async def test_outage_delays_and_writes_only_the_newest(bench: Bench) -> None:
     await bench.server.stop()
     bench.reporter.set(condition("old"))
     await bench.until(Outcome.FAILED)
-    assert [status.state for status in bench.reports] == [PartState.IDLE]  # the API server has a part of its own
+    assert [status.state for status in bench.reports] == [ComponentState.IDLE]  # the API watch reports that
     bench.reporter.set(condition("new", reason="Xid48"))
     await bench.server.start()
     await bench.until(Outcome.WRITTEN)
     assert (await bench.stored())[KIND]["message"] == "new"
     assert bench.outcomes.count(Outcome.WRITTEN) == 1
-    assert bench.reports[-1].state is PartState.READY
+    assert bench.reports[-1].state is ComponentState.READY
 
 
-async def test_node_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
-    async with running(tmp_path, with_node=False) as bench:
+async def test_missing_node_is_waited_for(tenant: Tenant) -> None:
+    async with running(tenant, with_node=False) as bench:
         bench.reporter.set(condition("waits"))
         await bench.until(Outcome.NODE_GONE)
-        assert bench.reports[-1].message == f"the API server has no node {NODE}"
-        assert "NODE_NAME" in bench.reports[-1].mend
+        assert bench.reports[-1].message == f"the API server has no node {bench.name}"
+        assert "NODE_NAME" in bench.reports[-1].hint
         await bench.node()
         await bench.until(Outcome.WRITTEN)
         assert (await bench.stored())[KIND]["message"] == "waits"
 
 
-async def test_node_that_was_made_anew_gets_the_condition_whole(bench: Bench) -> None:
+async def test_recreated_node_gets_the_whole_condition(bench: Bench) -> None:
     bench.reporter.set(condition("one"))
     await bench.until(Outcome.WRITTEN)
-    await bench.api.delete(f"{paths.NODES}/{NODE}")
+    await bench.api.delete(bench.path)
     await bench.node()
     bench.now = 5.0
     bench.reporter.set(condition("two"))
@@ -245,27 +246,27 @@ async def test_node_that_was_made_anew_gets_the_condition_whole(bench: Bench) ->
     assert (found["message"], found["lastTransitionTime"][-3:]) == ("two", "05Z")
 
 
-async def test_lacking_permission_is_said_once_with_the_rule_that_is_needed(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(4, status=403, method="PATCH")
+async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
+    bench.server.fail_next(4, status=403, method="PATCH")
     bench.reporter.set(condition("x"))
     await bench.until(Outcome.WRITTEN)
     assert bench.outcomes == [Outcome.FAILED] * 4 + [Outcome.WRITTEN]
-    (degraded,) = [status for status in bench.reports if status.state is PartState.DEGRADED]
-    assert 'allow verb "patch" on resource "nodes/status"' in degraded.mend
+    (degraded,) = [status for status in bench.reports if status.state is ComponentState.DEGRADED]
+    assert 'allow verb "patch" on resource "nodes/status"' in degraded.hint
 
 
-async def test_conflict_is_looked_at_and_tried_again(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(1, status=409, method="PATCH")
+async def test_conflict_is_read_and_retried(bench: Bench) -> None:
+    bench.server.fail_next(1, status=409, method="PATCH")
     bench.reporter.set(condition("x"))
     await bench.until(Outcome.WRITTEN)
     assert bench.outcomes == [Outcome.FAILED, Outcome.WRITTEN]
 
 
 async def test_refused_condition_is_not_repeated(bench: Bench) -> None:
-    bench.server.handler.faults.fail_next(1, status=422, method="PATCH")
+    bench.server.fail_next(1, status=422, method="PATCH")
     bench.reporter.set(condition("x"))
     await bench.until(Outcome.REFUSED)
-    assert bench.reports[-1].state is PartState.DEGRADED
+    assert bench.reports[-1].state is ComponentState.DEGRADED
     bench.reporter.set(condition("y"))
     await bench.until(Outcome.WRITTEN)
     assert bench.outcomes == [Outcome.REFUSED, Outcome.WRITTEN]

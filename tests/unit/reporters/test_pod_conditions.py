@@ -1,20 +1,20 @@
-"""The reporter against the API stand-in."""
+"""The reporter against a real API server."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.model.conditions import Condition, ConditionStatus
-from agent.model.workloads import PodRef, PodUid, PodView
-from agent.reporters import status_conditions
-from agent.reporters.pod_conditions import Outcome, PodConditionReporter
-from agent.sources import pod_objects
-from common.kube import client, paths
-from hack.devnode.api import standin
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import PodRef, PodUid, PodView
+from kubemend.agent.reporters import status_conditions
+from kubemend.agent.reporters.pod_conditions import Outcome, PodConditionReporter
+from kubemend.agent.sources import pod_objects
+from kubemend.common.kube import client, paths
+from tests.control_plane import Tenant
+from tests.unit.reporters.running import connected, started
 
 HEALTHY = "kubemend.io/DevicesHealthy"
 
@@ -24,10 +24,12 @@ def condition(message: str, *, status: ConditionStatus = ConditionStatus.FALSE, 
 
 
 class Bench:
-    """A reporter that runs, what became of its attempts, and a client of the same server."""
+    """A running reporter, the outcomes of its attempts, and a client of the same server."""
 
-    def __init__(self, server: standin.StandIn, api: client.KubeClient, **options: Any) -> None:
-        self.server = server
+    def __init__(self, tenant: Tenant, api: client.KubeClient, **options: Any) -> None:
+        self.tenant = tenant
+        self.server = tenant.server
+        self.namespace = tenant.namespace
         self.api = api
         self.now = 1.0
         self.views: dict[PodUid, PodView] = {}
@@ -48,8 +50,8 @@ class Bench:
     async def pod(self, name: str) -> PodRef:
         """Create a pod."""
         body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-        created = await self.api.create(paths.collection("pods", namespace="default"), body)
-        return PodRef("default", name, PodUid(created["metadata"]["uid"]))
+        created = await self.api.create(self.tenant.of("pods"), body)
+        return PodRef(self.namespace, name, PodUid(created["metadata"]["uid"]))
 
     async def view(self, pod: PodRef) -> PodView:
         """Return the pod as a watch would show it."""
@@ -65,29 +67,20 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tmp_path: Path, **options: Any) -> AsyncIterator[Bench]:
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=1.0)) as api,
-    ):
-        bench = Bench(server, api, **options)
-        task = asyncio.create_task(bench.reporter.run())
-        try:
+async def running(tenant: Tenant, **options: Any) -> AsyncIterator[Bench]:
+    async with connected(tenant) as api:
+        bench = Bench(tenant, api, **options)
+        async with started(bench.reporter):
             yield bench
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with running(tmp_path, spacing=0.01) as made:
+async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+    async with running(tenant, spacing=0.01) as made:
         yield made
 
 
-async def test_what_is_set_is_in_the_api(bench: Bench) -> None:
+async def test_set_condition_is_in_the_api(bench: Bench) -> None:
     pod = await bench.pod("a")
     bench.reporter.set(pod, condition("page fault"))
     assert bench.reporter.pending() == 1
@@ -98,7 +91,7 @@ async def test_what_is_set_is_in_the_api(bench: Bench) -> None:
     assert found["lastTransitionTime"] == "1970-01-01T00:00:01Z"
 
 
-async def test_changes_that_come_together_go_out_together(bench: Bench) -> None:
+async def test_concurrent_changes_are_written_together(bench: Bench) -> None:
     pod = await bench.pod("a")
     for number in range(100):
         bench.reporter.set(pod, condition(f"message {number}"))
@@ -131,28 +124,28 @@ async def test_transition_time_moves_only_with_the_status(bench: Bench) -> None:
     assert times == ["01Z", "01Z", "03Z"]
 
 
-async def test_conditions_of_an_earlier_agent_are_adopted(tmp_path: Path) -> None:
-    async with running(tmp_path, spacing=0.01) as bench:
+async def test_conditions_of_a_previous_agent_are_adopted(tenant: Tenant) -> None:
+    async with running(tenant, spacing=0.01) as bench:
         pod = await bench.pod("a")
         bench.reporter.set(pod, condition("one"))
         await bench.flush()
-        later = Bench(bench.server, bench.api)
+        later = Bench(bench.tenant, bench.api)
         later.views[pod.uid] = await bench.view(pod)
         later.reporter.set(pod, condition("one"))
         assert later.reporter.pending() == 0
 
 
 async def test_unwatched_pod_is_read_before_it_is_written(bench: Bench) -> None:
-    """Else the transition time would move although the status did not change."""
+    """Otherwise the transition time would move although the status did not change."""
     pod = await bench.pod("a")
     old = {"type": HEALTHY, "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"}
-    await bench.api.patch_status(paths.pod("default", "a"), {"status": {"conditions": [old]}})
+    await bench.api.patch_status(paths.pod(bench.namespace, "a"), {"status": {"conditions": [old]}})
     bench.reporter.set(pod, condition("new"))
     await bench.flush()
     assert (await bench.stored(pod))[HEALTHY]["lastTransitionTime"] == "2020-01-01T00:00:00Z"
 
 
-async def test_outage_delays_and_delivers_only_the_newest(bench: Bench) -> None:
+async def test_outage_delays_and_writes_only_the_newest(bench: Bench) -> None:
     pod = await bench.pod("a")
     await bench.server.stop()
     bench.reporter.set(pod, condition("old"))
@@ -168,7 +161,7 @@ async def test_outage_delays_and_delivers_only_the_newest(bench: Bench) -> None:
 async def test_new_pod_of_the_same_name_is_never_patched(bench: Bench) -> None:
     old = await bench.pod("a")
     bench.views[old.uid] = await bench.view(old)  # the watch lags behind
-    await bench.api.delete(paths.pod("default", "a"))
+    await bench.api.delete(paths.pod(bench.namespace, "a"))
     new = await bench.pod("a")
     bench.reporter.set(old, condition("of the old one"))
     await bench.flush()
@@ -176,9 +169,9 @@ async def test_new_pod_of_the_same_name_is_never_patched(bench: Bench) -> None:
     assert await bench.stored(new) == {}
 
 
-async def test_pod_that_is_gone_is_forgotten(bench: Bench) -> None:
+async def test_deleted_pod_is_forgotten(bench: Bench) -> None:
     pod = await bench.pod("a")
-    await bench.api.delete(paths.pod("default", "a"))
+    await bench.api.delete(paths.pod(bench.namespace, "a"))
     bench.reporter.set(pod, condition("too late"))
     await bench.flush()
     assert bench.outcomes == [Outcome.POD_GONE]
@@ -194,9 +187,9 @@ async def test_forgotten_pod_is_not_pending(bench: Bench) -> None:
     await bench.flush()
 
 
-async def test_conflict_is_looked_at_and_tried_again(bench: Bench) -> None:
+async def test_conflict_is_read_and_retried(bench: Bench) -> None:
     pod = await bench.pod("a")
-    bench.server.handler.faults.fail_next(1, status=409, method="PATCH")
+    bench.server.fail_next(1, status=409, method="PATCH")
     bench.reporter.set(pod, condition("x"))
     await bench.flush()
     assert bench.outcomes == [Outcome.FAILED, Outcome.WRITTEN]
@@ -204,34 +197,34 @@ async def test_conflict_is_looked_at_and_tried_again(bench: Bench) -> None:
 
 async def test_refused_condition_is_not_repeated(bench: Bench) -> None:
     pod = await bench.pod("a")
-    bench.server.handler.faults.fail_next(1, status=422, method="PATCH")
+    bench.server.fail_next(1, status=422, method="PATCH")
     bench.reporter.set(pod, condition("x"))
     await bench.flush()
     assert bench.outcomes == [Outcome.REFUSED]
 
 
-async def test_lacking_permission_is_waited_out(bench: Bench) -> None:
+async def test_missing_permission_is_waited_out(bench: Bench) -> None:
     pod = await bench.pod("a")
-    bench.server.handler.faults.fail_next(2, status=403, method="PATCH")
+    bench.server.fail_next(2, status=403, method="PATCH")
     bench.reporter.set(pod, condition("x"))
     await bench.flush()
     assert bench.outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.WRITTEN]
 
 
-async def test_condition_that_another_writer_changed_is_set_right(tmp_path: Path) -> None:
-    async with running(tmp_path, spacing=0.01, repair_after=0.05) as bench:
+async def test_condition_changed_by_another_writer_is_repaired(tenant: Tenant) -> None:
+    async with running(tenant, spacing=0.01, repair_after=0.05) as bench:
         pod = await bench.pod("a")
         bench.reporter.set(pod, condition("ours"))
         await bench.flush()
         theirs = {"type": HEALTHY, "status": "True", "reason": "Fake", "message": ""}
-        await bench.api.patch_status(paths.pod("default", "a"), {"status": {"conditions": [theirs]}})
+        await bench.api.patch_status(paths.pod(bench.namespace, "a"), {"status": {"conditions": [theirs]}})
         bench.reporter.observe(await bench.view(pod))
         assert bench.reporter.pending() == 1
         await bench.flush()
         assert (await bench.stored(pod))[HEALTHY]["message"] == "ours"
 
 
-async def test_late_echo_of_an_older_state_changes_nothing(bench: Bench) -> None:
+async def test_late_older_state_changes_nothing(bench: Bench) -> None:
     pod = await bench.pod("a")
     before = await bench.view(pod)
     bench.reporter.set(pod, condition("ours"))
@@ -240,18 +233,16 @@ async def test_late_echo_of_an_older_state_changes_nothing(bench: Bench) -> None
     assert bench.reporter.pending() == 0
 
 
-async def test_memory_is_bounded(tmp_path: Path) -> None:
-    async with running(tmp_path, max_pods=2) as bench:
+async def test_memory_is_bounded(tenant: Tenant) -> None:
+    async with running(tenant, max_pods=2) as bench:
         await bench.server.stop()
         for name in "abc":
-            bench.reporter.set(PodRef("default", name, PodUid(name)), condition("x"))
+            bench.reporter.set(PodRef(bench.namespace, name, PodUid(name)), condition("x"))
         assert bench.reporter.pending() == 2
         assert Outcome.DROPPED in bench.outcomes
 
 
-async def test_a_pod_that_cannot_be_written_about_leaves_the_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwritable_pod_does_not_affect_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = await bench.pod("bad"), await bench.pod("good")
     write = status_conditions.write
 

@@ -1,7 +1,7 @@
 from typing import Any
 
-from agent.model.workloads import ClaimDevice
-from agent.reporters import resource_slices
+from kubemend.agent.model.workloads import ClaimDevice
+from kubemend.agent.reporters import resource_slices
 
 DRIVER = "gpu.nvidia.com"
 
@@ -18,14 +18,14 @@ def named(name: str) -> ClaimDevice:
     return ClaimDevice(driver=DRIVER, pool="node-1", device=name)
 
 
-def test_gpu_is_known_by_its_uuid_and_a_mig_device_by_its_gpus_too() -> None:
+def test_gpu_is_named_by_uuid_and_mig_also_by_gpu() -> None:
     found = resource_slices.published(
         [piece(device("gpu-0", uuid="GPU-a"), device("gpu-1-mig-9", uuid="MIG-b", parentUUID="GPU-b"))]
     )
     assert found == {named("gpu-0"): frozenset({"GPU-a"}), named("gpu-1-mig-9"): frozenset({"MIG-b", "GPU-b"})}
 
 
-def test_pci_address_is_read_in_any_spelling_and_under_a_domain() -> None:
+def test_pci_address_is_parsed_in_any_spelling_and_domain() -> None:
     attributes = {
         "resource.kubernetes.io/pciBusID": {"string": "00000000:3B:00.1"},
         "example.com/pciAddress": {"string": "not one"},
@@ -35,7 +35,7 @@ def test_pci_address_is_read_in_any_spelling_and_under_a_domain() -> None:
     assert found == {named("nic-0"): frozenset({"0000:3b:00.1"})}
 
 
-def test_devices_of_v1beta1_have_their_attributes_one_level_down() -> None:
+def test_v1beta1_attributes_are_one_level_down() -> None:
     found = resource_slices.published(
         [piece({"name": "gpu-0", "basic": {"attributes": {"uuid": {"string": "GPU-a"}}}})]
     )
@@ -55,6 +55,6 @@ def test_only_the_newest_generation_of_a_pool_counts() -> None:
     assert len(found) == 3
 
 
-def test_device_without_attributes_is_published_under_no_name_of_ours() -> None:
+def test_device_without_attributes_has_no_name() -> None:
     assert resource_slices.published([piece({"name": "x"})]) == {named("x"): frozenset()}
     assert resource_slices.published([{"spec": {"driver": DRIVER, "pool": {"name": "empty"}}}]) == {}

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.actions import ActionClass
-from agent.model.verdicts import Health, Verdict
-from agent.model.workloads import ClaimDevice
-from agent.reporters import taint_rules
-from agent.reporters.taint_rules import Plan, Rule
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.workloads import ClaimDevice
+from kubemend.agent.reporters import taint_rules
+from kubemend.agent.reporters.taint_rules import Plan, Rule
 
 NODE = "node-1"
 GPU_0 = ClaimDevice("gpu.nvidia.com", NODE, "gpu-0")
@@ -32,12 +32,12 @@ def rule_of(device: ClaimDevice, *, known_as: str = "GPU-a", reason: str = "Xid7
     return {taint_rules.name(device, node=NODE): Rule(device, known_as, reason)}
 
 
-def test_unhealthy_device_gets_a_rule_and_no_other_one_does() -> None:
+def test_only_the_unhealthy_device_gets_a_rule() -> None:
     found = plan(verdict("GPU-a", Health.UNHEALTHY), verdict("GPU-b", Health.DEGRADED))
     assert found == Plan(create=rule_of(GPU_0), change={}, delete=[])
 
 
-def test_rule_that_is_as_it_should_be_is_left_alone() -> None:
+def test_correct_rule_is_left_alone() -> None:
     assert plan(verdict("GPU-a", Health.UNHEALTHY), rules=rule_of(GPU_0)) == Plan({}, {}, [])
 
 
@@ -46,33 +46,33 @@ def test_rule_follows_the_reason() -> None:
     assert found == Plan({}, rule_of(GPU_0, reason="Xid48"), [])
 
 
-def test_rule_goes_when_the_device_is_usable_again() -> None:
+def test_rule_is_deleted_once_the_device_is_usable() -> None:
     for health in (Health.HEALTHY, Health.DEGRADED):
         assert plan(verdict("GPU-a", health), rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
 
 
-def test_what_cannot_be_told_leaves_the_rule() -> None:
+def test_unknown_state_leaves_the_rule() -> None:
     assert plan(verdict("GPU-a", Health.UNKNOWN), rules=rule_of(GPU_0)).delete == []
     assert plan(rules=rule_of(GPU_0)).delete == []
 
 
-def test_driver_that_publishes_nothing_leaves_the_rule() -> None:
+def test_driver_without_devices_leaves_the_rule() -> None:
     assert plan(verdict("GPU-a", Health.UNHEALTHY), published={}, rules=rule_of(GPU_0)) == Plan({}, {}, [])
     assert plan(published={}, rules=rule_of(GPU_0)) == Plan({}, {}, [])
 
 
-def test_rule_goes_when_another_device_has_the_name() -> None:
+def test_rule_is_deleted_when_another_device_has_the_name() -> None:
     swapped = {GPU_0: frozenset({"GPU-new"})}
     assert plan(verdict("GPU-a", Health.UNKNOWN), published=swapped, rules=rule_of(GPU_0)).delete == list(
         rule_of(GPU_0)
     )
 
 
-def test_rule_for_a_device_that_nobody_knows_any_more_goes() -> None:
+def test_rule_for_an_unknown_device_is_deleted() -> None:
     assert plan(published={GPU_1: frozenset({"GPU-b"})}, rules=rule_of(GPU_0)).delete == list(rule_of(GPU_0))
 
 
-def test_whole_gpu_fault_concerns_all_of_its_mig_devices() -> None:
+def test_whole_gpu_fault_covers_all_its_mig_devices() -> None:
     published = {GPU_0: frozenset({"MIG-1", "GPU-a"}), GPU_1: frozenset({"MIG-2", "GPU-a"})}
     assert plan(verdict("GPU-a", Health.UNHEALTHY), published=published).create == rule_of(GPU_0) | rule_of(GPU_1)
 
@@ -94,7 +94,7 @@ _published = st.dictionaries(
 
 
 @given(verdicts=_verdicts, published=_published, rules=_rules)
-def test_one_step_is_enough_and_every_published_unhealthy_device_then_has_its_rule(
+def test_one_plan_gives_every_unhealthy_device_its_rule(
     verdicts: Sequence[Verdict], published: dict[ClaimDevice, frozenset[str]], rules: dict[str, Rule]
 ) -> None:
     found = plan(*verdicts, published=published, rules=rules)
@@ -106,14 +106,14 @@ def test_one_step_is_enough_and_every_published_unhealthy_device_then_has_its_ru
         assert not (names & unhealthy) or (rule is not None and rule.known_as in unhealthy)
 
 
-def test_rule_says_what_it_said() -> None:
+def test_rule_survives_a_round_trip() -> None:
     (key, rule), *_ = rule_of(GPU_0).items()
     obj = taint_rules.rule_object(rule, node=NODE, node_uid="n")
     assert obj["metadata"]["name"] == key
     assert taint_rules.of_object(obj) == rule
 
 
-def test_long_names_make_good_labels() -> None:
+def test_long_names_become_valid_labels() -> None:
     selector = taint_rules.selector("n" * 253)
     assert re.fullmatch(r"app.kubernetes.io/managed-by=kubemend,kubemend.io/node=\w{1,63}", selector)
     found = plan(verdict("GPU-a", Health.UNHEALTHY, reason="R" * 100))

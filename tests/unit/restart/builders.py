@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from agent.model.workloads import (
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
     ContainerRole,
     ContainerSpec,
     ContainerState,
-    ContainerView,
+    ContainerSummary,
     PodRef,
     PodUid,
     PodView,
     RestartPolicy,
     SandboxId,
 )
-from agent.restart import intents
+from kubemend.agent.restart import intents
 
 POD = PodRef(namespace="default", name="trainer-0", uid=PodUid("uid-1"))
 TARGET = ContainerRef(pod=POD, name="trainer")
@@ -24,10 +24,10 @@ SANDBOX = SandboxId("sandbox-1")
 
 def view(
     name: str, *, attempt: int = 0, state: ContainerState = ContainerState.RUNNING, **changes: Any
-) -> ContainerView:
+) -> ContainerSummary:
     """A container of the target's name."""
     defaults: dict[str, Any] = {"created_at": attempt + 1, "restart_id": None}
-    return ContainerView(
+    return ContainerSummary(
         id=ContainerId(name), ref=TARGET, sandbox_id=SANDBOX, attempt=attempt, state=state, **defaults | changes
     )
 
@@ -40,7 +40,7 @@ def intent(**changes: Any) -> intents.Intent:
         "sandbox_id": SANDBOX,
         "old": ContainerId("old"),
         "old_attempt": 0,
-        "order": intents.Order.STOP_FIRST,
+        "order": intents.SwapOrder.STOP_FIRST,
         "reason": "Xid31",
         "created_at": 1000.0,
     }

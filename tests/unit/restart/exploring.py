@@ -1,10 +1,10 @@
-"""Every state that a model can come to, whatever the order of its moves."""
+"""Explore every state that a model can reach, in any order of its moves."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 
-from agent.model.workloads import ContainerId, ContainerView
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from tests.unit.restart.worlds import World
 
 Move = Callable[[World], object]
@@ -27,7 +27,7 @@ def reachable(start: World, moves: Iterable[Move]) -> Iterator[World]:
 
 
 def copied(world: World) -> World:
-    """Return a world that can be moved on by itself."""
+    """Return a world that can be moved on separately."""
     kubelet = replace(
         world.kubelet,
         recorded=dict(world.kubelet.recorded),
@@ -49,14 +49,14 @@ def copied(world: World) -> World:
 
 
 def key(world: World) -> Hashable:
-    """Return what two worlds share that are in the same state: everything, but of times only which was before which."""
+    """Return what two worlds in the same state share: everything, except that of times only the order counts."""
     kubelet = world.kubelet
     views = [*world.containers, *(kubelet.asked or ()), *(kubelet.saw or ()), *kubelet.shows, *(world.sees or ())]
     times = {view.created_at for view in views} | {end.at for end in world.exits.values()}
     rank = {at: place for place, at in enumerate(sorted(times))}
     name = {view.id: (view.ref.name, view.restart_id, rank[view.created_at]) for view in views}
 
-    def shown(found: Iterable[ContainerView] | None) -> Hashable:
+    def shown(found: Iterable[ContainerSummary] | None) -> Hashable:
         return tuple((name[view.id], view.attempt, view.state) for view in found) if found is not None else None
 
     def named(container: str | None) -> Hashable:

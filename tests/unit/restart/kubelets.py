@@ -1,40 +1,40 @@
-"""A model of kubelet's eyes and of its worker for one pod."""
+"""Model kubelet's relist and its worker for one pod."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart.intents import Planned
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart.intents import Planned
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, RUNNING, SIDECAR
 
 
 @dataclass
 class Kubelet:
-    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and what it saw.
+    """One pod worker of kubelet (``computeInitContainerActions``, ``computePodActions``, 1.36), and its last listing.
 
-    A look is a listing, and then one question about each container listed. It shows in its status what it saw when it
-    began its last sync. ``woken``: a listing has differed from the one before (``recorded``) in a way that calls for a
-    sync (``generateEvents``): what has begun or ended does, and so does what is gone that was never seen to end. Of
-    ``found_news`` it hears when the look is complete.
+    A relist is a listing, and then one status call for each container listed. Kubelet's status shows what it saw when
+    it began its last sync. ``woken``: a listing differed from the one before (``recorded``) in a way that requires a
+    sync (``generateEvents``): a container has begun or ended, or has vanished without being seen to end. ``found_news``
+    takes effect when the relist is complete.
     """
 
     recorded: dict[ContainerId, ContainerState] = field(default_factory=dict)
     found_news: bool = False
     woken: bool = False
     listed: list[ContainerId] = field(default_factory=list)
-    asked: list[ContainerView] | None = None
-    saw: list[ContainerView] | None = None
-    shows: list[ContainerView] = field(default_factory=list)
+    asked: list[ContainerSummary] | None = None
+    saw: list[ContainerSummary] | None = None
+    shows: list[ContainerSummary] = field(default_factory=list)
     to_start: list[str] = field(default_factory=list)
     created: ContainerId | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether no sync is under way."""
+        """Return whether no sync is in progress."""
         return not self.to_start and self.created is None
 
-    def records(self, listed: Sequence[ContainerView]) -> None:
-        """Compare a listing with the one before; what comes and goes unseen, or is CREATED, wakes nobody."""
+    def records(self, listed: Sequence[ContainerSummary]) -> None:
+        """Compare a listing with the one before; containers that came and went unseen, or are CREATED, wake nothing."""
         now = {view.id: view.state for view in listed}
         for container in {*self.recorded, *now}:
             before, after = self.recorded.get(container), now.get(container)
@@ -43,7 +43,7 @@ class Kubelet:
         self.recorded = now
 
     def wants(self, plan: Sequence[Planned]) -> list[str]:
-        """Return which containers one sync starts, from what was seen last."""
+        """Return which containers one sync starts, from the last listing."""
         newest = {item.name: self._newest(item.name) for item in plan}
         inits = [item for item in plan if item.role is not MAIN]
         mains = [item for item in plan if item.role is MAIN]
@@ -74,10 +74,10 @@ class Kubelet:
         return names
 
     def attempt(self, name: str, started: dict[str, int]) -> int:
-        """One more than the newest one's; where none was seen, one more than the newest log's (0.log: the old one)."""
+        """Return the newest attempt plus one; if none was seen, the newest log's plus one (0.log: the old one)."""
         seen = self._newest(name)
         return seen.attempt + 1 if seen is not None else started.get(name, 0) + 1
 
-    def _newest(self, name: str) -> ContainerView | None:
+    def _newest(self, name: str) -> ContainerSummary | None:
         found = [view for view in self.saw or () if view.ref.name == name]
         return max(found, key=lambda view: view.created_at, default=None)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, ContainerView
-from agent.restart import intents
-from agent.restart.intents import Planned, Strategy
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.intents import Planned, Strategy
 from tests.unit.restart import builders
 
 INIT, SIDECAR, MAIN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.MAIN
@@ -14,18 +14,18 @@ RUNNING, CREATED, EXITED = ContainerState.RUNNING, ContainerState.CREATED, Conta
 OURS = "r1"
 
 
-def view(name: str, container: str, **changes: Any) -> ContainerView:
+def view(name: str, container: str, **changes: Any) -> ContainerSummary:
     """A container of the pod."""
     return replace(builders.view(container, **changes), ref=ContainerRef(builders.POD, name))
 
 
-def old(name: str, state: ContainerState = RUNNING) -> ContainerView:
-    """What ran before."""
+def old(name: str, state: ContainerState = RUNNING) -> ContainerSummary:
+    """Return the old containers."""
     return view(name, f"old-{name}", state=state)
 
 
-def new(name: str, state: ContainerState, *, ours: bool = True, attempt: int = 1) -> ContainerView:
-    """A successor, ours or kubelet's."""
+def new(name: str, state: ContainerState, *, ours: bool = True, attempt: int = 1) -> ContainerSummary:
+    """A successor, kubemend's or kubelet's."""
     who = "ours" if ours else "kubelets"
     return view(name, f"{who}-{name}", state=state, attempt=attempt, restart_id=OURS if ours else None)
 
@@ -55,23 +55,23 @@ def intent(**changes: Any) -> intents.PodIntent:
 RESERVED = ".reserved-"
 
 
-def reserved(name: str, *, attempt: int, restart_id: str = OURS) -> ContainerView:
-    """What holds an attempt of a name."""
+def reserved(name: str, *, attempt: int, restart_id: str = OURS) -> ContainerSummary:
+    """A reservation of an attempt of a name."""
     label, identity = f"{name}{RESERVED}{attempt}", f"{restart_id}-holds-{name}-{attempt}"
     return view(label, identity, attempt=attempt, state=CREATED, restart_id=restart_id)
 
 
 def name_of(label: str) -> str:
-    """Return the name that the runtime has for what kubelet knows by this label."""
+    """Return the runtime's name for the container that kubelet knows by this label."""
     return label.partition(RESERVED)[0]
 
 
-def all_reserved() -> list[ContainerView]:
+def all_reserved() -> list[ContainerSummary]:
     """Everything that a rerun of that pod reserves."""
     turns = [reserved(item.name, attempt=1) for item in PLAN[1:]]
     return turns + [reserved(item.name, attempt=2) for item in PLAN]
 
 
-def as_it_was(plan: Sequence[Planned]) -> list[ContainerView]:
+def as_it_was(plan: Sequence[Planned]) -> list[ContainerSummary]:
     """The pod before its restart."""
     return [old(item.name, EXITED if item.role is INIT else RUNNING) for item in plan]

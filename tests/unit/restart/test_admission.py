@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.model.actions import ActionClass
-from agent.model.workloads import (
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
@@ -18,9 +18,9 @@ from agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from agent.restart import admission, asking, counts, intents
-from agent.restart.admission import Reason, Verb
-from common import budgets
+from kubemend.agent.restart import admission, counts, intents, overrides
+from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.common import budgets
 from tests.unit.restart import builders
 
 NOW = 10_000.0
@@ -59,13 +59,13 @@ def main(**changes: Any) -> tuple[ContainerSpec, ...]:
     return (ContainerSpec(**defaults | changes),)
 
 
-def test_an_opted_in_running_container_on_a_usable_device_is_restarted() -> None:
+def test_opted_in_container_on_usable_device_is_admitted() -> None:
     decision = admission.decide(facts(), now=NOW)
     assert (decision.verb, decision.strategy, decision.grace_seconds) == (Verb.ACT, intents.Strategy.SWAP, 0.0)
-    assert decision.orders == {"trainer": intents.Order.STOP_FIRST}
+    assert decision.orders == {"trainer": intents.SwapOrder.STOP_FIRST}
 
 
-def test_a_namespace_may_opt_in_for_its_pods() -> None:
+def test_namespace_opt_in_admits_its_pods() -> None:
     decision = admission.decide(
         facts(pod=builders.pod(annotations={}), opted_in_namespaces=frozenset({"default"})), now=NOW
     )
@@ -174,13 +174,13 @@ HOLDS = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), HOLDS)
-def test_held_while_it_cannot_be_told(changes: dict[str, Any], reason: Reason) -> None:
+def test_unknown_facts_hold_the_restart(changes: dict[str, Any], reason: Reason) -> None:
     decision = admission.decide(facts(**changes), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.HOLD, reason)
 
 
 def history(**scopes: int) -> counts.History:
-    """So many restarts of late in each scope, the last a long time before the fault."""
+    """Return a number of recent restarts in each scope, the last a long time before the fault."""
     begun = counts.Begun(pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - 100, fault_at=NOW - 101)
     return counts.History(**{scope: (begun,) * number for scope, number in scopes.items()})
 
@@ -194,9 +194,7 @@ BUDGETS = [
 
 
 @pytest.mark.parametrize(("scopes", "reason", "opens_in"), BUDGETS)
-def test_a_spent_budget_holds_until_it_opens_and_says_when(
-    scopes: dict[str, int], reason: Reason, opens_in: float
-) -> None:
+def test_exhausted_budget_holds_until_the_named_time(scopes: dict[str, int], reason: Reason, opens_in: float) -> None:
     decision = admission.decide(facts(history=history(**scopes)), now=NOW)
     assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, reason, NOW + opens_in)
     assert f"opens again at {budgets.clock(NOW + opens_in)}" in decision.detail
@@ -213,7 +211,7 @@ def test_a_device_on_which_no_restart_lasts_is_left_alone() -> None:
     assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, Reason.DEVICE_BUDGET_SPENT, NOW + 3510)
 
 
-def test_a_budget_that_allows_nothing_refuses() -> None:
+def test_budget_of_zero_refuses() -> None:
     pod = builders.pod(annotations=OPT_IN | {"kubemend.io/max-restarts": "0"})
     decision = admission.decide(facts(pod=pod), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.BUDGET_SPENT)
@@ -228,17 +226,19 @@ def test_the_storm_guard_is_the_nodes_own() -> None:
 @pytest.mark.parametrize(
     ("pod", "order"),
     [
-        pytest.param({"restart_policy": RestartPolicy.ALWAYS}, intents.Order.STOP_FIRST, id="always"),
-        pytest.param({"restart_policy": RestartPolicy.ON_FAILURE}, intents.Order.STOP_FIRST, id="on-failure-sigkill"),
+        pytest.param({"restart_policy": RestartPolicy.ALWAYS}, intents.SwapOrder.STOP_FIRST, id="always"),
+        pytest.param(
+            {"restart_policy": RestartPolicy.ON_FAILURE}, intents.SwapOrder.STOP_FIRST, id="on-failure-sigkill"
+        ),
         pytest.param(
             {"restart_policy": RestartPolicy.ALWAYS, "annotations": OPT_IN | {"kubemend.io/grace-period": "5s"}},
-            intents.Order.STOP_FIRST,
+            intents.SwapOrder.STOP_FIRST,
             id="always-with-grace",
         ),
-        pytest.param({"restart_policy": NEVER, "containers": WITH_SIDECAR}, intents.Order.CREATE_FIRST, id="never"),
+        pytest.param({"restart_policy": NEVER, "containers": WITH_SIDECAR}, intents.SwapOrder.CREATE_FIRST, id="never"),
         pytest.param(
             {"restart_policy": RestartPolicy.NEVER, "containers": main(restart_policy=RestartPolicy.ALWAYS)},
-            intents.Order.STOP_FIRST,
+            intents.SwapOrder.STOP_FIRST,
             id="the-containers-own-policy-goes-before-the-pods",
         ),
         pytest.param(
@@ -246,16 +246,16 @@ def test_the_storm_guard_is_the_nodes_own() -> None:
                 "restart_policy": RestartPolicy.ALWAYS,
                 "containers": main(restart_rules=(RestartRule(RuleAction.RESTART, frozenset({42})),)),
             },
-            intents.Order.CREATE_FIRST,
+            intents.SwapOrder.CREATE_FIRST,
             id="an-exit-could-match-a-rule",
         ),
     ],
 )
-def test_the_order_leaves_no_gap_that_kubelet_would_punish(pod: dict[str, Any], order: intents.Order) -> None:
+def test_order_leaves_no_harmful_gap(pod: dict[str, Any], order: intents.SwapOrder) -> None:
     assert admission.decide(facts(pod=builders.pod(**pod)), now=NOW).orders == {"trainer": order}
 
 
-def test_a_never_job_is_not_held_against_its_backoff_limit() -> None:
+def test_never_job_ignores_its_backoff_limit() -> None:
     pod = builders.pod(owner=JOB, restart_policy=NEVER, containers=WITH_SIDECAR)
     assert admission.decide(facts(pod=pod, owner=None), now=NOW).verb is Verb.ACT
 
@@ -266,12 +266,12 @@ def test_selected_containers_are_swapped_together() -> None:
     assert set(admission.decide(facts(pod=pod), now=NOW).orders) == {"trainer", "logger"}
 
 
-def test_a_step_down_is_told() -> None:
+def test_fallback_is_reported() -> None:
     decision = admission.decide(facts(runtime=runtime(not_cloneable="the runtime hides it")), now=NOW)
     assert (decision.strategy, decision.detail) == (intents.Strategy.RESET, "not swap: the runtime hides it")
 
 
-def test_a_job_must_survive_the_restart_of_every_container() -> None:
+def test_job_limit_must_allow_the_restart_of_every_container() -> None:
     pod = builders.pod(owner=JOB, containers=(*main(), *main(name="logger")))
     rerun = builders.pod(owner=JOB, containers=pod.containers, annotations=OPT_IN | {"kubemend.io/strategy": "rerun"})
     two_for_each = admission.OwnerFacts(job_restarts_left=2)
@@ -281,16 +281,16 @@ def test_a_job_must_survive_the_restart_of_every_container() -> None:
     assert admission.decide(facts(pod=pod, owner=one), now=NOW).reason is Reason.JOB_BACKOFF
 
 
-ROUND = asking.Asked(containers=frozenset({"trainer"}), by_round=True)
+ROUND = overrides.RestartOverrides(containers=frozenset({"trainer"}), by_round=True)
 
 
-def test_a_round_restarts_what_is_newer_than_its_cause() -> None:
+def test_round_restarts_containers_newer_than_its_cause() -> None:
     newer = runtime(started_at=NOW)
     assert admission.decide(facts(runtime=newer), now=NOW).reason is Reason.ALREADY_REPLACED
     assert admission.decide(facts(runtime=newer, asked=ROUND), now=NOW).verb is Verb.ACT
 
 
-def test_a_round_passes_the_budgets() -> None:
+def test_round_is_exempt_from_budgets() -> None:
     annotations = OPT_IN | {"kubemend.io/max-restarts": "0"}
     spent = facts(pod=builders.pod(annotations=annotations))
     assert admission.decide(spent, now=NOW).verb is not Verb.ACT
@@ -310,13 +310,13 @@ def test_a_round_restarts_no_pod_that_has_not_opted_in() -> None:
         ({"annotations": OPT_IN | {"kubernetes.io/config.mirror": "x"}}, Reason.STATIC_POD),
     ],
 )
-def test_what_must_not_be_restarted_is_not_held_either(changes: dict[str, Any], reason: Reason) -> None:
+def test_unrestartable_pod_is_not_held_either(changes: dict[str, Any], reason: Reason) -> None:
     refusal = admission.why_not_held(builders.pod(**changes), opted_in_namespaces=frozenset(), own_pod_uid=None)
     assert refusal is not None
     assert refusal.reason is reason
 
 
-def test_the_agents_own_pod_is_not_held_and_any_other_may_be() -> None:
+def test_agents_own_pod_is_not_held() -> None:
     pod = builders.pod(annotations=OPT_IN)
     own = admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=pod.ref.uid)
     assert own is not None
@@ -324,10 +324,10 @@ def test_the_agents_own_pod_is_not_held_and_any_other_may_be() -> None:
     assert admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None
 
 
-def test_a_round_counts_against_the_job_with_all_of_its_pods_and_waits_for_no_owner() -> None:
+def test_round_counts_all_job_pods_and_never_waits_for_owner() -> None:
     """Each agent decides for its own pod, at the same time: none sees what the others add to the Job's count."""
     pod = builders.pod(owner=JOB)
-    by_round = asking.Asked(containers=frozenset({"trainer"}), by_round=True)
+    by_round = overrides.RestartOverrides(containers=frozenset({"trainer"}), by_round=True)
     enough = admission.OwnerFacts(job_restarts_left=8, job_pods=4)
     too_few = admission.OwnerFacts(job_restarts_left=7, job_pods=4)
     assert admission.decide(facts(pod=pod, owner=enough, asked=by_round), now=NOW).verb is Verb.ACT
@@ -347,9 +347,7 @@ def test_a_round_counts_against_the_job_with_all_of_its_pods_and_waits_for_no_ow
         pytest.param(3600.0, 1.0, False, id="long-before"),
     ],
 )
-def test_what_a_restart_of_ours_has_just_answered_is_not_told_again(
-    ago: float, fault_ago: float, answered: bool
-) -> None:
+def test_event_handled_by_recent_restart_is_recognised(ago: float, fault_ago: float, answered: bool) -> None:
     begun = counts.Begun(
         pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - ago, fault_at=NOW - ago, device=None
     )
@@ -361,7 +359,7 @@ def test_what_a_restart_of_ours_has_just_answered_is_not_told_again(
 TORCH_JOB = OwnerRef("kubeflow.org", "PyTorchJob", "train")
 
 
-def test_a_training_job_that_would_fail_over_a_restart_is_not_restarted() -> None:
+def test_training_job_at_its_limit_is_refused() -> None:
     pod = builders.pod(owner=TORCH_JOB, restart_policy=RestartPolicy.ALWAYS)
     decision = admission.decide(facts(pod=pod, owner=admission.OwnerFacts(job_restarts_left=1)), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.JOB_BACKOFF)
@@ -370,7 +368,7 @@ def test_a_training_job_that_would_fail_over_a_restart_is_not_restarted() -> Non
     assert admission.decide(facts(pod=pod, owner=admission.OwnerFacts()), now=NOW).verb is Verb.ACT
 
 
-def test_behind_the_back_of_an_owner_that_may_count_nothing_is_done() -> None:
+def test_owner_of_unknown_kind_is_refused() -> None:
     volcano = OwnerRef("batch.volcano.sh", "Job", "train")
     decision = admission.decide(facts(pod=builders.pod(owner=volcano)), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.OWNER_MAY_COUNT)

@@ -1,15 +1,15 @@
-"""What a person asks for: which container is meant, and what it changes about what is admitted."""
+"""Manual requests: which container they mean, and how they change admission."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, OwnerRef, RestartPolicy
-from agent.restart import admission, asking, counts, options
-from agent.restart.admission import Reason, Verb
-from agent.restart.asking import Asked
-from agent.restart.intents import Strategy
+from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, OwnerRef, RestartPolicy
+from kubemend.agent.restart import admission, counts, options, overrides
+from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.overrides import RestartOverrides
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime
 
@@ -20,81 +20,84 @@ LOGGER = ContainerSpec(name="logger", role=ContainerRole.MAIN, running=True)
 JOB = OwnerRef(api_group="batch", kind="Job", name="train")
 
 
-def container(asked: Asked, *specs: ContainerSpec, **annotations: str) -> str:
+def container(asked: RestartOverrides, *specs: ContainerSpec, **annotations: str) -> str:
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
-    return asking.container(builders.pod(containers=specs, annotations=wishes), asked)
+    return overrides.container(builders.pod(containers=specs, annotations=wishes), asked)
 
 
-def test_the_only_main_container_is_meant() -> None:
-    assert container(Asked(), INIT, SIDECAR, TRAINER) == "trainer"
+def test_container_defaults_to_the_only_main_container() -> None:
+    assert container(RestartOverrides(), INIT, SIDECAR, TRAINER) == "trainer"
 
 
-def test_of_several_main_ones_the_one_that_holds_devices_is_meant() -> None:
-    assert container(Asked(), LOGGER, replace(TRAINER, holds_devices=True)) == "trainer"
+def test_container_defaults_to_the_main_one_with_devices() -> None:
+    assert container(RestartOverrides(), LOGGER, replace(TRAINER, holds_devices=True)) == "trainer"
 
 
-def test_the_annotation_says_which_is_meant() -> None:
-    assert container(Asked(), INIT, SIDECAR, TRAINER, LOGGER, containers="shipper, logger") == "logger"
+def test_annotation_selects_the_container() -> None:
+    assert container(RestartOverrides(), INIT, SIDECAR, TRAINER, LOGGER, containers="shipper, logger") == "logger"
 
 
-def test_a_name_goes_before_the_annotation() -> None:
-    assert container(Asked(containers=frozenset({"shipper"})), SIDECAR, TRAINER, containers="trainer") == "shipper"
+def test_requested_name_overrides_the_annotation() -> None:
+    assert (
+        container(RestartOverrides(containers=frozenset({"shipper"})), SIDECAR, TRAINER, containers="trainer")
+        == "shipper"
+    )
 
 
-def test_of_several_none_is_guessed_and_the_choices_are_named() -> None:
-    with pytest.raises(asking.UnclearError, match="--container: trainer, logger"):
-        container(Asked(), SIDECAR, TRAINER, LOGGER)
+def test_ambiguous_request_names_the_choices() -> None:
+    with pytest.raises(overrides.AmbiguousTargetError, match="--container: trainer, logger"):
+        container(RestartOverrides(), SIDECAR, TRAINER, LOGGER)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.RERUN, Strategy.RESET, Strategy.RULES])
-def test_the_whole_pod_needs_no_container(strategy: Strategy) -> None:
-    assert container(Asked(strategy=strategy), TRAINER, LOGGER) == "trainer"
-    assert container(Asked(), TRAINER, LOGGER, strategy=strategy.value) == "trainer"
+def test_whole_pod_strategy_needs_no_container(strategy: Strategy) -> None:
+    assert container(RestartOverrides(strategy=strategy), TRAINER, LOGGER) == "trainer"
+    assert container(RestartOverrides(), TRAINER, LOGGER, strategy=strategy.value) == "trainer"
 
 
-def test_a_container_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(asking.UnclearError, match="no container typo; it has shipper, trainer"):
-        container(Asked(containers=frozenset({"typo", "trainer"})), SIDECAR, TRAINER)
+def test_unknown_container_is_named_with_the_existing_ones() -> None:
+    with pytest.raises(overrides.AmbiguousTargetError, match="no container typo; it has shipper, trainer"):
+        container(RestartOverrides(containers=frozenset({"typo", "trainer"})), SIDECAR, TRAINER)
 
 
-def test_an_annotation_that_cannot_be_understood_is_said_at_once() -> None:
+def test_invalid_annotation_is_reported_at_once() -> None:
     with pytest.raises(options.BadAnnotationError, match="strategy"):
-        container(Asked(), TRAINER, strategy="quick")
+        container(RestartOverrides(), TRAINER, strategy="quick")
 
 
-def decide(asked: Asked, **changes: Any) -> admission.Decision:
+def decide(asked: RestartOverrides, **changes: Any) -> admission.Decision:
     """Decide about a pod that has not opted in."""
     pod = changes.pop("pod", {})
     pod = builders.pod(**{"annotations": {}, "containers": (SIDECAR, TRAINER)} | pod)
     return admission.decide(facts(pod=pod, asked=asked, **changes), now=NOW)
 
 
-def test_who_asks_by_name_need_not_opt_in() -> None:
-    decision = decide(Asked())
+def test_manual_request_needs_no_opt_in() -> None:
+    decision = decide(RestartOverrides())
     assert (decision.verb, decision.strategy, set(decision.orders)) == (Verb.ACT, Strategy.SWAP, {"trainer"})
 
 
-def test_what_is_asked_for_goes_before_the_annotations() -> None:
+def test_request_overrides_the_annotations() -> None:
     annotations = {"kubemend.io/strategy": "swap", "kubemend.io/grace-period": "30s"}
-    decision = decide(Asked(strategy=Strategy.RESET, grace_seconds=0.0), pod={"annotations": annotations})
+    decision = decide(RestartOverrides(strategy=Strategy.RESET, grace_seconds=0.0), pod={"annotations": annotations})
     assert (decision.strategy, decision.grace_seconds) == (Strategy.RESET, 0.0)
 
 
-def test_what_is_not_asked_for_is_as_annotated() -> None:
+def test_unset_fields_follow_the_annotations() -> None:
     annotations = {"kubemend.io/strategy": "rerun", "kubemend.io/grace-period": "30s"}
     pod = {"annotations": annotations, "restart_policy": RestartPolicy.ALWAYS}
-    decision = decide(Asked(), pod=pod)
+    decision = decide(RestartOverrides(), pod=pod)
     assert (decision.strategy, decision.grace_seconds) == (Strategy.RERUN, 30.0)
 
 
-def test_a_spent_budget_does_not_hold_up_a_person() -> None:
+def test_exhausted_budget_does_not_delay_a_manual_request() -> None:
     begun = counts.Begun(pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - 2, fault_at=NOW - 3)
     everywhere = dict.fromkeys(("container", "pod", "device", "node"), (begun,) * 100)
-    assert decide(Asked(), history=counts.History(**everywhere)).verb is Verb.ACT
+    assert decide(RestartOverrides(), history=counts.History(**everywhere)).verb is Verb.ACT
 
 
-def test_a_grace_period_that_is_asked_for_is_refused_where_the_exit_could_be_final() -> None:
-    assert decide(Asked(grace_seconds=5.0)).reason is Reason.GRACE_COULD_COMPLETE
+def test_requested_grace_period_is_refused_before_a_final_exit() -> None:
+    assert decide(RestartOverrides(grace_seconds=5.0)).reason is Reason.GRACE_COULD_COMPLETE
 
 
 SAFETY = [
@@ -129,11 +132,11 @@ SAFETY = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), SAFETY)
-def test_what_safety_refuses_is_refused_to_people_too(changes: dict[str, Any], reason: Reason) -> None:
-    decision = decide(Asked(), **changes)
+def test_safety_refusals_apply_to_manual_requests(changes: dict[str, Any], reason: Reason) -> None:
+    decision = decide(RestartOverrides(), **changes)
     assert (decision.verb, decision.reason) == (Verb.REFUSE, reason)
 
 
-def test_a_never_pod_is_not_rerun_for_anybody() -> None:
-    decision = decide(Asked(strategy=Strategy.RERUN), pod={"restart_policy": RestartPolicy.NEVER})
+def test_never_pod_is_not_rerun_on_request() -> None:
+    decision = decide(RestartOverrides(strategy=Strategy.RERUN), pod={"restart_policy": RestartPolicy.NEVER})
     assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.RESTART_POLICY_NEVER)

@@ -1,4 +1,4 @@
-"""What a pod's annotations may say."""
+"""The options in a pod's annotations."""
 
 import contextlib
 import math
@@ -9,9 +9,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
-from agent.restart import host_files, intents, options
-from common.pb.runtime.v1 import api_pb2
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
+from kubemend.agent.restart import host_files, intents, options
+from kubemend.common.pb.runtime.v1 import api_pb2
 
 CRD = pathlib.Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
 
@@ -31,7 +31,7 @@ _WORDS = st.sampled_from(["InPlace", "swap", "shm", "/beat", "60s", "3"])
 _TEXTS = st.text() | _NUMBERS | _MANY_DIGITS | _WORDS
 
 
-def test_annotations_are_read() -> None:
+def test_annotations_are_parsed() -> None:
     wishes = options.parse(
         {
             "kubemend.io/restart": "InPlace",
@@ -61,7 +61,7 @@ def parsed(annotations: dict[str, str]) -> options.Options | options.BadAnnotati
 @example(annotations={options.MAX_RESTARTS: "9" * 5000})
 @example(annotations={options.GRACE_PERIOD: "9" * 400})
 @example(annotations={options.HEARTBEAT_FILE: "/beat", options.HEARTBEAT_TIMEOUT: "9" * 400})
-def test_any_text_gives_wishes_that_can_be_carried_out_or_is_named(annotations: dict[str, str]) -> None:
+def test_any_text_is_valid_or_named_in_the_error(annotations: dict[str, str]) -> None:
     with contextlib.suppress(options.BadAnnotationError):
         assert options.clean(annotations) <= frozenset(options.Clean)
     wishes = parsed(annotations)
@@ -74,11 +74,11 @@ def test_any_text_gives_wishes_that_can_be_carried_out_or_is_named(annotations: 
 
 
 @pytest.mark.parametrize("text", ["3600", "60m", "1h", "3600000ms"])
-def test_the_longest_grace_period_is_an_hour(text: str) -> None:
+def test_longest_grace_period_is_an_hour(text: str) -> None:
     assert options.parse({"kubemend.io/grace-period": text}).grace_seconds == options.LONGEST_GRACE
 
 
-def test_the_longest_grace_period_is_that_of_a_restart() -> None:
+def test_longest_grace_period_equals_that_of_a_restart() -> None:
     (definition,) = yaml.safe_load_all(CRD.read_text("utf-8"))
     (version,) = definition["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
@@ -86,14 +86,14 @@ def test_the_longest_grace_period_is_that_of_a_restart() -> None:
 
 
 @pytest.mark.parametrize("text", ["3601", "1.01h", "99999999999999999999", "9" * 400])
-def test_a_grace_period_beyond_it_is_named(text: str) -> None:
+def test_longer_grace_period_is_refused_by_name(text: str) -> None:
     with pytest.raises(options.BadAnnotationError, match=f"{options.GRACE_PERIOD} is .* must be from 0s to 3600s"):
         options.parse({"kubemend.io/grace-period": text})
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_an_annotation_that_is_too_long_is_named_and_not_repeated(name: str) -> None:
-    with pytest.raises(options.BadAnnotationError, match=f"^annotation {name} is too long; 1000 characters"):
+def test_overlong_annotation_is_named_but_not_repeated(name: str) -> None:
+    with pytest.raises(options.BadAnnotationError, match=f"^annotation {name} is too long; the maximum"):
         options.parse({name: "1" * 1001})
 
 
@@ -119,12 +119,12 @@ def test_an_annotation_that_cannot_be_understood_is_named(annotation: dict[str, 
         options.parse(annotation)
 
 
-def test_log_symlinks_are_named_as_kubelet_names_them() -> None:
+def test_log_symlink_name_equals_kubelets() -> None:
     ref = ContainerRef(pod=PodRef("ns", "pod", PodUid("u")), name="main")
     assert host_files.log_symlink_name(ref, ContainerId("abc")) == "pod_ns_main-abc.log"
 
 
-def test_a_log_symlink_name_fits_the_file_system() -> None:
+def test_log_symlink_name_fits_the_file_system() -> None:
     ref = ContainerRef(pod=PodRef("n" * 63, "p" * 253, PodUid("u")), name="c" * 63)
     name = host_files.log_symlink_name(ref, ContainerId("f" * 64))
     assert len(name) == 255

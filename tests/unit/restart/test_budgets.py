@@ -1,4 +1,4 @@
-"""How often may be restarted: budgets never give more than they have, and say to the second when they open again."""
+"""Budgets never allow more than their limit, and name to the second when they open again."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.workloads import PodUid
-from agent.restart import budget, counts
-from agent.restart.budget import Budget, Scope
-from agent.restart.counts import Begun
-from agent.restart.device_budget import DeviceBudget
-from common import budgets
-from common.budgets import Closed, Window
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.restart import budget, counts
+from kubemend.agent.restart.budget import Budget, Scope
+from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.device_budget import DeviceBudget
+from kubemend.common import budgets
+from kubemend.common.budgets import Closed, Window
 from tests.unit.restart import builders
 
 SMALL = Budget(limit=5, window=1000.0)
@@ -21,7 +21,7 @@ ON_DEVICE = DeviceBudget(limit=4, window=1000.0)
 
 
 def begun(at: float, fault_at: float | None = None, *, device: str | None = "GPU-0", pod: str = "uid-1") -> Begun:
-    """A restart, for a fault a moment before unless told otherwise."""
+    """A restart, by default for a fault a moment before."""
     fault = at - 0.1 if fault_at is None else fault_at
     return Begun(pod=PodUid(pod), containers=frozenset({"trainer"}), at=at, fault_at=fault, device=device)
 
@@ -37,11 +37,11 @@ def opens_at(closed: Closed | None) -> float | None:
 # ---- one container ----
 
 
-def test_the_first_three_restarts_are_immediate() -> None:
+def test_first_three_restarts_are_immediate() -> None:
     assert Budget().closed(row(0, 1), now=2, died_at=2) is None
 
 
-def test_the_fourth_young_death_in_a_row_waits() -> None:
+def test_fourth_early_failure_in_a_row_waits() -> None:
     assert opens_at(Budget().closed(row(0, 1, 2), now=3, died_at=3)) == 12.0
 
 
@@ -51,48 +51,48 @@ def test_waits_double_up_to_a_limit() -> None:
     assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
 
 
-def test_a_successor_that_lived_starts_the_backoff_over() -> None:
+def test_long_lived_successor_resets_the_backoff() -> None:
     assert Budget().closed(row(0, 1, 2), now=62, died_at=62) is None
 
 
-def test_waiting_for_the_budget_is_not_living() -> None:
+def test_waiting_for_the_budget_is_not_lifetime() -> None:
     past = row(0, 1, 2, 12, 32, 72)  # the next one has to wait for 80 s
     closed = Budget().closed(past, now=150, died_at=73)
     assert opens_at(closed) == 152.0
-    again = [*past, begun(152, fault_at=73)]  # it died young, and waited: the streak goes on
+    again = [*past, begun(152, fault_at=73)]  # it failed early, and waited: the streak continues
     assert opens_at(Budget().closed(again, now=153, died_at=153)) == 152 + 160
 
 
-def test_a_full_window_opens_when_its_oldest_restart_leaves_it() -> None:
+def test_full_window_opens_when_its_oldest_restart_expires() -> None:
     past = row(*(float(100 * number) for number in range(10)))
     assert opens_at(Budget().closed(past, now=1000, died_at=1000)) == 3600.0
 
 
-def test_a_budget_of_none_never_opens() -> None:
+def test_budget_of_zero_never_opens() -> None:
     assert opens_at(Budget(limit=0).closed([], now=1, died_at=1)) == math.inf
 
 
 # ---- one device ----
 
 
-def test_a_device_is_suspect_when_nothing_lasts_on_it_whoever_uses_it() -> None:
+def test_device_budget_closes_when_no_restart_lasts() -> None:
     past = [begun(10.0 * number, pod=f"uid-{number}") for number in range(4)]
     assert ON_DEVICE.closed(past[:3], now=31, died_at=31) is None
     assert opens_at(ON_DEVICE.closed(past, now=41, died_at=41)) == 1000.0
 
 
-def test_a_restart_that_lasted_clears_what_was_before() -> None:
+def test_lasting_restart_clears_earlier_failures() -> None:
     past = row(0, 10, 20, 100, 110)
     assert ON_DEVICE.closed(past, now=120, died_at=120) is None
 
 
-def test_one_fault_that_hits_many_containers_of_a_device_counts_once_and_is_mended_for_all() -> None:
+def test_fault_of_many_containers_counts_once_per_device() -> None:
     wave = [begun(100 + number / 10, fault_at=99.9 + number / 100, pod=f"uid-{number}") for number in range(7)]
-    assert ON_DEVICE.closed(wave, now=101, died_at=99.99) is None  # one more that the same fault has hit
+    assert ON_DEVICE.closed(wave, now=101, died_at=99.99) is None  # one more container that the same fault has hit
     assert ON_DEVICE.left(wave, now=110) == ON_DEVICE.limit - 1
 
 
-def test_the_last_containers_of_a_fault_are_mended_though_the_first_used_the_budget_up() -> None:
+def test_last_containers_of_a_fault_are_restarted_despite_spent_budget() -> None:
     past = row(0, 10, 20, 30)
     assert ON_DEVICE.closed(past, now=31, died_at=30.5) is None
     assert ON_DEVICE.closed(past, now=33, died_at=33) is not None
@@ -101,7 +101,7 @@ def test_the_last_containers_of_a_fault_are_mended_though_the_first_used_the_bud
 # ---- the node ----
 
 
-def test_a_fault_that_hits_every_gpu_of_a_node_is_no_storm() -> None:
+def test_fault_of_every_gpu_is_no_storm() -> None:
     past: list[Begun] = []
     for number in range(8):  # NVSwitch: 8 pods at once
         history = counts.History(node=tuple(past))
@@ -109,7 +109,7 @@ def test_a_fault_that_hits_every_gpu_of_a_node_is_no_storm() -> None:
         past.append(begun(100.0, fault_at=99.0, pod=f"uid-{number}"))
 
 
-def test_the_budget_that_opens_last_is_the_one_that_is_named() -> None:
+def test_budget_that_opens_last_is_named() -> None:
     past = tuple(row(*range(90, 100)))
     history = counts.History(container=past, pod=past, node=past * 6)
     spent = budget.spent(history, container=Budget(), now=100.0, died_at=100.0)
@@ -117,7 +117,7 @@ def test_the_budget_that_opens_last_is_the_one_that_is_named() -> None:
     assert (spent.scope, spent.closed.until) == (Scope.CONTAINER, 3690.0)
 
 
-def test_the_history_is_sorted_out_by_pod_container_and_device() -> None:
+def test_history_is_sorted_by_pod_container_and_device() -> None:
     sibling = Begun(builders.POD.uid, frozenset({"logger"}), at=1.0, fault_at=0.0, device="GPU-1")
     mine = Begun(builders.POD.uid, frozenset({"trainer", "logger"}), at=3.0, fault_at=2.0)
     other = begun(2.0, pod="uid-2")
@@ -127,14 +127,14 @@ def test_the_history_is_sorted_out_by_pod_container_and_device() -> None:
     )
 
 
-def test_a_restart_that_no_device_is_to_blame_for_draws_on_no_devices_budget() -> None:
+def test_restart_without_device_uses_no_device_budget() -> None:
     nameless = [begun(float(number), device=None) for number in range(20)]
     assert counts.History.of(nameless, target=builders.TARGET, device=None, now=30.0).device == ()
 
 
-def test_what_a_clock_has_noted_that_was_set_back_since_does_not_count() -> None:
+def test_times_before_a_clock_set_back_are_ignored() -> None:
     history = counts.History.of([begun(1_000_000.0), begun(130.0)], target=builders.TARGET, device=None, now=100.0)
-    assert [each.at for each in history.node] == [130.0]  # a clock that is nudged is no clock that was set
+    assert [each.at for each in history.node] == [130.0]  # a clock that is nudged has not been set
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(3600.0, "1 h"), (300.0, "5 min"), (90.0, "90 s"), (0.5, "0.5 s")])
@@ -142,14 +142,14 @@ def test_spans_are_readable(seconds: float, text: str) -> None:
     assert budgets.span(seconds) == text
 
 
-def test_times_are_as_kubernetes_writes_them_and_never_too_early() -> None:
+def test_times_use_kubernetes_format_and_are_never_too_early() -> None:
     assert budgets.clock(1_700_000_000.2) == "2023-11-14T22:13:21Z"
 
 
-# ---- what holds for all of them ----
+# ---- properties of all of them ----
 
 Ask = Callable[[Sequence[Begun], float, float], Closed | None]
-"""Ask a budget: what was begun, now, and when the fault came."""
+"""Query a budget: the restarts so far, now, and the time of the fault."""
 
 BUDGETS: list[tuple[str, Ask]] = [
     ("window", lambda past, now, died_at: Window(5, 1000.0).closed(past, now=now)),
@@ -181,14 +181,14 @@ lives = st.lists(st.floats(0.0, 200.0), min_size=1, max_size=60)
 
 
 def run(ask: Ask, lived: Sequence[float]) -> list[Begun]:
-    """Restart something that lives so long each time, and is restarted as soon as the budget allows."""
+    """Restart a container that lives for a given time each, as soon as the budget allows."""
     past: list[Begun] = []
     now = 0.0
     for life in lived:
         died_at = now + life
         closed = ask(past, died_at, died_at)
         now = died_at if closed is None else closed.until
-        assert ask(past, now, died_at) is None, "what it says is the time at which it opens"
+        assert ask(past, now, died_at) is None, "the named time is when it opens"
         past.append(begun(now, fault_at=died_at))
     return past
 
@@ -198,20 +198,20 @@ def most_in_any(past: Sequence[Begun], seconds: float) -> int:
 
 
 @given(lived=lives)
-def test_no_window_ever_sees_more_than_the_limit(lived: list[float]) -> None:
+def test_window_never_exceeds_its_limit(lived: list[float]) -> None:
     assert most_in_any(run(BUDGETS[0][1], lived), 1000.0) <= 5
     assert most_in_any(run(BUDGETS[1][1], lived), 1000.0) <= SMALL.limit
     assert most_in_any(run(BUDGETS[2][1], lived), 1000.0) <= 2 * SMALL.limit
 
 
 @given(lived=st.lists(st.floats(2.5, 59.0), min_size=1, max_size=40))
-def test_no_window_ever_sees_more_restarts_in_vain_on_a_device_than_its_limit(lived: list[float]) -> None:
+def test_device_window_never_exceeds_its_limit_of_failures(lived: list[float]) -> None:
     assert most_in_any(run(BUDGETS[3][1], lived), 1000.0) <= ON_DEVICE.limit
 
 
 @every_budget
 @given(lived=lives, waited=st.floats(0.0, 3000.0), share=st.floats(0.0, 1.0))
-def test_a_budget_opens_at_the_time_that_it_names_and_stays_open(
+def test_budget_opens_at_the_named_time_and_stays_open(
     ask: Ask, lived: list[float], waited: float, share: float
 ) -> None:
     past = run(ask, lived)
@@ -227,9 +227,7 @@ def test_a_budget_opens_at_the_time_that_it_names_and_stays_open(
 
 
 @given(times=st.lists(moments, max_size=20), more=moments, now=moments, limit=st.integers(0, 6))
-def test_a_window_never_opens_earlier_for_more_restarts_or_a_smaller_limit(
-    times: list[float], more: float, now: float, limit: int
-) -> None:
+def test_window_opens_no_earlier_for_more_restarts(times: list[float], more: float, now: float, limit: int) -> None:
     def at(limit: int, moments: Sequence[float]) -> float:
         closed = Window(limit, 1000.0).closed(row(*sorted(time for time in moments if time <= now)), now=now)
         return closed.until if closed is not None else -math.inf
@@ -239,7 +237,7 @@ def test_a_window_never_opens_earlier_for_more_restarts_or_a_smaller_limit(
 
 
 @given(times=st.lists(moments, max_size=20), now=moments)
-def test_what_is_left_and_being_closed_agree(times: list[float], now: float) -> None:
+def test_left_and_closed_agree(times: list[float], now: float) -> None:
     past = row(*sorted(time for time in times if time <= now))
     window = Window(5, 1000.0)
     assert (window.left(past, now=now) == 0) is (window.closed(past, now=now) is not None)

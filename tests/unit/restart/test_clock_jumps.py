@@ -1,4 +1,4 @@
-"""Wall clocks are set, by an hour and more: what a decision makes of times that were noted before and after that."""
+"""Wall clocks are set, by an hour and more: how decisions treat times recorded before and after that."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.restart import admission, budget, counts
-from agent.restart.admission import Reason, Verb
-from common import budgets
+from kubemend.agent.restart import admission, budget, counts
+from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.common import budgets
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime
 
@@ -26,22 +26,20 @@ def noted(at: float) -> counts.Begun:
 
 
 def history(ages: list[float], *, set_ago: float, jump: float) -> counts.History:
-    """Return restarts of so many seconds ago, as the clock has noted them that was set so long ago, by ``jump``."""
+    """Return restarts of given ages, as recorded by a clock that was set by ``jump`` a given time ago."""
     times = [NOW - age - (jump if age > set_ago else 0.0) for age in sorted(ages, reverse=True)]
     return counts.History.of(map(noted, times), target=builders.TARGET, device="GPU-0", now=NOW)
 
 
 @given(ages=AGES_OF_RESTARTS, set_ago=AGES, jump=JUMPS)
-def test_no_jump_keeps_a_restart_waiting_for_longer_than_the_longest_budget(
-    ages: list[float], set_ago: float, jump: float
-) -> None:
+def test_clock_jump_never_delays_beyond_the_longest_budget(ages: list[float], set_ago: float, jump: float) -> None:
     past = history(ages, set_ago=set_ago, jump=jump)
     spent = budget.spent(past, container=budget.Budget(), now=NOW, died_at=NOW)
     assert spent is None or spent.closed.until - NOW <= HOUR + budgets.CLOCK_SLACK
 
 
 @given(since=st.lists(st.floats(0.0, 600.0), min_size=10, max_size=20), set_ago=st.floats(600.0, HOUR), jump=JUMPS)
-def test_what_was_restarted_since_the_jump_counts_in_full(since: list[float], set_ago: float, jump: float) -> None:
+def test_restarts_since_the_jump_count_in_full(since: list[float], set_ago: float, jump: float) -> None:
     past = history(since, set_ago=set_ago, jump=jump)
     spent = budget.spent(past, container=budget.Budget(limit=len(since)), now=NOW, died_at=NOW)
     assert spent is not None
@@ -53,7 +51,7 @@ def test_what_was_restarted_since_the_jump_counts_in_full(since: list[float], se
     fault=AGES,
     offset=st.floats(-1e6, 1e6),
 )
-def test_only_the_distance_of_times_counts(ages: list[float], started: float, fault: float, offset: float) -> None:
+def test_only_time_differences_count(ages: list[float], started: float, fault: float, offset: float) -> None:
     """All clocks of a node are set alike; a decision that depended on the time of day would be wrong once a day."""
 
     def decision(now: float) -> admission.Decision:
@@ -72,10 +70,8 @@ def test_only_the_distance_of_times_counts(ages: list[float], started: float, fa
 
 
 @given(lived=st.floats(0.0, HOUR), jump=JUMPS)
-def test_a_container_is_not_restarted_on_a_guess_when_the_clock_was_set_before_its_fault(
-    lived: float, jump: float
-) -> None:
-    """Set back, its start seems to be later than its fault: it is left alone, and not for a reason that is made up."""
+def test_clock_set_back_before_the_fault_refuses_the_restart(lived: float, jump: float) -> None:
+    """If set back, its start seems to be later than its fault: it is left alone, with a true reason."""
     happened_at = NOW - 1.0
     started_at = happened_at - lived - jump
     decision = admission.decide(
@@ -86,8 +82,8 @@ def test_a_container_is_not_restarted_on_a_guess_when_the_clock_was_set_before_i
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
-def test_a_time_that_a_budget_names_is_asked_again_by_the_new_clock(jump: float) -> None:
-    """What holds is decided anew each time: nothing that an earlier decision said about time is kept."""
+def test_budget_time_is_rechecked_by_the_new_clock(jump: float) -> None:
+    """Holds are decided again each time: no time from an earlier decision is kept."""
     past = history([5.0 * number for number in range(1, 11)], set_ago=0.0, jump=0.0)
     assert admission.decide(facts(history=past), now=NOW).verb is Verb.HOLD
     later = NOW + jump

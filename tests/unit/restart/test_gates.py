@@ -1,4 +1,4 @@
-"""Who has left a device, and whose memory is free: what others do on the same device changes neither."""
+"""Which process has left a device, and whose memory is free: other users of the device change neither."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.devices import GpuUuid
-from agent.model.workloads import ContainerId
-from agent.restart import gates
-from agent.restart.gates import DeviceUse, Process, ProcessUse, Seen, Verdict
-from agent.restart.verification import CheckState
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import device_release
+from kubemend.agent.restart.device_release import DeviceUse, Process, ProcessUse, ReleaseState, Seen
+from kubemend.agent.restart.verification import CheckState
 
 GPU, OTHER_GPU = GpuUuid("GPU-0"), GpuUuid("GPU-1")
 OLD = frozenset({ContainerId("old")})
@@ -21,7 +21,7 @@ Users = Mapping[int, int | None]
 
 
 def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 0, device: GpuUuid = GPU) -> Seen:
-    """One look: what each process uses, in which container those are that live, and memory in use beside them."""
+    """One listing: each process's memory, the containers of live processes, and other memory in use."""
     memory = None if beside is None else beside + sum(size or 0 for size in users.values())
     use = DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=memory)
     processes = {
@@ -34,78 +34,80 @@ def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 
 TRAINS = seen({TRAINER: 40 * GIB, MONITOR: GIB}, {TRAINER: "old", MONITOR: None}, beside=GIB)
 
 
-def judged(now: Seen | None, *, before: Seen = TRAINS) -> gates.Judgement:
-    return gates.judge(gates.remember(before, old=OLD), now, old=OLD)
+def judged(now: Seen | None, *, before: Seen = TRAINS) -> device_release.ReleaseCheck:
+    return device_release.judge(device_release.remember(before, old=OLD), now, old=OLD)
 
 
-def test_only_what_is_of_the_old_container_is_remembered() -> None:
-    (held,) = gates.remember(TRAINS, old=OLD)
+def test_only_processes_of_the_old_container_are_recorded() -> None:
+    (held,) = device_release.remember(TRAINS, old=OLD)
     assert (held.device, dict(held.pids), held.memory, held.unaccounted) == (GPU, {TRAINER: 11.0}, 40 * GIB, GIB)
 
 
-def test_a_device_that_it_was_not_on_is_nothing_to_wait_for() -> None:
+def test_unused_device_is_not_waited_for() -> None:
     before = seen({MONITOR: GIB}, {MONITOR: "other"})
-    assert gates.remember(before, old=OLD) == ()
-    assert judged(Seen({}, {}), before=before).verdict is Verdict.FREE
+    assert device_release.remember(before, old=OLD) == ()
+    assert judged(Seen({}, {}), before=before).verdict is ReleaseState.FREE
 
 
 AFTER = [
-    pytest.param(seen({MONITOR: GIB}, {MONITOR: None}, beside=GIB), Verdict.FREE, id="gone"),
-    pytest.param(seen({TRAINER: 40 * GIB}, {}, beside=GIB), Verdict.LEFTOVER, id="dead-but-listed"),
-    pytest.param(seen({TRAINER: GIB}, {TRAINER: None}, beside=GIB), Verdict.LEFTOVER, id="alive-out-of-its-cgroup"),
-    pytest.param(seen({99: GIB}, {99: "old"}, beside=GIB), Verdict.LEFTOVER, id="one-that-was-forked-meanwhile"),
-    pytest.param(seen({}, {}, beside=41 * GIB), Verdict.MEMORY_HELD, id="memory-without-an-owner"),
-    pytest.param(seen({}, {}, beside=GIB + 200 * 2**20), Verdict.FREE, id="bookkeeping-of-the-driver"),
-    pytest.param(seen({NEW: 60 * GIB}, {NEW: "new"}, beside=GIB), Verdict.FREE, id="memory-of-somebody-else"),
-    pytest.param(seen({MONITOR: None}, {MONITOR: None}, beside=41 * GIB), Verdict.FREE, id="usage-is-not-told"),
-    pytest.param(seen({}, {}, beside=None), Verdict.FREE, id="memory-is-not-told"),
-    pytest.param(Seen({}, {}), Verdict.UNKNOWN, id="the-device-does-not-answer"),
-    pytest.param(None, Verdict.UNKNOWN, id="the-driver-does-not-answer"),
+    pytest.param(seen({MONITOR: GIB}, {MONITOR: None}, beside=GIB), ReleaseState.FREE, id="gone"),
+    pytest.param(seen({TRAINER: 40 * GIB}, {}, beside=GIB), ReleaseState.LEFTOVER, id="dead-but-listed"),
+    pytest.param(
+        seen({TRAINER: GIB}, {TRAINER: None}, beside=GIB), ReleaseState.LEFTOVER, id="alive-out-of-its-cgroup"
+    ),
+    pytest.param(seen({99: GIB}, {99: "old"}, beside=GIB), ReleaseState.LEFTOVER, id="one-forked-in-between"),
+    pytest.param(seen({}, {}, beside=41 * GIB), ReleaseState.MEMORY_HELD, id="memory-without-an-owner"),
+    pytest.param(seen({}, {}, beside=GIB + 200 * 2**20), ReleaseState.FREE, id="bookkeeping-of-the-driver"),
+    pytest.param(seen({NEW: 60 * GIB}, {NEW: "new"}, beside=GIB), ReleaseState.FREE, id="memory-of-another-process"),
+    pytest.param(seen({MONITOR: None}, {MONITOR: None}, beside=41 * GIB), ReleaseState.FREE, id="usage-not-reported"),
+    pytest.param(seen({}, {}, beside=None), ReleaseState.FREE, id="memory-not-reported"),
+    pytest.param(Seen({}, {}), ReleaseState.UNKNOWN, id="the-device-does-not-answer"),
+    pytest.param(None, ReleaseState.UNKNOWN, id="the-driver-does-not-answer"),
 ]
 
 
 @pytest.mark.parametrize(("now", "verdict"), AFTER)
-def test_the_verdict_after_the_stop(now: Seen | None, verdict: Verdict) -> None:
+def test_judge_returns_the_state_after_the_stop(now: Seen | None, verdict: ReleaseState) -> None:
     assert judged(now).verdict is verdict
 
 
-def test_a_pid_that_was_given_to_another_process_since_is_not_the_old_one() -> None:
+def test_reused_pid_is_not_the_old_process() -> None:
     now = seen({TRAINER: GIB}, {TRAINER: "new"})
     reused = Seen(now.devices, {TRAINER: Process(started=500.0, container=ContainerId("new"))})
-    assert judged(reused).verdict is Verdict.FREE
+    assert judged(reused).verdict is ReleaseState.FREE
 
 
-def test_where_the_driver_never_said_how_much_it_used_the_list_alone_decides() -> None:
+def test_process_list_decides_without_memory_figures() -> None:
     before = seen({TRAINER: None}, {TRAINER: "old"})
-    assert judged(seen({}, {}, beside=50 * GIB), before=before).verdict is Verdict.FREE
-    assert judged(seen({TRAINER: None}, {}), before=before).verdict is Verdict.LEFTOVER
+    assert judged(seen({}, {}, beside=50 * GIB), before=before).verdict is ReleaseState.FREE
+    assert judged(seen({TRAINER: None}, {}), before=before).verdict is ReleaseState.LEFTOVER
 
 
-def test_who_died_by_itself_and_is_still_listed_is_waited_for() -> None:
+def test_listed_process_that_died_by_itself_is_waited_for() -> None:
     before = seen({TRAINER: GIB, MONITOR: GIB}, {MONITOR: None})
-    (held,) = gates.remember(before, old=OLD)
+    (held,) = device_release.remember(before, old=OLD)
     assert dict(held.pids) == {TRAINER: None}
-    assert judged(seen({MONITOR: GIB}, {MONITOR: None}), before=before).verdict is Verdict.FREE
+    assert judged(seen({MONITOR: GIB}, {MONITOR: None}), before=before).verdict is ReleaseState.FREE
 
 
-def test_a_dead_process_of_whomever_is_not_waited_for_while_the_old_container_lives() -> None:
+def test_foreign_dead_process_is_ignored_while_old_container_lives() -> None:
     before = seen({TRAINER: GIB, 77: GIB}, {TRAINER: "old"})
-    assert judged(seen({77: GIB}, {}), before=before).verdict is Verdict.FREE
+    assert judged(seen({77: GIB}, {}), before=before).verdict is ReleaseState.FREE
 
 
-def test_a_device_that_was_silent_before_the_stop_is_no_free_device() -> None:
-    held = gates.remember(TRAINS, old=OLD)
+def test_device_silent_before_the_stop_is_not_free() -> None:
+    held = device_release.remember(TRAINS, old=OLD)
     free = seen({}, {}, beside=GIB)
-    assert gates.judge(held, free, old=OLD, silent=frozenset({OTHER_GPU})).verdict is Verdict.UNKNOWN
+    assert device_release.judge(held, free, old=OLD, silent=frozenset({OTHER_GPU})).verdict is ReleaseState.UNKNOWN
 
 
 def test_every_device_must_be_free() -> None:
     both = Seen({GPU: TRAINS.devices[GPU], OTHER_GPU: TRAINS.devices[GPU]}, TRAINS.processes)
-    held = gates.remember(both, old=OLD)
+    held = device_release.remember(both, old=OLD)
     left_one = Seen({GPU: DeviceUse((), GIB), OTHER_GPU: TRAINS.devices[GPU]}, {})
-    found = gates.judge(held, left_one, old=OLD)
+    found = device_release.judge(held, left_one, old=OLD)
     assert (found.verdict, found.pids[GPU], found.pids[OTHER_GPU]) == (
-        Verdict.LEFTOVER,
+        ReleaseState.LEFTOVER,
         frozenset(),
         frozenset({TRAINER}),
     )
@@ -113,24 +115,27 @@ def test_every_device_must_be_free() -> None:
     assert "GPU-0" not in found.detail
 
 
-def test_what_no_signal_reaches_is_stuck_once_time_is_up() -> None:
+def test_unkillable_process_is_stuck_after_the_timeout() -> None:
     left = judged(seen({TRAINER: GIB, 99: GIB}, {TRAINER: "old", 99: "old"}))
-    stuck = gates.overdue(left, stuck=frozenset({TRAINER, 12345}))
-    assert (stuck.verdict, stuck.pids[GPU]) == (Verdict.STUCK, frozenset({TRAINER}))
+    stuck = device_release.overdue(left, stuck=frozenset({TRAINER, 12345}))
+    assert (stuck.verdict, stuck.pids[GPU]) == (ReleaseState.STUCK, frozenset({TRAINER}))
     assert "state D" in stuck.detail
-    assert gates.overdue(left, stuck=frozenset()) == left
+    assert device_release.overdue(left, stuck=frozenset()) == left
 
 
-def test_only_a_free_device_passes_and_only_a_found_trouble_fails() -> None:
-    states = {verdict: gates.check(gates.Judgement(verdict)).state for verdict in Verdict}
+def test_check_passes_for_free_and_fails_for_problems_only() -> None:
+    states = {verdict: device_release.check(device_release.ReleaseCheck(verdict)).state for verdict in ReleaseState}
     failed = {verdict for verdict, state in states.items() if state is CheckState.FAILED}
-    assert failed == {Verdict.LEFTOVER, Verdict.STUCK, Verdict.MEMORY_HELD}
-    assert {verdict for verdict, state in states.items() if state is CheckState.PASSED} == {Verdict.FREE}
+    assert failed == {ReleaseState.LEFTOVER, ReleaseState.STUCK, ReleaseState.MEMORY_HELD}
+    assert {verdict for verdict, state in states.items() if state is CheckState.PASSED} == {ReleaseState.FREE}
 
 
-def test_the_gravest_judgement_counts() -> None:
-    assert gates.worst([]).verdict is Verdict.FREE
-    assert gates.worst([gates.Judgement(verdict) for verdict in Verdict]).verdict is Verdict.STUCK
+def test_worst_result_counts() -> None:
+    assert device_release.worst([]).verdict is ReleaseState.FREE
+    assert (
+        device_release.worst([device_release.ReleaseCheck(verdict) for verdict in ReleaseState]).verdict
+        is ReleaseState.STUCK
+    )
 
 
 sizes = st.none() | st.integers(0, 80 * GIB)
@@ -142,12 +147,12 @@ sizes = st.none() | st.integers(0, 80 * GIB)
     later=st.dictionaries(st.integers(6, 15), sizes),
     beside=st.integers(0, 4 * GIB),
 )
-def test_whatever_others_do_a_device_is_free_when_the_old_ones_are_gone_with_their_memory(
+def test_device_is_free_once_old_processes_and_memory_are_gone(
     mine: Users, others: Users, later: Users, beside: int
 ) -> None:
     alive: dict[int, str | None] = dict.fromkeys(mine, "old")
     before = seen({**mine, **others}, {**alive, **dict.fromkeys(others, "other")}, beside=beside)
     after = seen(later, dict.fromkeys(later, "other"), beside=beside)
-    assert judged(after, before=before).verdict is Verdict.FREE
+    assert judged(after, before=before).verdict is ReleaseState.FREE
     still = seen({**later, **mine}, {**dict.fromkeys(later, "other"), **alive}, beside=beside)
-    assert judged(still, before=before).verdict is Verdict.LEFTOVER
+    assert judged(still, before=before).verdict is ReleaseState.LEFTOVER

@@ -1,19 +1,19 @@
-"""What the annotations on heartbeats and on cleaning may say."""
+"""The annotations on heartbeats and on cleaning."""
 
 import pytest
 
-from agent.restart import options
-from agent.restart.options import BadAnnotationError, Clean, Heartbeat
+from kubemend.agent.restart import options
+from kubemend.agent.restart.options import BadAnnotationError, Clean, Heartbeat
 
 FILE, TIMEOUT, CLEAN = options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT, options.CLEAN
 
 
-def test_a_heartbeat_is_a_file_and_a_timeout() -> None:
+def test_heartbeat_needs_a_file_and_a_timeout() -> None:
     wishes = options.parse({FILE: "/checkpoints/beat", TIMEOUT: "1.5m"})
     assert wishes.heartbeat == Heartbeat(file="/checkpoints/beat", timeout=90.0)
 
 
-def test_without_annotations_nothing_is_watched_or_cleaned() -> None:
+def test_no_annotations_watch_and_clean_nothing() -> None:
     wishes = options.parse({})
     assert (wishes.heartbeat, wishes.clean) == (None, frozenset())
 
@@ -21,7 +21,7 @@ def test_without_annotations_nothing_is_watched_or_cleaned() -> None:
 @pytest.mark.parametrize(
     ("given", "missing"), [({FILE: "/beat"}, TIMEOUT), ({TIMEOUT: "60s"}, FILE)], ids=["timeout", "file"]
 )
-def test_the_half_that_is_missing_is_named(given: dict[str, str], missing: str) -> None:
+def test_missing_heartbeat_annotation_is_named(given: dict[str, str], missing: str) -> None:
     with pytest.raises(BadAnnotationError, match=f"annotation {missing} is missing"):
         options.parse(given)
 
@@ -29,29 +29,29 @@ def test_the_half_that_is_missing_is_named(given: dict[str, str], missing: str) 
 @pytest.mark.parametrize(
     "file", ["beat", "", "/", "//beat", "/tmp/../beat", "/tmp/./beat", "/tmp//beat", "/tmp/beat/", "../beat", "/be\0at"]
 )
-def test_a_path_must_be_absolute_and_clean(file: str) -> None:
+def test_heartbeat_path_must_be_absolute_and_normalised(file: str) -> None:
     with pytest.raises(BadAnnotationError, match=FILE):
         options.parse({FILE: file, TIMEOUT: "60s"})
 
 
 @pytest.mark.parametrize("timeout", ["soon", "", "0", "999ms", "-5s", "inf", "25h", "9" * 400])
-def test_a_timeout_must_be_a_duration_from_a_second_to_a_day(timeout: str) -> None:
+def test_heartbeat_timeout_must_be_a_valid_duration(timeout: str) -> None:
     with pytest.raises(BadAnnotationError, match=TIMEOUT):
         options.parse({FILE: "/beat", TIMEOUT: timeout})
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1000ms", 1.0), ("24h", 86400.0)])
-def test_the_shortest_timeout_is_a_second_and_the_longest_a_day(text: str, seconds: float) -> None:
+def test_heartbeat_timeout_ranges_from_a_second_to_a_day(text: str, seconds: float) -> None:
     wishes = options.parse({FILE: "/beat", TIMEOUT: text})
     assert wishes.heartbeat == Heartbeat("/beat", seconds)
 
 
 @pytest.mark.parametrize("text", ["shm", " shm ", "shm,shm", "shm,"])
-def test_shm_can_be_cleaned(text: str) -> None:
+def test_clean_accepts_shm(text: str) -> None:
     assert options.parse({CLEAN: text}).clean == {Clean.SHM}
 
 
 @pytest.mark.parametrize("text", ["tmp", "shm,tmp", "SHM", "true"])
-def test_nothing_else_can(text: str) -> None:
+def test_clean_refuses_other_values(text: str) -> None:
     with pytest.raises(BadAnnotationError, match=f"{CLEAN} .* may list shm"):
         options.parse({CLEAN: text})

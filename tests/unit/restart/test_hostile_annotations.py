@@ -1,4 +1,4 @@
-"""Whatever a pod has in its annotations: it is understood, or refused in words, and no other pod notices."""
+"""Any annotations of a pod are parsed, or refused with a message, and affect no other pod."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from agent.cri.answers import ContainerInfo
-from agent.engine import ports
-from agent.engine.budgets import BudgetGauges, Budgets
-from agent.engine.metrics import Metrics
-from agent.engine.restarts import Limits, Request, Restarts
-from agent.model import conditions
-from agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
-from agent.restart import admission, asking, counts, options
-from common import budgets, contained
+from kubemend.agent import ports
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import conditions
+from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
+from kubemend.agent.restart import admission, counts, options, overrides
+from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
+from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
+from kubemend.common import budgets, contained
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -45,7 +45,7 @@ opted_in = hostile.map(lambda each: {**each, options.RESTART: options.IN_PLACE})
 @example({options.MAX_RESTARTS: "9" * 5000})
 @example({options.GRACE_PERIOD: "9" * 400})
 @example({options.HEARTBEAT_FILE: "/a", options.HEARTBEAT_TIMEOUT: "nan"})
-def test_wishes_are_understood_or_refused(annotations: dict[str, str]) -> None:
+def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> None:
     pod = builders.pod(annotations=annotations)
     try:
         wishes = options.parse(annotations)
@@ -61,12 +61,12 @@ def test_wishes_are_understood_or_refused(annotations: dict[str, str]) -> None:
         return
     assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
     assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
-    with contextlib.suppress(asking.UnclearError):
-        assert pod.container(asking.container(pod, asking.Asked())) is not None
+    with contextlib.suppress(overrides.AmbiguousTargetError):
+        assert pod.container(overrides.container(pod, overrides.RestartOverrides())) is not None
 
 
 @given(hostile | opted_in)
-def test_what_is_left_of_a_budget_can_be_shown(annotations: dict[str, str]) -> None:
+def test_remaining_budget_can_always_be_shown(annotations: dict[str, str]) -> None:
     pods = outside.Pods(builders.pod(annotations=annotations), builders.pod(ref=OTHER.pod))
     kept: Any = None
     taken = Budgets(store=kept, now=lambda: 100.0, storm=budgets.Window(limit=60, seconds=300.0))
@@ -80,7 +80,7 @@ def test_what_is_left_of_a_budget_can_be_shown(annotations: dict[str, str]) -> N
 
 
 class Runtime:
-    """One container in each pod, of which no config can be had."""
+    """One container in each pod, whose config is not available."""
 
     async def list_containers(self, *, pod_uid: Any = None, name: Any = None, sandbox_id: Any = None) -> Any:
         ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
@@ -90,8 +90,8 @@ class Runtime:
         ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
         return (SandboxView(id=builders.SANDBOX, pod=ref.pod, ready=True, created_at=1, annotations={}),)
 
-    async def info_of(self, view: Any) -> ContainerInfo:
-        return ContainerInfo(
+    async def info_of(self, view: Any) -> ContainerStatus:
+        return ContainerStatus(
             id=view.id,
             ref=view.ref,
             attempt=0,
@@ -108,9 +108,9 @@ class Runtime:
 
 
 async def both_asked_for(pod: PodView) -> outside.Conditions:
-    """Ask for a restart of a hostile pod and of another one, of an engine that only says what it would do."""
+    """Request restarts of a hostile pod and of another one, from an agent in dry-run mode."""
     said, never_used = outside.Conditions(), None
-    everything = ports.Outside(
+    everything = ports.Dependencies(
         runtime=Runtime(),  # type: ignore[arg-type]
         events=outside.Events(),
         pods=outside.Pods(pod, builders.pod(ref=OTHER.pod)),
@@ -120,7 +120,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         processes=outside.Processes(),  # type: ignore[arg-type]
         actuators=never_used,  # type: ignore[arg-type]
     )
-    restarts = Restarts(
+    restarts = RestartScheduler(
         outside=everything,
         store=Journal(),  # type: ignore[arg-type]
         metrics=Metrics(CollectorRegistry()),
@@ -134,7 +134,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
 
 
 class Journal:
-    """Nothing has been restarted yet."""
+    """A history without restarts."""
 
     async def begun_since(self, _: float) -> tuple[counts.Begun, ...]:
         return ()
@@ -142,7 +142,7 @@ class Journal:
 
 @given(hostile | opted_in)
 @settings(max_examples=60)
-def test_a_restart_is_decided_whatever_the_pod_wishes_and_the_next_pods_too(annotations: dict[str, str]) -> None:
+def test_any_annotations_get_a_decision_and_affect_no_other_pod(annotations: dict[str, str]) -> None:
     before = contained.count()
     said = asyncio.run(both_asked_for(builders.pod(annotations=annotations)))
     assert contained.count() == before, "a defect"

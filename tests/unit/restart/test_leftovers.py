@@ -1,4 +1,4 @@
-"""Of what stands still for an agent that is gone one container of each name goes on, and never two."""
+"""Of containers that a dead agent left frozen one of each name continues, and never two."""
 
 import itertools
 
@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerView, PodRef, PodUid, SandboxId
-from agent.restart import leftovers
-from agent.restart.leftovers import Fate
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    SandboxId,
+)
+from kubemend.agent.restart import leftovers
+from kubemend.agent.restart.leftovers import Fate
 
 RUNNING, CREATED, EXITED, UNKNOWN = (
     ContainerState.RUNNING,
@@ -21,8 +29,8 @@ OLD, NEW = ContainerId("old"), ContainerId("new")
 
 def view(
     container_id: str, *, at: int, state: ContainerState = RUNNING, ours: bool = False, name: str = "main"
-) -> ContainerView:
-    return ContainerView(
+) -> ContainerSummary:
+    return ContainerSummary(
         id=ContainerId(container_id),
         ref=ContainerRef(PodRef("default", "p", PodUid("uid")), name),
         sandbox_id=SandboxId("s"),
@@ -47,18 +55,18 @@ def view(
         (view("new", at=2, name="second"), Fate.GOES_ON),
     ],
 )
-def test_the_newest_of_a_name_goes_on_once_it_is_alone(other: ContainerView | None, fate: Fate) -> None:
+def test_newest_of_a_name_continues_once_it_is_alone(other: ContainerSummary | None, fate: Fate) -> None:
     seen = [view("old", at=1), *([other] if other is not None else [])]
     assert leftovers.fates(seen, still={OLD}) == {OLD: fate}
 
 
-def test_of_two_that_stand_still_the_older_ends_before_the_newer_goes_on() -> None:
+def test_older_of_two_frozen_ends_before_the_newer_continues() -> None:
     seen = [view("old", at=1), view("new", at=2, ours=True)]
     assert leftovers.fates(seen, still={OLD, NEW}) == {OLD: Fate.ENDS, NEW: Fate.WAITS}
     assert leftovers.fates([view("old", at=1, state=EXITED), seen[1]], still={NEW}) == {NEW: Fate.GOES_ON}
 
 
-def test_what_the_runtime_does_not_know_goes_on() -> None:
+def test_container_unknown_to_the_runtime_continues() -> None:
     assert leftovers.fates([], still={OLD}) == {OLD: Fate.GOES_ON}
 
 
@@ -72,14 +80,12 @@ def test_what_the_runtime_does_not_know_goes_on() -> None:
         (view("new", at=0, state=CREATED, ours=True), ()),
     ],
 )
-def test_a_successor_of_ours_that_waits_behind_it_goes_first(
-    successor: ContainerView, removed: tuple[ContainerId, ...]
-) -> None:
+def test_waiting_successor_is_removed_first(successor: ContainerSummary, removed: tuple[ContainerId, ...]) -> None:
     assert leftovers.in_the_way([view("old", at=1), successor], still={OLD}) == removed
 
 
 @given(st.data())
-def test_never_do_two_of_a_name_run(data: st.DataObject) -> None:
+def test_two_of_a_name_never_run(data: st.DataObject) -> None:
     states = data.draw(st.lists(st.sampled_from(ContainerState), max_size=5))
     seen = [view(str(number), at=number, state=state) for number, state in enumerate(states)]
     runs = [each.id for each in seen if each.state is RUNNING]

@@ -1,15 +1,15 @@
-"""Which owners hold restarts against their pods."""
+"""Which owners count restarts of their pods."""
 
 import pytest
 
-from agent.model.workloads import OwnerRef, RestartPolicy
-from agent.restart import owners
+from kubemend.agent.model.workloads import OwnerRef, RestartPolicy
+from kubemend.agent.restart import owners
 from tests.unit.restart import builders
 
 
 @pytest.mark.parametrize("kind", owners.TRAINING)
 @pytest.mark.parametrize("policy", RestartPolicy)
-def test_kubeflows_jobs_count_whatever_the_pods_policy_is(kind: str, policy: RestartPolicy) -> None:
+def test_kubeflow_job_counts_under_any_pod_policy(kind: str, policy: RestartPolicy) -> None:
     pod = builders.pod(owner=OwnerRef("kubeflow.org", kind, "train"), restart_policy=policy)
     counting = owners.counting(pod)
     assert counting is not None
@@ -28,5 +28,5 @@ def test_kubeflows_jobs_count_whatever_the_pods_policy_is(kind: str, policy: Res
         (OwnerRef("kubeflow.org", "NewJob", "train"), "NewJob.kubeflow.org"),
     ],
 )
-def test_an_owner_of_another_kind_may_count(owner: OwnerRef | None, kind: str) -> None:
+def test_owner_of_unknown_kind_may_count(owner: OwnerRef | None, kind: str) -> None:
     assert owners.unknown(builders.pod(owner=owner)) == kind

@@ -1,4 +1,4 @@
-"""The rerun rule against a kubelet that does what it likes in between: every state that can come of it."""
+"""The rerun rule against a kubelet that acts at any moment in between: every reachable state."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerView
-from agent.restart import intents, rerun, reset, steps
+from kubemend.agent.model.workloads import ContainerSummary
+from kubemend.agent.restart import intents, rerun, reset, steps
 from tests.unit.restart import exploring, pods, worlds
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
 from tests.unit.restart.worlds import World
@@ -28,11 +28,11 @@ TWO_INITS = (
 NO_INIT = (pods.planned("shipper", SIDECAR), pods.planned("trainer", MAIN), pods.planned("logger", MAIN))
 
 
-def full(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+def full(intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known) -> tuple[steps.Step, ...]:
     return rerun.next_steps(intent, seen, known=known)
 
 
-def replayed(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+def replayed(intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known) -> tuple[steps.Step, ...]:
     return rerun.next_steps(intent, seen, known=known, can_clone=False)
 
 
@@ -48,7 +48,7 @@ def check_end(world: World) -> None:
 
 
 def check_once_and_in_order(world: World) -> None:
-    """Each container is started once, and the mains, in whatever order, last."""
+    """Each container is started once, and the mains, in any order, last."""
     first = [item.name for item in world.intent.plan if item.role is not MAIN]
     mains = {item.name for item in world.intent.plan if item.role is MAIN}
     assert world.starts[: len(first)] == first[: len(world.starts)]
@@ -59,7 +59,7 @@ def rerun_of(*plan: intents.Planned, grace: float = 0.0) -> World:
     return World.of(full, pods.intent(plan=plan, grace_seconds=grace))
 
 
-def test_undisturbed_each_container_is_started_once_and_in_order() -> None:
+def test_undisturbed_rerun_starts_each_container_once_in_order() -> None:
     world = rerun_of(*pods.PLAN)
     for _ in range(40):
         world.agent_turn()
@@ -79,13 +79,11 @@ def test_undisturbed_each_container_is_started_once_and_in_order() -> None:
         pytest.param(rerun_of(*SMALL), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
     ],
 )
-def test_in_every_state_each_container_was_started_once_and_in_order(
-    world: World, moves: Sequence[exploring.Move]
-) -> None:
+def test_every_state_has_started_each_container_once_in_order(world: World, moves: Sequence[exploring.Move]) -> None:
     ends = 0
     for number, reached in enumerate(exploring.reachable(world, moves)):
         check_once_and_in_order(reached)
-        ends += reached.done is steps.Why.RERUN
+        ends += reached.done is steps.StepReason.RERUN
         if number % 100 == 0:
             on = exploring.copied(reached)
             on.settle()
@@ -94,7 +92,7 @@ def test_in_every_state_each_container_was_started_once_and_in_order(
     assert ends, "it has come to its end"
 
 
-def test_from_every_state_the_next_agent_and_kubelet_come_to_a_good_end_or_kubelet_alone() -> None:
+def test_every_state_completes_with_the_next_agent_or_kubelet() -> None:
     """The agent is killed anywhere. Without another one the names become free when kubelet collects its garbage."""
     for number, reached in enumerate(exploring.reachable(rerun_of(*SMALL), AT_ONCE)):
         if number % 10:
@@ -126,10 +124,8 @@ def play(world: World, moves: Sequence[str]) -> None:
     moves=MOVES,
     ended=st.sets(st.sampled_from(("shipper", "trainer", "logger"))),
 )
-def test_init_is_run_once_even_where_kubelet_was_restarting_what_had_ended_by_itself(
-    before: list[str], moves: list[str], ended: set[str]
-) -> None:
-    """It may have been at it before the names were reserved; what it starts then is out of turn and goes."""
+def test_init_runs_once_even_if_kubelet_was_restarting_it(before: list[str], moves: list[str], ended: set[str]) -> None:
+    """Kubelet may have begun before the names were reserved; its container is then out of turn and removed."""
     world = rerun_of(*pods.PLAN)
     world.containers = [replace(view, state=EXITED) if view.ref.name in ended else view for view in world.containers]
     play(world, before + moves)
@@ -140,7 +136,7 @@ def test_init_is_run_once_even_where_kubelet_was_restarting_what_had_ended_by_it
 
 @settings(max_examples=600, deadline=None)
 @given(moves=GARBAGE_TOO)
-def test_garbage_collection_may_cost_a_second_run_of_kubelets_but_never_the_end(moves: list[str]) -> None:
+def test_garbage_collection_may_repeat_a_run_but_rerun_completes(moves: list[str]) -> None:
     world = rerun_of(*pods.PLAN)
     play(world, moves)
     world.settle()

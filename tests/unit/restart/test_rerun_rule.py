@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agent.model.workloads import ContainerId, ContainerView
-from agent.restart import rerun, reset, steps, swap
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.restart import rerun, reset, steps, swap
 from tests.unit.restart import pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
@@ -17,7 +17,7 @@ PREPARED = new("prepare", EXITED)
 SHIPS = new("shipper", RUNNING)
 
 
-def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit] | None = None) -> list[Short]:
+def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Exit] | None = None) -> list[Short]:
     known = reset.Known(exits=DONE_INIT if exits is None else exits)
     found = rerun.next_steps(pods.intent(), seen, known=known)
     return [(step.kind.value, step.why.value, step.container or step.name) for step in found]
@@ -89,27 +89,27 @@ def steps_for(seen: list[ContainerView], *, exits: dict[ContainerId, reset.Exit]
         pytest.param([pods.view("debugger", "x"), PREPARED], [("create", "NoSuccessor", "shipper")], id="ephemeral"),
     ],
 )
-def test_next_steps(seen: list[ContainerView], expected: list[Short]) -> None:
+def test_next_steps(seen: list[ContainerSummary], expected: list[Short]) -> None:
     assert steps_for(seen) == expected
 
 
-def test_what_an_earlier_restart_has_left_reserved_goes_first() -> None:
+def test_earlier_reservation_is_removed_first() -> None:
     left = pods.reserved("trainer", attempt=1, restart_id="r0")
     assert steps_for([left, old("trainer")]) == [("remove", "GivenBack", "r0-holds-trainer-1")]
 
 
-def test_what_is_reserved_is_no_successor_that_waits_for_anybody() -> None:
-    """Where the journal is lost, kubelet's garbage collector takes it: nothing of it is ever started."""
+def test_reservation_is_not_a_waiting_successor() -> None:
+    """If the journal is lost, kubelet's garbage collector removes it: it is never started."""
     assert swap.orphans([*ALL_OLD, *HELD], owned=frozenset(), now=0.0) == ()
 
 
-def test_a_name_that_somebody_else_holds_is_as_good_as_reserved() -> None:
+def test_name_held_by_another_container_counts_as_reserved() -> None:
     known = reset.Known(taken=frozenset({("logger", 2)}))
     found = rerun.next_steps(pods.intent(), [*HELD[:-1], old("trainer")], known=known)
-    assert [step.why for step in found] == [steps.Why.OLD_LEFT]
+    assert [step.why for step in found] == [steps.StepReason.OLD_LEFT]
 
 
-def test_where_nothing_goes_before_the_mains_only_their_copies_are_kept_out() -> None:
+def test_only_copy_names_are_reserved_without_init_containers() -> None:
     intent = pods.intent(plan=(pods.planned("trainer", pods.MAIN), pods.planned("logger", pods.MAIN)))
     found = rerun.next_steps(intent, [old("trainer"), old("logger")])
     assert [(step.kind, step.name, step.attempt) for step in found] == [
@@ -122,13 +122,13 @@ RUN = [PREPARED, SHIPS, new("trainer", RUNNING), new("logger", RUNNING)]
 LASTING = frozenset(view.id for view in RUN[1:])
 
 
-def afterwards(seen: list[ContainerView], **known: Any) -> list[Short]:
+def afterwards(seen: list[ContainerSummary], **known: Any) -> list[Short]:
     facts = reset.Known(exits=DONE_INIT, afterwards=True, **known)
     found = rerun.next_steps(pods.intent(), [*COPIES, *seen], known=facts)
     return [(step.kind.value, step.why.value, step.container or step.name) for step in found]
 
 
-def test_names_are_given_back_when_kubelet_shows_all_that_runs() -> None:
+def test_names_are_released_once_kubelet_shows_all_running() -> None:
     assert afterwards(RUN) == [("wait", "NotShownByKubelet", "ours-shipper")]
     assert afterwards(RUN, running=frozenset({SHIPS.id})) == [("remove", "GivenBack", "r1-holds-shipper-2")]
     every = [("remove", "GivenBack", view.id) for view in COPIES]
@@ -136,38 +136,38 @@ def test_names_are_given_back_when_kubelet_shows_all_that_runs() -> None:
     assert afterwards(RUN, overdue=True) == every
 
 
-def test_where_nothing_is_reserved_any_more_nothing_is_waited_for() -> None:
+def test_nothing_is_awaited_without_reservations() -> None:
     known = reset.Known(exits=DONE_INIT, afterwards=True)
-    assert [step.why for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.Why.RERUN]
+    assert [step.why for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.StepReason.RERUN]
 
 
-def test_what_has_ended_is_kubelets_to_restart_at_once() -> None:
+def test_ended_container_is_left_to_kubelet_at_once() -> None:
     ended = [*RUN[:2], new("trainer", EXITED), RUN[3]]
     assert afterwards(ended) == [("remove", "GivenBack", "r1-holds-trainer-2")]
 
 
-def test_a_failed_init_container_is_left_to_kubelet_with_every_name_free() -> None:
+def test_failed_init_container_is_left_to_kubelet_with_names_released() -> None:
     failed = {ContainerId("ours-prepare"): reset.Exit(code=1, at=0)}
     assert steps_for([*HELD, PREPARED], exits=failed) == [("remove", "GivenBack", view.id) for view in HELD]
     assert steps_for([PREPARED], exits=failed) == [("done", "InitFailed", "ours-prepare")]
 
 
-def test_an_unknown_exit_code_is_no_success_and_no_ground_to_kill() -> None:
+def test_unknown_exit_code_is_neither_success_nor_failure() -> None:
     assert steps_for([PREPARED], exits={}) == [("wait", "StateUnknown", "ours-prepare")]
     assert steps_for([PREPARED, new("trainer", RUNNING, ours=False)], exits={}) == [
         ("wait", "StateUnknown", "ours-prepare")
     ]
 
 
-def test_a_sidecars_startup_probe_is_awaited() -> None:
+def test_sidecar_startup_probe_is_awaited() -> None:
     plan = (pods.planned("shipper", pods.SIDECAR, has_startup_probe=True), pods.planned("trainer", pods.MAIN))
     intent = pods.intent(plan=plan)
     (waits,) = rerun.next_steps(intent, [SHIPS])
     (goes_on,) = rerun.next_steps(intent, [SHIPS], known=reset.Known(started=frozenset({SHIPS.id})))
-    assert (waits.why, goes_on.name) == (steps.Why.NOT_STARTED, "trainer")
+    assert (waits.why, goes_on.name) == (steps.StepReason.NOT_STARTED, "trainer")
 
 
-def test_grace_stops_everything_side_by_side_before_it_is_removed() -> None:
+def test_grace_period_stops_everything_before_removal() -> None:
     found = rerun.next_steps(pods.intent(grace_seconds=5.0), [*HELD, old("shipper"), old("trainer")])
     assert {(step.kind, step.container) for step in found} == {
         (steps.StepKind.STOP, "old-shipper"),
@@ -175,21 +175,23 @@ def test_grace_stops_everything_side_by_side_before_it_is_removed() -> None:
     }
 
 
-def test_without_configs_kubelet_starts_what_is_missing_and_nothing_of_ours_waits() -> None:
+def test_missing_configs_leave_starts_to_kubelet_and_nothing_waiting() -> None:
     intent = pods.intent()
     (removal,) = rerun.next_steps(intent, [PREPARED, new("shipper", CREATED)], can_clone=False)
     (end,) = rerun.next_steps(intent, [PREPARED], can_clone=False)
     assert (removal.kind, removal.container) == (steps.StepKind.REMOVE, "ours-shipper")
-    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.Why.LEFT_TO_KUBELET)
+    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.StepReason.LEFT_TO_KUBELET)
 
 
 ALL_OLD = [old(item.name) for item in pods.PLAN]
 
 
-def test_undo_leaves_an_untouched_pod_alone_and_clears_a_half_cleared_one() -> None:
+def test_undo_leaves_untouched_pod_and_clears_half_cleared_one() -> None:
     intent, undo = pods.intent(), steps.Resolution.UNDO
-    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {steps.Why.GIVEN_BACK}
-    assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.Why.UNDONE
+    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {
+        steps.StepReason.GIVEN_BACK
+    }
+    assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.StepReason.UNDONE
     known = reset.Known(noticed=intent.old)
     cleared = rerun.next_steps(intent, ALL_OLD[1:], known=known, resolution=undo)
-    assert {step.why for step in cleared} == {steps.Why.OLD_LEFT}
+    assert {step.why for step in cleared} == {steps.StepReason.OLD_LEFT}

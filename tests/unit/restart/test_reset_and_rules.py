@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from agent.model.workloads import ContainerId, ContainerSpec, RestartRule, RuleAction
-from agent.restart import reset, rules, steps
-from agent.restart.intents import Strategy
+from kubemend.agent.model.workloads import ContainerId, ContainerSpec, RestartRule, RuleAction
+from kubemend.agent.restart import reset, rules, steps
+from kubemend.agent.restart.intents import Strategy
 from tests.unit.restart import builders, pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
 
@@ -12,11 +12,11 @@ RESET = pods.intent(strategy=Strategy.RESET)
 KILLED = RestartRule(RuleAction.RESTART_ALL, frozenset({137}))
 
 
-def test_a_cleared_pod_is_done() -> None:
-    assert reset.next_steps(RESET, []) == (steps.Step(steps.StepKind.DONE, steps.Why.CLEARED),)
+def test_cleared_pod_is_done() -> None:
+    assert reset.next_steps(RESET, []) == (steps.Step(steps.StepKind.DONE, steps.StepReason.CLEARED),)
 
 
-def test_kubelets_own_rerun_is_left_alone() -> None:
+def test_kubelets_rerun_is_left_alone() -> None:
     seen = [
         new("prepare", EXITED, ours=False),
         new("shipper", RUNNING, ours=False),
@@ -25,26 +25,28 @@ def test_kubelets_own_rerun_is_left_alone() -> None:
     assert reset.next_steps(RESET, seen)[0].kind is steps.StepKind.DONE
 
 
-def test_a_main_that_was_started_beside_a_late_init_container_goes() -> None:
+def test_main_started_next_to_a_late_init_is_removed() -> None:
     seen = [new("prepare", RUNNING, ours=False), new("trainer", RUNNING, ours=False)]
-    assert [(step.why, step.name) for step in reset.next_steps(RESET, seen)] == [(steps.Why.OUT_OF_TURN, "trainer")]
+    assert [(step.why, step.name) for step in reset.next_steps(RESET, seen)] == [
+        (steps.StepReason.OUT_OF_TURN, "trainer")
+    ]
 
 
-def test_a_main_from_before_the_end_of_its_init_container_goes_even_if_nobody_looked_in_time() -> None:
+def test_main_older_than_its_init_end_is_removed() -> None:
     init = pods.view("prepare", "k-prepare", attempt=1, state=EXITED, created_at=10)
     main = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
     known = reset.Known(exits={init.id: reset.Exit(code=0, at=30)}, noticed=frozenset({main.id}))
     assert [step.container for step in reset.next_steps(RESET, [init, main], known=known)] == ["k-trainer"]
 
 
-def test_kubelet_may_have_collected_the_init_container_that_came_first() -> None:
+def test_collected_init_container_counts_as_run() -> None:
     main = pods.view("trainer", "ours-trainer", attempt=1, created_at=20)
     second = pods.view("prepare", "k-prepare", attempt=2, state=EXITED, created_at=25)
     known = reset.Known(exits={second.id: reset.Exit(code=0, at=30)}, noticed=frozenset({main.id}))
     assert [step.container for step in reset.next_steps(RESET, [main, second], known=known)] == ["ours-trainer"]
 
 
-def test_a_clock_that_was_set_back_is_no_ground_to_kill() -> None:
+def test_clock_set_back_removes_nothing() -> None:
     late = pods.intent(strategy=Strategy.RESET, created_at=100e-9)
     init = pods.view("prepare", "k-prepare", attempt=1, state=EXITED, created_at=110)
     main = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
@@ -52,20 +54,20 @@ def test_a_clock_that_was_set_back_is_no_ground_to_kill() -> None:
     assert reset.next_steps(late, [init, main], known=known)[0].kind is steps.StepKind.DONE
 
 
-def test_what_kubelet_has_not_seen_waits_for_that() -> None:
-    """Kubelet hears nothing of what comes and goes between two of its looks."""
+def test_container_unseen_by_kubelet_is_waited_for() -> None:
+    """Kubelet does not notice containers that come and go between two of its relists."""
     exited = [old("prepare", EXITED), old("trainer", EXITED)]
     early = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
     known = reset.Known(noticed=frozenset({exited[0].id, exited[1].id}))
     (wait,) = reset.next_steps(RESET, [*exited, early], known=known)
-    assert (wait.kind, wait.why, wait.container) == (steps.StepKind.WAIT, steps.Why.NOT_SHOWN, early.id)
+    assert (wait.kind, wait.why, wait.container) == (steps.StepKind.WAIT, steps.StepReason.NOT_SHOWN, early.id)
     seen_by_now = reset.Known(noticed=known.noticed | {early.id})
     gone = {step.container for step in reset.next_steps(RESET, [*exited, early], known=seen_by_now)}
     assert gone == {exited[0].id, exited[1].id, early.id}
 
 
-def test_of_each_name_kubelet_must_have_seen_the_newest() -> None:
-    """Its status shows that alone."""
+def test_kubelet_must_have_seen_the_newest_of_each_name() -> None:
+    """Kubelet's status shows the newest alone."""
     before = pods.view("trainer", "old-trainer", state=EXITED, created_at=1)
     newest = pods.view("trainer", "k-trainer", attempt=1, state=EXITED, created_at=2)
     planned = replace(pods.planned("trainer", pods.MAIN), old=(before.id, newest.id))
@@ -80,22 +82,22 @@ def test_of_each_name_kubelet_must_have_seen_the_newest() -> None:
 RULES = pods.intent(strategy=Strategy.RULES, trigger=ContainerId("old-trainer"))
 
 
-def test_rules_kill_the_trigger_once_and_nothing_else() -> None:
+def test_rules_kill_the_trigger_once() -> None:
     (kill,) = rules.next_steps(RULES, [old("trainer"), old("shipper")])
     (end,) = rules.next_steps(RULES, [old("trainer", EXITED), old("shipper")])
     assert (kill.kind, kill.container) == (steps.StepKind.STOP, "old-trainer")
-    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.Why.TRIGGERED)
+    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.StepReason.TRIGGERED)
 
 
-def test_rules_are_not_triggered_any_more_when_it_is_too_late() -> None:
-    assert rules.next_steps(RULES, [old("trainer")], resolution=steps.Resolution.UNDO)[0].why is steps.Why.UNDONE
+def test_expired_rules_intent_triggers_nothing() -> None:
+    assert rules.next_steps(RULES, [old("trainer")], resolution=steps.Resolution.UNDO)[0].why is steps.StepReason.UNDONE
 
 
 def spec(name: str, *restart_rules: RestartRule, running: bool = True) -> ContainerSpec:
     return ContainerSpec(name=name, role=pods.MAIN, restart_rules=restart_rules, running=running)
 
 
-def test_the_container_that_was_hit_is_the_preferred_trigger() -> None:
+def test_hit_container_is_the_preferred_trigger() -> None:
     pod = builders.pod(containers=(spec("a", KILLED), spec("b", KILLED)))
     assert [found.name for name in ("b", "c") if (found := rules.trigger(pod, preferred=name)) is not None] == [
         "b",
@@ -103,7 +105,7 @@ def test_the_container_that_was_hit_is_the_preferred_trigger() -> None:
     ]
 
 
-def test_only_a_running_container_whose_first_matching_rule_restarts_all_is_a_trigger() -> None:
+def test_trigger_runs_and_its_first_matching_rule_restarts_all() -> None:
     other = RestartRule(RuleAction.RESTART, frozenset({0}), inverted=True)
     pod = builders.pod(containers=(spec("a"), spec("b", other, KILLED), spec("c", KILLED, running=False)))
     assert rules.trigger(pod, preferred="b") is None

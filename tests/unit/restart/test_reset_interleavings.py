@@ -1,4 +1,4 @@
-"""The reset rule against a kubelet that does what it likes in between, and that acts only on what it hears of."""
+"""The reset rule against a kubelet that acts at any moment in between, and only on changes that it notices."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerView
-from agent.restart import intents, reset, steps
-from agent.restart.intents import Strategy
+from kubemend.agent.model.workloads import ContainerSummary
+from kubemend.agent.restart import intents, reset, steps
+from kubemend.agent.restart.intents import Strategy
 from tests.unit.restart import exploring, pods, worlds
 from tests.unit.restart.kubelets import Kubelet
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
@@ -26,17 +26,17 @@ NO_INIT = (pods.planned("shipper", SIDECAR), pods.planned("trainer", MAIN), pods
 LASTING = ("shipper", "trainer", "logger")
 
 
-def rule(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
+def rule(intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known) -> tuple[steps.Step, ...]:
     return reset.next_steps(intent, seen, known=known)
 
 
-def eager(intent: intents.PodIntent, seen: Sequence[ContainerView], known: reset.Known) -> tuple[steps.Step, ...]:
-    """Do not care what kubelet has seen."""
-    return reset.clearing(intent, seen, known=known) or (steps.Step(steps.StepKind.DONE, steps.Why.CLEARED),)
+def eager(intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known) -> tuple[steps.Step, ...]:
+    """Ignore what kubelet has seen."""
+    return reset.clearing(intent, seen, known=known) or (steps.Step(steps.StepKind.DONE, steps.StepReason.CLEARED),)
 
 
 def reset_of(*plan: intents.Planned, ended: Sequence[str] = (), young: bool = False, grace: float = 0.0) -> World:
-    """Make a pod that is to be reset. ``ended`` have ended by themselves; kubelet has seen none of a ``young`` one."""
+    """Create a pod to reset. ``ended`` have ended by themselves; kubelet has seen none of a ``young`` one."""
     world = World.of(rule, pods.intent(strategy=Strategy.RESET, plan=plan, grace_seconds=grace))
     world.containers = [replace(view, state=EXITED) if view.ref.name in ended else view for view in world.containers]
     if young:
@@ -45,12 +45,12 @@ def reset_of(*plan: intents.Planned, ended: Sequence[str] = (), young: bool = Fa
 
 
 def is_up(world: World) -> bool:
-    """Whether everything runs that is to run, once."""
+    """Return whether everything that must run does, once."""
     return all(len(world.running(item.name)) == (item.role is not INIT) for item in world.intent.plan)
 
 
 def check_end(world: World) -> None:
-    """All of it is new, and what init prepares was ready before anything used it."""
+    """All containers are new, and init's work was complete before anything used it."""
     assert is_up(world)
     assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
     ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
@@ -71,13 +71,11 @@ def check_end(world: World) -> None:
         pytest.param(reset_of(*ALONE, young=True), AT_ONCE, id="alone-and-young"),
     ],
 )
-def test_in_every_state_kubelet_has_cause_to_bring_the_pod_up_without_its_timer(
-    world: World, moves: Sequence[exploring.Move]
-) -> None:
-    """It brings up something, even if the agent dies here; and with the agent's help the right thing."""
+def test_every_state_makes_kubelet_start_the_pod_without_timer(world: World, moves: Sequence[exploring.Move]) -> None:
+    """Kubelet starts something, even if the agent dies here; and with the agent's help the right containers."""
     ends = 0
     for reached in exploring.reachable(world, moves):
-        ends += reached.done is steps.Why.CLEARED
+        ends += reached.done is steps.StepReason.CLEARED
         left_alone, on = exploring.copied(reached), exploring.copied(reached)
         left_alone.settle(rounds=8, agent=False)
         assert is_up(left_alone)
@@ -86,8 +84,8 @@ def test_in_every_state_kubelet_has_cause_to_bring_the_pod_up_without_its_timer(
     assert ends, "it has come to its end"
 
 
-def test_the_model_shows_what_comes_of_not_waiting_for_kubelet() -> None:
-    """What kubelet has not seen goes, and kubelet hears nothing of it."""
+def test_model_shows_the_failure_of_not_waiting_for_kubelet() -> None:
+    """A container unseen by kubelet is removed, and kubelet does not notice it."""
     world = reset_of(*WITH_INIT, ended=("trainer",))
     world.rule = eager
     ends = []
@@ -105,7 +103,7 @@ def test_the_model_shows_what_comes_of_not_waiting_for_kubelet() -> None:
     ended=st.sets(st.sampled_from(LASTING)),
     young=st.booleans(),
 )
-def test_whatever_kubelet_does_meanwhile_it_reruns_the_whole_pod_in_order(
+def test_kubelet_reruns_the_whole_pod_in_order_despite_interleaving(
     moves: list[str], grace: float, ended: set[str], young: bool
 ) -> None:
     world = reset_of(*pods.PLAN, grace=grace, ended=sorted(ended), young=young)

@@ -1,7 +1,7 @@
-"""The pod's own rules against a kubelet that restarts the pod in its own time: however they interleave, it is once.
+"""The pod's own rules against a kubelet that restarts the pod in its own time: any interleaving restarts it once.
 
-Kubelet 1.36 (``computePodActions``, KEP-5532): it finds the trigger exited with a code that the rule is about, kills
-what still runs and removes every container, the trigger last, and then starts the pod from its beginning.
+Kubelet 1.36 (``computePodActions``, KEP-5532) finds the trigger exited with a code that the rule is about, kills the
+running containers and removes every container, the trigger last, and then starts the pod from its beginning.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerId, ContainerRole, ContainerView
-from agent.restart import rules, steps
-from agent.restart.intents import Strategy
+from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerSummary
+from kubemend.agent.restart import rules, steps
+from kubemend.agent.restart.intents import Strategy
 from tests.unit.restart import pods
 from tests.unit.restart.pods import EXITED, RUNNING, old
 
@@ -26,24 +26,24 @@ LASTING = [item.name for item in pods.PLAN if item.role is not ContainerRole.INI
 class World:
     """A runtime, kubelet and one agent, moved one call at a time."""
 
-    containers: list[ContainerView] = field(
+    containers: list[ContainerSummary] = field(
         default_factory=lambda: [old("prepare", EXITED), *(old(name) for name in LASTING)]
     )
     exits: dict[ContainerId, int] = field(default_factory=lambda: {ContainerId("old-prepare"): 0})
     restarting: bool = False
-    sees: list[ContainerView] | None = None
+    sees: list[ContainerSummary] | None = None
     resolution: steps.Resolution = steps.Resolution.FINISH
     killed: list[ContainerId | None] = field(default_factory=list)
     made: int = 0
 
     def kubelet_looks(self) -> None:
-        """A look at the trigger that shows it exited so begins the restart of all."""
+        """Relist; an exited trigger begins the restart of all."""
         trainer = self._newest("trainer")
         if trainer is not None and trainer.state is EXITED and self.exits.get(trainer.id) == rules.KILLED:
             self.restarting = True
 
     def kubelet_removes(self) -> None:
-        """Take away the next container, killing it first; the trigger comes last."""
+        """Remove the next container, killing it first; the trigger comes last."""
         left = sorted(self.containers, key=lambda view: view.ref.name == "trainer")
         if self.restarting and left:
             self.containers.remove(left[0])
@@ -64,11 +64,11 @@ class World:
         self.exits[made.id] = 0
 
     def agent_looks(self) -> None:
-        """List; an agent that has died and is back begins so, too."""
+        """List, as a restarted agent does first, too."""
         self.sees = list(self.containers)
 
     def agent_acts(self) -> None:
-        """Take the next step by what was seen last, which may be stale by now."""
+        """Take the next step by the last listing, which may be stale by now."""
         if self.sees is None:
             return
         (step,) = rules.next_steps(INTENT, self.sees, resolution=self.resolution)
@@ -77,11 +77,11 @@ class World:
             self._kill(step.container)
 
     def agent_grows_stale(self) -> None:
-        """The intent is too old to be carried out any more."""
+        """Make the intent too old to be carried out."""
         self.resolution = steps.Resolution.UNDO
 
     def settle(self) -> None:
-        """Let both come to their ends."""
+        """Run kubelet and agent to their ends."""
         for _ in range(20):
             self.agent_looks()
             self.agent_acts()
@@ -89,8 +89,8 @@ class World:
             self.kubelet_removes()
             self.kubelet_starts()
 
-    def running(self, name: str) -> list[ContainerView]:
-        """Return the containers of that name that run."""
+    def running(self, name: str) -> list[ContainerSummary]:
+        """Return the running containers of that name."""
         return [view for view in self.containers if view.ref.name == name and view.state is RUNNING]
 
     def _kill(self, container: ContainerId | None) -> None:
@@ -99,7 +99,7 @@ class World:
                 self.containers[number] = replace(view, state=EXITED)
                 self.exits[view.id] = rules.KILLED
 
-    def _newest(self, name: str) -> ContainerView | None:
+    def _newest(self, name: str) -> ContainerSummary | None:
         found = [view for view in self.containers if view.ref.name == name]
         return max(found, key=lambda view: view.created_at, default=None)
 
@@ -119,7 +119,7 @@ MOVES: dict[str, Callable[[World], object]] = {
 
 @settings(max_examples=600, deadline=None)
 @given(moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=40))
-def test_any_interleaving_with_kubelet_restarts_the_pod_once_or_leaves_it_alone(moves: list[str]) -> None:
+def test_rules_and_kubelet_interleaved_restart_the_pod_once_or_never(moves: list[str]) -> None:
     world = World()
     for move in moves:
         MOVES[move](world)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.restart import runtimes
+from kubemend.agent.restart import runtimes
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from agent.restart import runtimes
         (None, "crun-katamari"),
     ],
 )
-def test_what_runs_processes_of_the_node_is_worked_with(runtime_type: str | None, handler: str) -> None:
+def test_runtime_with_node_processes_is_supported(runtime_type: str | None, handler: str) -> None:
     assert runtimes.unsupported(runtime_type=runtime_type, handler=handler) is None
 
 
@@ -34,7 +34,7 @@ def test_what_runs_processes_of_the_node_is_worked_with(runtime_type: str | None
         (None, "kata_clh", "kata"),
     ],
 )
-def test_what_has_a_kernel_of_its_own_is_refused_by_name(runtime_type: str | None, handler: str, word: str) -> None:
+def test_sandboxed_runtime_is_refused_by_name(runtime_type: str | None, handler: str, word: str) -> None:
     why = runtimes.unsupported(runtime_type=runtime_type, handler=handler)
     assert why is not None
     assert word in why

@@ -1,7 +1,7 @@
-"""A restart that counts as verified stays as it is: nothing that kubelet has seen before can start another copy.
+"""A verified restart stays as it is: nothing that kubelet has seen before can start another copy.
 
-The agent looks away once kubelet's status shows the survivor (``agent.engine.aftermath``). A copy that kubelet starts
-after that would run beside ours for good, for kubelet never kills the older one of two.
+The agent stops watching once kubelet's status shows the survivor (``agent.restarts.verifier``). A copy that kubelet
+starts after that would stay next to the successor, because kubelet never kills the older one of two.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerView, PodView
-from agent.restart import intents, steps, swap, verification
-from agent.restart.verification import CheckState
+from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerSummary, PodView
+from kubemend.agent.restart import intents, steps, swap, verification
+from kubemend.agent.restart.verification import CheckState
 from tests.unit.restart import builders
 from tests.unit.restart.test_swap_rule import CREATED, RUNNING, World
 
@@ -23,27 +23,27 @@ AGREED = CheckState.PASSED
 
 @dataclass
 class Watched(World):
-    """Kubelet tells the API what it saw, and only then acts on it; an agent watches, and looks away when it agrees."""
+    """Kubelet reports its listing to the API and only then acts on it; the agent watches until kubelet agrees."""
 
-    told: ContainerView | None = field(default_factory=lambda: builders.view("old"))
-    about_to: ContainerView | None = None
+    told: ContainerSummary | None = field(default_factory=lambda: builders.view("old"))
+    about_to: ContainerSummary | None = None
     looked_away: bool = False
 
     def kubelet_tells(self) -> None:
-        """Begin a sync: report what was seen last. One worker per pod: not while it starts something."""
+        """Begin a sync: report the last listing. One worker per pod: not while it starts something."""
         if self.kubelet_saw is not None and self.about_to is None and self.kubelet_starts is None:
             self.told, self.about_to = self.kubelet_saw, self.kubelet_saw
             self.kubelet_saw = None
 
     def kubelet_acts(self) -> None:
-        """End the sync: create what it found missing."""
+        """End the sync: create the containers that it found missing."""
         if self.about_to is not None and self.kubelet_starts is None:
             later, self.kubelet_saw, self.about_to = self.kubelet_saw, self.about_to, None
             self.kubelet_syncs()
             self.kubelet_saw = self.kubelet_saw or later
 
     def agent_verifies(self) -> None:
-        """Look away if the runtime shows one survivor, kubelet's status agrees, and one more look shows the same."""
+        """Stop watching if the runtime has one survivor, kubelet agrees, and one more listing is the same."""
         step = swap.next_step(self.intent, self.containers)
         if step.kind is steps.StepKind.DONE and step.container is not None:
             check = verification.kubelet_agrees(self._pod(), expected={"trainer": step.container})
@@ -64,11 +64,11 @@ MOVES: dict[str, Callable[[Watched], object]] = {
     "agent": Watched.agent_acts,
 }
 MORE = ("agent", "relist", "tell", "agent", "act", "start") * 20
-"""What comes after whatever came before: in the end the agent is content."""
+"""The final moves after any others: in the end the agent is satisfied."""
 
 
 def alone(world: Watched) -> None:
-    """Let kubelet do all it has in mind, without the agent."""
+    """Let kubelet complete all its pending work, without the agent."""
     for _ in range(10):
         world.kubelet_acts()
         world.kubelet_starts_what_it_created()
@@ -78,10 +78,10 @@ def alone(world: Watched) -> None:
 
 @settings(max_examples=1500, deadline=None)
 @given(
-    order=st.sampled_from(intents.Order),
+    order=st.sampled_from(intents.SwapOrder),
     moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=30),
 )
-def test_once_the_agent_looks_away_no_copy_comes_any_more(order: intents.Order, moves: list[str]) -> None:
+def test_settled_rerun_gets_no_later_copy(order: intents.SwapOrder, moves: list[str]) -> None:
     world = Watched(builders.intent(order=order))
     for move in (*moves, *MORE):
         MOVES[move](world)
@@ -109,6 +109,6 @@ NEW = {"trainer": ContainerId("new")}
         pytest.param(ContainerSpec("trainer", ContainerRole.INIT, container_id=ContainerId("new")), True, id="init"),
     ],
 )
-def test_kubelet_agrees_when_it_has_seen_the_survivor_run(spec: ContainerSpec, agrees: bool) -> None:
+def test_kubelet_agrees_once_it_has_seen_the_survivor_run(spec: ContainerSpec, agrees: bool) -> None:
     check = verification.kubelet_agrees(builders.pod(containers=(spec,)), expected=NEW)
     assert check.state is (CheckState.PASSED if agrees else CheckState.FAILED)

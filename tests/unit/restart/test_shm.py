@@ -1,12 +1,12 @@
-"""Which directory of the node is a container's /dev/shm: only one that is surely the pod's own may be emptied."""
+"""The node's directory of a container's /dev/shm: it may be emptied only if it is certainly the pod's own."""
 
 from typing import Any
 
 import pytest
 
-from agent.model.workloads import PodUid, SandboxId
-from agent.restart import shm
-from agent.restart.shm import NotOurs, Place
+from kubemend.agent.model.workloads import PodUid, SandboxId
+from kubemend.agent.restart import shm
+from kubemend.agent.restart.shm import NotOurs, Place
 
 UID = PodUid("0c1f6f9e-3d0e-4c3d-9d4e-1f6b0c1f6f9e")
 SANDBOX = SandboxId("ab" * 32)
@@ -29,7 +29,7 @@ def place(source: str | None, **changes: Any) -> Place | NotOurs:
     [COMMON, f"/run/containers/storage/overlay-containers/{SANDBOX}/userdata/shm", OWN],
     ids=["containerd", "cri-o", "emptyDir"],
 )
-def test_the_pods_own_is_known_by_its_path(source: str) -> None:
+def test_pods_own_directory_is_identified_by_its_path(source: str) -> None:
     assert place(source) == Place(directory=source, cgroup=f"/kubepods/pod{UID}")
 
 
@@ -46,20 +46,20 @@ def test_the_pods_own_is_known_by_its_path(source: str) -> None:
         f"/run/sandboxes/{SANDBOX}/../../..",
     ],
 )
-def test_nothing_else_is_touched(source: str) -> None:
+def test_other_paths_are_not_touched(source: str) -> None:
     assert isinstance(place(source), NotOurs)
 
 
-def test_the_nodes_own_is_left_alone_with_its_reason() -> None:
+def test_node_shm_is_left_with_a_reason() -> None:
     assert place("/dev/shm", shares_node_ipc=True) == NotOurs("it is the node's (hostIPC)")
 
 
-def test_a_volume_of_its_own_is_emptied_even_where_the_pod_shares_the_nodes_ipc() -> None:
+def test_own_volume_is_emptied_despite_host_ipc() -> None:
     assert isinstance(place(OWN, shares_node_ipc=True), Place)
 
 
-def test_what_the_runtime_does_not_tell_is_left_alone() -> None:
-    assert place(None) == NotOurs("the runtime does not tell where it is")
+def test_unreported_source_is_left() -> None:
+    assert place(None) == NotOurs("the runtime does not report its path")
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_what_the_runtime_does_not_tell_is_left_alone() -> None:
     ],
     ids=["cgroupfs", "systemd", "systemd, whole path"],
 )
-def test_a_pods_cgroup_is_found_by_what_kubelet_calls_it(parent: str, path: str) -> None:
+def test_cgroup_path_is_derived_from_kubelets_name(parent: str, path: str) -> None:
     assert shm.cgroup_path(parent) == path

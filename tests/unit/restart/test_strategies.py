@@ -1,11 +1,11 @@
-"""Which strategy is chosen, and the reason for each step down."""
+"""Which strategy is chosen, and the reason for each fallback."""
 
 import dataclasses
 from typing import Any
 
 import pytest
 
-from agent.model.workloads import (
+from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     RestartPolicy,
@@ -13,9 +13,9 @@ from agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from agent.restart import admission, strategies
-from agent.restart.intents import Order, Strategy
-from agent.restart.strategies import Obstacle
+from kubemend.agent.restart import admission, strategies
+from kubemend.agent.restart.intents import Strategy, SwapOrder
+from kubemend.agent.restart.strategies import Obstacle
 from tests.unit.restart import builders
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
@@ -37,17 +37,17 @@ def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **chang
     return strategies.Situation(pod=pod, targets=(containers[-1],), **changes)
 
 
-def test_every_strategy_but_the_choice_itself_is_in_the_table() -> None:
+def test_every_strategy_but_auto_has_a_check() -> None:
     assert set(strategies.CHECKS) == set(Strategy) - {Strategy.AUTO}
 
 
-def test_every_obstacle_is_a_reason_of_admission() -> None:
+def test_every_obstacle_is_an_admission_reason() -> None:
     assert {obstacle.value for obstacle in Obstacle} <= {reason.value for reason in admission.Reason}
 
 
 @pytest.mark.parametrize("wanted", [Strategy.AUTO, Strategy.SWAP])
 @pytest.mark.parametrize("policy", RestartPolicy)
-def test_swap_comes_first_under_any_policy(wanted: Strategy, policy: RestartPolicy) -> None:
+def test_auto_prefers_swap_under_any_policy(wanted: Strategy, policy: RestartPolicy) -> None:
     choice = strategies.choose(wanted, situation(policy=policy, containers=(SIDECAR, main())))
     assert (choice.strategy, choice.stepped_down) == (Strategy.SWAP, "")
 
@@ -65,7 +65,7 @@ def test_swap_comes_first_under_any_policy(wanted: Strategy, policy: RestartPoli
         pytest.param(ALWAYS, (), 5.0, True, id="always"),
     ],
 )
-def test_a_swap_never_leaves_a_pod_with_nothing_running_that_kubelet_may_end(
+def test_swap_never_leaves_a_pod_that_kubelet_may_end(
     policy: RestartPolicy, others: tuple[ContainerSpec, ...], grace: float, allowed: bool
 ) -> None:
     choice = strategies.choose(
@@ -75,7 +75,7 @@ def test_a_swap_never_leaves_a_pod_with_nothing_running_that_kubelet_may_end(
     assert [item.obstacle for item in choice.refused] == ([] if allowed else [Obstacle.NOTHING_ELSE_RUNS])
 
 
-def test_a_successor_that_cannot_be_held_is_not_started_beside_the_old_one() -> None:
+def test_unholdable_successor_is_not_started_first() -> None:
     holdable = situation(policy=NEVER, containers=(main(),), can_hold=True)
     assert strategies.choose(Strategy.SWAP, holdable).strategy is Strategy.SWAP
     native = dataclasses.replace(holdable, not_holdable="its root is ext4, not an overlay")
@@ -85,10 +85,33 @@ def test_a_successor_that_cannot_be_held_is_not_started_beside_the_old_one() -> 
     assert "use restartPolicy Always" in choice.stepped_down
 
 
-def test_where_nothing_need_be_held_it_does_not_matter_that_it_could_not() -> None:
+def test_missing_hold_does_not_matter_if_none_is_needed() -> None:
     native = situation(policy=ALWAYS, containers=(main(),), can_hold=True, not_holdable="its root is no overlay")
     assert strategies.choose(Strategy.SWAP, native).strategy is Strategy.SWAP
-    assert strategies.order_of(main(), native) is Order.STOP_FIRST
+    assert strategies.order_of(main(), native) is SwapOrder.STOP_FIRST
+
+
+@pytest.mark.parametrize(
+    ("policy", "containers", "expected"),
+    [
+        pytest.param(ALWAYS, (main(),), SwapOrder.START_ELSE_STOP_FIRST, id="always"),
+        pytest.param(ON_FAILURE, (main(),), SwapOrder.START_ELSE_STOP_FIRST, id="on-failure"),
+        pytest.param(ON_FAILURE, (SIDECAR, main()), SwapOrder.START_ELSE_STOP_FIRST, id="on-failure-beside-a-sidecar"),
+        pytest.param(NEVER, (SIDECAR, main()), SwapOrder.START_ELSE_CREATE_FIRST, id="never-beside-a-sidecar"),
+        pytest.param(NEVER, (main(),), SwapOrder.START_FIRST, id="never-alone"),
+        pytest.param(ALWAYS, (main(restart_rules=RESTART_ALL),), SwapOrder.START_ELSE_CREATE_FIRST, id="restart-rules"),
+    ],
+)
+def test_holdable_successor_is_started_first(
+    policy: RestartPolicy, containers: tuple[ContainerSpec, ...], expected: SwapOrder
+) -> None:
+    held = situation(policy=policy, containers=containers, can_hold=True)
+    assert strategies.order_of(containers[-1], held) is expected
+
+
+def test_successor_is_not_held_through_a_grace_period() -> None:
+    given_time = situation(policy=ALWAYS, can_hold=True, grace_seconds=5.0)
+    assert strategies.order_of(main(), given_time) is SwapOrder.STOP_FIRST
 
 
 @pytest.mark.parametrize(
@@ -99,7 +122,7 @@ def test_where_nothing_need_be_held_it_does_not_matter_that_it_could_not() -> No
         pytest.param(ALWAYS, RESTART_ALL, id="an-exit-could-meet-a-rule"),
     ],
 )
-def test_no_successor_waits_created_through_a_grace_period(
+def test_successor_does_not_wait_created_through_a_grace_period(
     policy: RestartPolicy, rules: tuple[RestartRule, ...]
 ) -> None:
     choice = strategies.choose(
@@ -108,19 +131,19 @@ def test_no_successor_waits_created_through_a_grace_period(
     assert [item.obstacle for item in choice.refused] == [Obstacle.GRACE_COULD_COMPLETE]
 
 
-def test_all_mains_of_a_never_pod_are_not_swapped_at_once() -> None:
+def test_all_mains_of_a_never_pod_are_not_swapped() -> None:
     mains = (main(), main(name="logger"))
     pod = builders.pod(restart_policy=NEVER, containers=mains)
     choice = strategies.choose(Strategy.SWAP, strategies.Situation(pod=pod, targets=mains))
     assert [item.obstacle for item in choice.refused] == [Obstacle.NOTHING_ELSE_RUNS]
 
 
-def test_auto_steps_down_to_reset_where_the_runtime_hides_the_config() -> None:
+def test_auto_falls_back_to_reset_without_config() -> None:
     choice = strategies.choose(Strategy.AUTO, situation(**HIDDEN))
     assert (choice.strategy, choice.stepped_down) == (Strategy.RESET, "not swap: the runtime hides it")
 
 
-def test_auto_steps_down_to_the_pods_own_rules_and_says_why_twice() -> None:
+def test_auto_falls_back_to_rules_with_two_reasons() -> None:
     choice = strategies.choose(
         Strategy.AUTO, situation(policy=NEVER, containers=(main(restart_rules=RESTART_ALL),), **HIDDEN)
     )
@@ -128,7 +151,7 @@ def test_auto_steps_down_to_the_pods_own_rules_and_says_why_twice() -> None:
     assert [item.obstacle for item in choice.refused] == [Obstacle.RUNTIME_HIDES_CONFIG, Obstacle.RESTART_POLICY_NEVER]
 
 
-def test_auto_refuses_when_nothing_is_left() -> None:
+def test_auto_refuses_if_no_strategy_is_left() -> None:
     choice = strategies.choose(Strategy.AUTO, situation(policy=NEVER, **HIDDEN))
     assert choice.strategy is None
     assert [item.strategy for item in choice.refused] == [Strategy.SWAP, Strategy.RESET, Strategy.RULES]
@@ -171,7 +194,7 @@ FOREIGN_HOOK = main(name="helper", post_start=UnsupportedHook("tcpSocket"))
         pytest.param(Strategy.RULES, {}, Obstacle.NO_RESTART_RULE, id="no-rule"),
     ],
 )
-def test_a_strategy_asked_for_by_name_is_done_or_refused(
+def test_strategy_requested_by_name_is_used_or_refused(
     wanted: Strategy, given: dict[str, Any], obstacle: Obstacle
 ) -> None:
     choice = strategies.choose(wanted, situation(**given))
@@ -179,11 +202,11 @@ def test_a_strategy_asked_for_by_name_is_done_or_refused(
     assert [(item.strategy, item.obstacle) for item in choice.refused] == [(wanted, obstacle)]
 
 
-def test_a_foreign_hook_of_a_container_that_is_not_touched_is_no_obstacle_to_a_swap() -> None:
+def test_unsupported_hook_of_another_container_allows_swap() -> None:
     assert strategies.choose(Strategy.SWAP, situation(containers=(FOREIGN_HOOK, main()))).strategy is Strategy.SWAP
 
 
 @pytest.mark.parametrize("wanted", [Strategy.RERUN, Strategy.RESET])
 @pytest.mark.parametrize("policy", [ALWAYS, ON_FAILURE])
-def test_a_whole_pod_may_be_restarted_where_every_exit_is_restarted(wanted: Strategy, policy: RestartPolicy) -> None:
+def test_whole_pod_is_restarted_if_every_exit_is_restartable(wanted: Strategy, policy: RestartPolicy) -> None:
     assert strategies.choose(wanted, situation(policy=policy)).strategy is wanted

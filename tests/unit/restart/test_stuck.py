@@ -1,10 +1,10 @@
-"""When what was killed is stuck: by what its threads do, and never by how long it takes alone."""
+"""When a killed container is stuck: by the state of its threads, never by the duration alone."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.hangs import Thread
-from agent.restart import stuck
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.restart import stuck
 
 WINDOW = stuck.WINDOW
 
@@ -27,7 +27,7 @@ def waits(*, used: int = 0, stack: tuple[str, ...] = ("os_acquire_mutex",), stat
 
 
 def after(*looks: tuple[float, tuple[Thread, ...]]) -> bool:
-    """Return the verdict after looks, each so many seconds after the one before."""
+    """Return the result of consecutive readings, each a given time after the one before."""
     still, now = None, 0.0
     for seconds, threads in looks:
         now += seconds
@@ -35,23 +35,23 @@ def after(*looks: tuple[float, tuple[Thread, ...]]) -> bool:
     return stuck.is_stuck(still, now=now)
 
 
-def test_what_waits_in_the_kernel_at_one_place_and_uses_no_time_is_stuck() -> None:
+def test_thread_waiting_in_kernel_without_cpu_time_is_stuck() -> None:
     assert after((0.0, waits()), (WINDOW, waits()))
     assert not after((0.0, waits()), (WINDOW - 1, waits()))
 
 
-def test_what_uses_time_or_waits_elsewhere_is_not_stuck_however_long_it_takes() -> None:
+def test_changing_threads_are_not_stuck_at_any_duration() -> None:
     assert not after(*((WINDOW / 2, waits(used=ticks)) for ticks in range(100)))
     assert not after(*((WINDOW / 2, waits(stack=(f"free_pages_{ticks}",))) for ticks in range(100)))
 
 
-def test_what_runs_or_sleeps_or_is_no_more_is_not_stuck() -> None:
+def test_running_sleeping_or_ended_threads_are_not_stuck() -> None:
     for threads in (waits(state="S"), waits(state="R"), (), (*waits(), Thread(7, 9, "python", "R"))):
         assert not after((0.0, threads), (10 * WINDOW, threads))
 
 
 @given(looks=LOOKS)
-def test_a_verdict_needs_a_whole_window_in_which_nothing_has_moved(
+def test_stuck_requires_a_whole_window_without_change(
     looks: list[tuple[float, tuple[Thread, ...]]],
 ) -> None:
     if not after(*looks):

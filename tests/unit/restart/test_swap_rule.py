@@ -1,4 +1,4 @@
-"""The swap rule, state by state, and against a kubelet that does what it likes in between."""
+"""The swap rule, state by state, and against a kubelet that acts at any moment in between."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents, steps, swap
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, steps, swap
 from tests.unit.restart import builders
 
 RUNNING, CREATED, EXITED = ContainerState.RUNNING, ContainerState.CREATED, ContainerState.EXITED
@@ -16,15 +16,15 @@ OURS = {"restart_id": "r1"}
 OLD_RUNS = builders.view("old")
 OLD_DEAD = builders.view("old", state=EXITED)
 STOP_FIRST = builders.intent()
-CREATE_FIRST = builders.intent(order=intents.Order.CREATE_FIRST)
-START_FIRST = builders.intent(order=intents.Order.START_FIRST)
+CREATE_FIRST = builders.intent(order=intents.SwapOrder.CREATE_FIRST)
+START_FIRST = builders.intent(order=intents.SwapOrder.START_FIRST)
 
 
-def ours(state: ContainerState) -> ContainerView:
+def ours(state: ContainerState) -> ContainerSummary:
     return builders.view("ours", attempt=1, state=state, restart_id="r1")
 
 
-def kubelets(state: ContainerState, attempt: int = 1) -> ContainerView:
+def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
     return builders.view("kubelets", attempt=attempt, state=state)
 
 
@@ -41,7 +41,7 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerView:
         pytest.param(START_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="then-stops-the-old-one"),
         pytest.param(START_FIRST, [OLD_DEAD, ours(RUNNING)], ("done", "Swapped", "ours"), id="then-is-done"),
         pytest.param(
-            START_FIRST, [OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="died-by-itself-meanwhile"
+            START_FIRST, [OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="died-by-itself-in-between"
         ),
         pytest.param(
             START_FIRST,
@@ -82,70 +82,109 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerView:
         ),
     ],
 )
-def test_next_step(intent: intents.Intent, seen: list[ContainerView], expected: tuple[str, str, str | None]) -> None:
+def test_next_step(intent: intents.Intent, seen: list[ContainerSummary], expected: tuple[str, str, str | None]) -> None:
     step = swap.next_step(intent, seen)
     assert (step.kind.value, step.why.value, step.container) == expected
 
 
-def test_undo_takes_a_waiting_successor_back_while_the_old_one_runs() -> None:
+@pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
+def test_old_container_is_stopped_once_its_successor_runs(order: intents.SwapOrder) -> None:
+    intent = builders.intent(order=order)
+    steps_taken = [swap.next_step(intent, seen) for seen in ([OLD_RUNS], [OLD_RUNS, ours(CREATED)])]
+    assert [step.kind.value for step in steps_taken] == ["create", "start"]
+    assert swap.next_step(intent, [OLD_RUNS, ours(RUNNING)]).kind is steps.StepKind.STOP
+
+
+@pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.otherwise is not None])
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ([OLD_DEAD], "create"),
+        ([OLD_DEAD, ours(CREATED)], "start"),
+        ([OLD_DEAD, ours(RUNNING)], "done"),
+        ([OLD_RUNS, ours(CREATED)], "start"),
+    ],
+)
+def test_replay_completes_by_the_journalled_order(
+    order: intents.SwapOrder, seen: list[ContainerSummary], expected: str
+) -> None:
+    """The journal does not record that the successor could not be held."""
+    assert swap.next_step(builders.intent(order=order), seen).kind.value == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "otherwise"),
+    [
+        (intents.SwapOrder.START_FIRST, None),
+        (intents.SwapOrder.START_ELSE_STOP_FIRST, intents.SwapOrder.STOP_FIRST),
+        (intents.SwapOrder.START_ELSE_CREATE_FIRST, intents.SwapOrder.CREATE_FIRST),
+        (intents.SwapOrder.STOP_FIRST, None),
+    ],
+)
+def test_order_names_the_fallback_without_holds(order: intents.SwapOrder, otherwise: intents.SwapOrder | None) -> None:
+    assert order.otherwise is otherwise
+    assert otherwise is None or otherwise.beside is order
+
+
+def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
     step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=steps.Resolution.UNDO)
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
 @pytest.mark.parametrize("state", [CREATED, RUNNING])
-def test_of_what_has_run_since_a_release_and_kubelets_copy_the_copy_goes(state: ContainerState) -> None:
+def test_kubelets_copy_of_a_released_successor_is_removed(state: ContainerState) -> None:
     copy = builders.view("theirs", attempt=2, state=state)
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy], stays={ours(RUNNING).id})
-    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.Why.OUT_OF_TURN, "theirs")
+    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.StepReason.OUT_OF_TURN, "theirs")
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy])
-    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.Why.KUBELET_WON, "ours")
+    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.StepReason.KUBELET_WON, "ours")
 
 
-def test_what_another_restart_of_ours_has_made_is_no_copy_of_kubelets() -> None:
+def test_successor_of_another_restart_is_not_kubelets_copy() -> None:
     another = builders.view("another", attempt=2, state=RUNNING, restart_id="r2")
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), another], stays={ours(RUNNING).id})
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
-def test_undo_never_takes_back_a_successor_that_runs() -> None:
+def test_undo_never_removes_a_running_successor() -> None:
     step = swap.next_step(START_FIRST, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO)
     assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
 
 
-def test_without_a_config_at_hand_nothing_is_started_beside_the_old_one() -> None:
+def test_missing_config_starts_nothing_next_to_old() -> None:
     step = swap.next_step(START_FIRST, [OLD_RUNS, ours(CREATED)], can_clone=False)
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")
 
 
-def test_undo_goes_forward_where_the_old_one_is_dead() -> None:
+def test_undo_continues_if_the_old_container_is_dead() -> None:
     step = swap.next_step(CREATE_FIRST, [OLD_DEAD, ours(CREATED)], resolution=steps.Resolution.UNDO)
     assert step.kind is steps.StepKind.START
 
 
-def test_without_a_config_there_is_nothing_to_create() -> None:
-    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is steps.Why.NOTHING_TO_CLONE
+def test_missing_config_creates_nothing() -> None:
+    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is steps.StepReason.NOTHING_TO_CLONE
 
 
-def test_an_ownerless_created_successor_is_found() -> None:
+def test_created_orphan_is_found() -> None:
     found = swap.orphans([OLD_RUNS, ours(CREATED)], owned=frozenset(), now=5.0)
     assert [(intent.id, intent.old, intent.old_attempt) for intent in found] == [("r1", "old", 0)]
 
 
-def test_an_ownerless_successor_that_runs_beside_the_old_one_is_found() -> None:
+def test_running_orphan_next_to_old_is_found() -> None:
     (intent,) = swap.orphans([OLD_RUNS, ours(RUNNING)], owned=frozenset(), now=5.0)
     step = swap.next_step(intent, [OLD_RUNS, ours(RUNNING)], resolution=steps.Resolution.UNDO, can_clone=False)
     assert (step.kind, step.container) == (steps.StepKind.STOP, "old")
 
 
-def test_a_successor_whose_old_one_is_dead_is_no_orphan() -> None:
+def test_successor_of_a_dead_container_is_no_orphan() -> None:
     assert swap.orphans([OLD_DEAD, ours(RUNNING)], owned=frozenset(), now=5.0) == ()
 
 
-def test_a_successor_with_an_open_intent_is_no_orphan() -> None:
+def test_successor_with_an_open_intent_is_no_orphan() -> None:
     assert swap.orphans([OLD_RUNS, ours(CREATED)], owned=frozenset({"r1"}), now=5.0) == ()
 
 
-def test_kubelets_own_created_container_is_no_orphan() -> None:
+def test_kubelets_created_container_is_no_orphan() -> None:
     assert swap.orphans([OLD_RUNS, kubelets(CREATED)], owned=frozenset(), now=5.0) == ()
 
 
@@ -153,17 +192,17 @@ def test_kubelets_own_created_container_is_no_orphan() -> None:
 class World:
     """A runtime, kubelet's rules (pkg/kubelet/container/helpers.go, research) and one agent, moved one step at a time.
 
-    Kubelet acts on its last relist; a name (attempt) can be taken once, as containerd's registrar has it.
+    Kubelet acts on its last relist; a name (attempt) can be taken once, as in containerd's registrar.
     """
 
     intent: intents.Intent
-    containers: list[ContainerView] = field(default_factory=lambda: [builders.view("old")])
+    containers: list[ContainerSummary] = field(default_factory=lambda: [builders.view("old")])
     clock: int = 10
-    kubelet_saw: ContainerView | None = None
+    kubelet_saw: ContainerSummary | None = None
     kubelet_saw_one_running: bool = True
     kubelet_starts: ContainerId | None = None
     pod_failed: bool = False
-    agent_sees: list[ContainerView] | None = None
+    agent_sees: list[ContainerSummary] | None = None
 
     def _add(self, name: str, *, attempt: int, restart_id: str | None) -> bool:
         if any(view.attempt == attempt for view in self.containers):
@@ -177,7 +216,7 @@ class World:
     def _set(self, which: str | None, state: ContainerState) -> None:
         self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
 
-    def newest(self) -> ContainerView | None:
+    def newest(self) -> ContainerSummary | None:
         return max(self.containers, key=lambda view: view.created_at, default=None)
 
     def kubelet_relists(self) -> None:
@@ -188,13 +227,13 @@ class World:
         if self.kubelet_starts is not None:
             return  # one worker per pod: it starts what it created before it syncs again
         saw, self.kubelet_saw = self.kubelet_saw, None
-        if self.intent.order is intents.Order.START_FIRST and not self.kubelet_saw_one_running:
-            self.pod_failed = True  # restartPolicy Never and nothing else in the pod: getPhase says Failed
+        if self.intent.order.starts_first and not self.kubelet_saw_one_running:
+            self.pod_failed = True  # restartPolicy Never and nothing else in the pod: getPhase returns Failed
             return
         if saw is None or saw.state is RUNNING:
             return
-        if saw.state is EXITED and self.intent.order is not intents.Order.STOP_FIRST:
-            self.pod_failed = True  # restartPolicy Never: an exit of the newest container is final
+        if saw.state is EXITED and self.intent.order is not intents.SwapOrder.STOP_FIRST:
+            self.pod_failed = True  # restartPolicy Never: an exit of the newest container is final; else a gap
             return
         if self._add(f"kubelet-{saw.attempt + 1}", attempt=saw.attempt + 1, restart_id=None):
             self.kubelet_starts = ContainerId(f"kubelet-{saw.attempt + 1}")
@@ -211,7 +250,7 @@ class World:
         self.agent_sees = list(self.containers)
 
     def agent_acts(self, resolution: steps.Resolution = steps.Resolution.FINISH) -> bool:
-        """Do one step on what was last seen (it may be stale by now); return whether the agent is done."""
+        """Do one step by the last listing (it may be stale by now); return whether the agent is done."""
         if self.agent_sees is None:
             self.agent_looks()
         assert self.agent_sees is not None
@@ -224,7 +263,7 @@ class World:
                 self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
             case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
-                held = step.why is steps.Why.HELD_BESIDE_OLD and self.intent.order is intents.Order.START_FIRST
+                held = step.why is steps.StepReason.HELD_BESIDE_OLD and self.intent.order.starts_first
                 assert held or not old_runs, "a successor was started beside the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)
@@ -235,7 +274,7 @@ class World:
         return step.kind is steps.StepKind.DONE
 
     def settle(self) -> None:
-        """Let everything that is under way come to its end, the agent watching."""
+        """Run everything in progress to its end, with the agent watching."""
         for _ in range(30):
             self.kubelet_starts_what_it_created()
             self.kubelet_relists()
@@ -255,14 +294,14 @@ MOVES: dict[str, Callable[[World], object]] = {
 
 
 @settings(max_examples=600, deadline=None)
-@given(order=st.sampled_from(intents.Order), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=24))
-def test_any_interleaving_with_kubelet_ends_in_exactly_one_running_container(
-    order: intents.Order, moves: list[str]
+@given(order=st.sampled_from(intents.SwapOrder), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=24))
+def test_swap_and_kubelet_interleaved_leave_exactly_one_running_container(
+    order: intents.SwapOrder, moves: list[str]
 ) -> None:
     world = World(builders.intent(order=order))
     for move in moves:
         MOVES[move](world)
-        if order is not intents.Order.STOP_FIRST:
+        if order is not intents.SwapOrder.STOP_FIRST:
             assert not world.pod_failed, "kubelet saw the newest container exited, or nothing running"
     world.settle()
     running = [view for view in world.containers if view.state is RUNNING]
@@ -272,12 +311,12 @@ def test_any_interleaving_with_kubelet_ends_in_exactly_one_running_container(
 
 
 @settings(max_examples=300, deadline=None)
-@given(order=st.sampled_from(intents.Order), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=12))
-def test_a_crash_at_any_step_and_an_undo_never_leaves_a_duplicate(order: intents.Order, moves: list[str]) -> None:
+@given(order=st.sampled_from(intents.SwapOrder), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=12))
+def test_crash_at_any_step_then_undo_leaves_no_duplicate(order: intents.SwapOrder, moves: list[str]) -> None:
     world = World(builders.intent(order=order))
     for move in moves:
         MOVES[move](world)
-    for _ in range(30):  # the agent died and is back, and takes back what it can
+    for _ in range(30):  # the agent died and is back, and undoes what it can
         world.agent_looks()
         world.agent_acts(steps.Resolution.UNDO)
         world.kubelet_starts_what_it_created()

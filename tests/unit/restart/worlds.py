@@ -4,22 +4,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from agent.model.workloads import ContainerId, ContainerState, ContainerView
-from agent.restart import intents, reset, steps
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import intents, reset, steps
 from tests.unit.restart import pods
 from tests.unit.restart.kubelets import Kubelet
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, RESERVED, RUNNING, name_of
 
-Rule = Callable[[intents.PodIntent, Sequence[ContainerView], reset.Known], Sequence[steps.Step]]
+Rule = Callable[[intents.PodIntent, Sequence[ContainerSummary], reset.Known], Sequence[steps.Step]]
 
 
 @dataclass
 class World:
-    """A runtime, kubelet and one agent, moved one call at a time. Init containers end with 0 when the world says so."""
+    """A runtime, kubelet and one agent, moved one call at a time. Init containers end with 0 at a move of their own."""
 
     rule: Rule
     intent: intents.PodIntent
-    containers: list[ContainerView]
+    containers: list[ContainerSummary]
     exits: dict[ContainerId, reset.Exit] = field(
         default_factory=lambda: {ContainerId("old-prepare"): reset.Exit(code=0, at=5)}
     )
@@ -27,28 +27,28 @@ class World:
     clock: int = 10
     kubelet: Kubelet = field(default_factory=Kubelet)
     taken: set[tuple[str, int]] = field(default_factory=set)
-    sees: list[ContainerView] | None = None
+    sees: list[ContainerSummary] | None = None
     todo: list[steps.Step] = field(default_factory=list)
     we_started: list[str] = field(default_factory=list)
     starts: list[str] = field(default_factory=list)
-    done: steps.Why | None = None
+    done: steps.StepReason | None = None
 
     @classmethod
     def of(cls, rule: Rule, intent: intents.PodIntent) -> Self:
-        """Make the pod of that intent as it was before its restart."""
+        """Create the pod of that intent as it was before its restart."""
         before = pods.as_it_was(intent.plan)
         kubelet = Kubelet(recorded={view.id: view.state for view in before}, shows=before)
         return cls(rule=rule, intent=intent, containers=list(before), kubelet=kubelet)
 
     def kubelet_lists(self) -> None:
-        """Begin a look. One that begins while a sync is under way is too old for the next sync."""
+        """Begin a relist. One that begins during a sync is too old for the next sync."""
         if self.kubelet.idle and self.kubelet.asked is None:
             of_the_pod = [view for view in self.containers if RESERVED not in view.ref.name]
             self.kubelet.records(of_the_pod)
             self.kubelet.listed, self.kubelet.asked = [view.id for view in of_the_pod], []
 
     def kubelet_asks(self) -> None:
-        """Ask about the next container that was listed; what is gone by now is left out. Then the look is complete."""
+        """Read the next listed container; skip deleted ones. Then the relist is complete."""
         if self.kubelet.asked is None:
             return
         if self.kubelet.listed:
@@ -59,7 +59,7 @@ class World:
             self.kubelet.woken, self.kubelet.found_news = self.kubelet.woken or self.kubelet.found_news, False
 
     def kubelet_syncs(self) -> None:
-        """Say what was seen last, and decide by that, once."""
+        """Publish the last listing, and decide by it, once."""
         if self.kubelet.saw is not None and self.kubelet.idle:
             self.kubelet.woken, self.kubelet.shows = False, self.kubelet.saw
             self.kubelet.to_start = self.kubelet.wants(self.intent.plan)
@@ -67,7 +67,7 @@ class World:
     def kubelet_creates(self) -> None:
         """Create the next container that the sync has decided on; an init container whose name is taken ends it.
 
-        A sync that has failed is made again.
+        A failed sync is repeated.
         """
         if self.kubelet.created is not None or not self.kubelet.to_start:
             return
@@ -81,7 +81,7 @@ class World:
         self._sync_may_have_ended()
 
     def kubelet_starts(self) -> None:
-        """Start what it has created. That fails if it is gone, and a sync that has failed is made again."""
+        """Start the created container. That fails if it is gone, and a failed sync is repeated."""
         created, self.kubelet.created = self.kubelet.created, None
         if created is not None:
             self.kubelet.woken |= created not in {view.id for view in self.containers}
@@ -89,14 +89,14 @@ class World:
             self._sync_may_have_ended()
 
     def kubelet_collects(self) -> None:
-        """Garbage: of each name what does not run, but for the newest; of pods that it does not know, all of that."""
+        """Collect garbage: stopped containers except the newest of each name; all stopped ones of unknown pods."""
         idle = sorted((view for view in self.containers if view.state is not RUNNING), key=lambda v: v.created_at)
         newest = {view.ref.name: view.id for view in idle if RESERVED not in view.ref.name}
         gone = {view.id for view in idle} - set(newest.values())
         self.containers = [view for view in self.containers if view.id not in gone]
 
     def init_ends(self) -> None:
-        """Init containers that run end with 0."""
+        """End running init containers with 0."""
         inits = {item.name for item in self.intent.plan if item.role is INIT}
         for view in self.containers:
             if view.ref.name in inits and view.state is RUNNING:
@@ -105,18 +105,18 @@ class World:
                 self._set(view.id, EXITED)
 
     def mains_crash(self) -> None:
-        """Successors of mains that run end with 1."""
+        """End running successors of mains with 1."""
         mains = {item.name for item in self.intent.plan if item.role is MAIN}
         for view in self.containers:
             if view.ref.name in mains and view.state is RUNNING and view.id not in self.intent.old:
                 self._set(view.id, EXITED)
 
     def agent_looks(self) -> None:
-        """List; what was still to be done is decided anew."""
+        """List; pending steps are decided again."""
         self.sees, self.todo = list(self.containers), []
 
     def agent_acts(self) -> None:
-        """Do one of the steps that go side by side, decided on what was last seen."""
+        """Do one of the concurrent steps, decided on the last listing."""
         if not self.todo:
             if self.sees is None:
                 self.agent_looks()
@@ -126,9 +126,9 @@ class World:
         self._do(self.todo.pop(0))
 
     def settle(self, rounds: int = 60, *, agent: bool = True) -> None:
-        """Let everything come to its end: kubelet looks, does all that follows from it, and then the agent does.
+        """Run everything to its end: kubelet relists and does all that follows, and then the agent does.
 
-        Kubelet's timer is not needed for that: it syncs only where it has been woken.
+        Kubelet's timer is not needed for that: it syncs only if it has been woken.
         """
         for _ in range(rounds):
             self.kubelet_answers()
@@ -139,13 +139,13 @@ class World:
                 self.agent_turn()
 
     def kubelet_relists(self) -> None:
-        """Look, with nothing in between."""
+        """Relist, with nothing in between."""
         self.kubelet_lists()
         while self.kubelet.asked is not None:
             self.kubelet_asks()
 
     def kubelet_answers(self) -> None:
-        """Sync if it has been woken, and do all that the sync has decided on, or the one that is under way."""
+        """Sync if kubelet has been woken, and do all that the sync has decided on, or the one in progress."""
         if self.kubelet.woken:
             self.kubelet_syncs()
         self.kubelet_finishes()
@@ -157,14 +157,14 @@ class World:
             self.kubelet_starts()
 
     def agent_turn(self) -> None:
-        """Look, and do all that goes side by side before kubelet acts again."""
+        """List, and do all concurrent steps before kubelet acts again."""
         self.agent_looks()
         self.agent_acts()
         while self.todo:
             self.agent_acts()
 
-    def running(self, name: str) -> list[ContainerView]:
-        """Return the containers of that name that run."""
+    def running(self, name: str) -> list[ContainerSummary]:
+        """Return the running containers of that name."""
         return [view for view in self.containers if view.ref.name == name and view.state is RUNNING]
 
     def _known(self) -> reset.Known:
@@ -203,14 +203,14 @@ class World:
     def _check_start(self, step: steps.Step) -> None:
         started = next((view for view in self.containers if view.id == step.container), None)
         if started is None:
-            return  # gone meanwhile: the call fails
+            return  # gone in the meantime: the call fails
         assert started.restart_id == self.intent.id, "only what is ours is started"
         assert RESERVED not in started.ref.name, "what only holds a name is not started"
         assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
         self.we_started.append(started.ref.name)
 
     def _add(self, label: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:
-        """Create a container, unless its name, which is not the one that kubelet sees, is taken."""
+        """Create a container, unless its name is taken in the runtime, which is not the one that kubelet sees."""
         if any((name_of(v.ref.name), v.attempt) == (name_of(label), attempt) for v in self.containers):
             return None
         self.clock += 1
@@ -231,7 +231,7 @@ class World:
         self.containers = [replace(view, state=state) if view.id == which else view for view in self.containers]
 
     def _sync_may_have_ended(self) -> None:
-        """The next sync waits for a look that began after the end of this one (``podCache.GetNewerThan``)."""
+        """Make the next sync wait for a relist that began after the end of this one (``podCache.GetNewerThan``)."""
         if self.kubelet.idle:
             self.kubelet.saw, self.kubelet.asked, self.kubelet.listed = None, None, []
             self.kubelet.woken, self.kubelet.found_news = self.kubelet.woken or self.kubelet.found_news, False

@@ -13,7 +13,7 @@ from hack.fakenvml import control
 from hack.kmsg import KmsgWriter
 from tests.fakes.sysfs_tree import SysfsTree
 
-PATIENCE = 120.0  # seconds; no test waits for so long unless something is broken
+PATIENCE = 120.0  # seconds; no test waits this long unless something is broken
 
 DISK = {"vendor": "0x144d", "device": "0xa80a"}
 GPU = {"vendor": "0x10de", "device": "0x2330"}
@@ -21,7 +21,7 @@ GPU = {"vendor": "0x10de", "device": "0x2330"}
 
 @dataclass
 class Machine:
-    """Where a scan finds what it looks at."""
+    """The paths of the machine that a scan checks."""
 
     root: Path
     nvml: control.FakeNvml
@@ -31,7 +31,7 @@ class Machine:
     def scan(self, *more: str, timeout: str = "120s") -> subprocess.CompletedProcess[str]:
         """Run the command as a user does."""
         flags = [f"--kernel-log={self.log.path}", f"--sysfs={self.bus.root}", f"--timeout={timeout}"]
-        command = [sys.executable, "-m", "agent.cli", "scan", *flags, *more]
+        command = [sys.executable, "-m", "kubemend.agent.cli", "scan", *flags, *more]
         env = {**os.environ, **self.nvml.env()}
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

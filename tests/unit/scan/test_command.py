@@ -1,4 +1,4 @@
-"""The whole command on a machine: its table, its exit code, and how it bears what is missing."""
+"""The whole command on a machine: its table, its exit code, and its handling of missing parts."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent import cli
-from agent.control import client
-from agent.control import devices as control_devices
 from hack.fakenvml.control import gpu_uuid, kernel_address
 from hack.fakenvml.layout import Driver, Fault, Group
+from kubemend.agent import cli
+from kubemend.agent.control import client
+from kubemend.agent.control import devices as control_devices
 from tests.fakes.sysfs_tree import DOWN, FakePort
 from tests.unit.scan.conftest import Machine
 
@@ -27,7 +27,7 @@ def rows(scanned: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]
     return {device["label"]: device for device in json.loads(scanned.stdout)["devices"]}
 
 
-def test_healthy_devices_are_a_table_and_exit_code_0(machine: Machine) -> None:
+def test_healthy_devices_are_a_table_with_exit_code_0(machine: Machine) -> None:
     machine.bus.function("0000:3b:00.0")
     machine.bus.rdma("0000:3b:00.0", "mlx5_0", FakePort())
     machine.log.write("nvidia 0000:10:00.0: enabling device")
@@ -40,10 +40,10 @@ def test_healthy_devices_are_a_table_and_exit_code_0(machine: Machine) -> None:
     assert [line.split()[:2] for line in table[:8]] == [["GPU", str(number)] for number in range(8)]
     assert table[8].split()[:5] == ["mlx5_0", "mlx5_core", "15b3:1021", "0000:3b:00.0", "Healthy"]
     assert (empty, total) == ("", "9 devices: 9 healthy")
-    assert "\x1b" not in scanned.stdout, "no colours where nobody sees them"
+    assert "\x1b" not in scanned.stdout, "no colours outside a terminal"
 
 
-def test_an_xid_79_in_the_log_makes_its_gpu_unhealthy_and_no_other(machine: Machine) -> None:
+def test_xid_79_in_log_makes_only_its_gpu_unhealthy(machine: Machine) -> None:
     machine.log.write_xid(79, pci=kernel_address(3), text="GPU has fallen off the bus.")
 
     scanned = machine.scan("--json")
@@ -56,7 +56,7 @@ def test_an_xid_79_in_the_log_makes_its_gpu_unhealthy_and_no_other(machine: Mach
     assert json.loads(scanned.stdout)["health"] == "Unhealthy"
 
 
-def test_what_nvml_shows_now_counts(machine: Machine) -> None:
+def test_current_nvml_state_counts(machine: Machine) -> None:
     machine.nvml.remapped_rows(gpu=2, uncorrectable=1, pending=True)
 
     scanned = machine.scan("--json")
@@ -66,7 +66,7 @@ def test_what_nvml_shows_now_counts(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN, Fault.RESET_REQUIRED, Fault.LOST])
-def test_a_gpu_that_cannot_be_identified_is_told_and_hides_no_other(machine: Machine, fault: Fault) -> None:
+def test_unidentified_gpu_is_reported_and_hides_no_other(machine: Machine, fault: Fault) -> None:
     machine.nvml.fault(fault, gpu=1)
 
     scanned = machine.scan("--json")
@@ -77,7 +77,7 @@ def test_a_gpu_that_cannot_be_identified_is_told_and_hides_no_other(machine: Mac
     assert "nvml" in {each["part"] for each in json.loads(scanned.stdout)["unseen"]}
 
 
-def test_a_gpu_that_answers_only_with_errors_is_not_healthy(machine: Machine) -> None:
+def test_gpu_that_answers_only_errors_is_not_healthy(machine: Machine) -> None:
     machine.nvml.error("nvmlDeviceGetMemoryInfo", ERROR_UNKNOWN, gpu=1)
     machine.nvml.error("nvmlDeviceGetComputeRunningProcesses_v3", ERROR_UNKNOWN, gpu=1)
     machine.nvml.error("nvmlDeviceGetFieldValues", ERROR_UNKNOWN, gpu=1)
@@ -88,7 +88,7 @@ def test_a_gpu_that_answers_only_with_errors_is_not_healthy(machine: Machine) ->
     assert {label for label, row in rows(scanned).items() if row["health"] != "Healthy"} == {"GPU 1"}
 
 
-def test_a_driver_that_hangs_is_named_and_all_else_is_looked_at(machine: Machine) -> None:
+def test_hanging_driver_is_named_and_other_checks_complete(machine: Machine) -> None:
     machine.nvml.hang()
     machine.bus.function("0000:3b:00.0")
     machine.bus.rdma("0000:3b:00.0", "mlx5_0", FakePort())
@@ -102,7 +102,7 @@ def test_a_driver_that_hangs_is_named_and_all_else_is_looked_at(machine: Machine
     assert scanned.stdout.splitlines()[-1] == "1 device: 1 healthy"
 
 
-def test_a_fault_in_the_log_is_told_though_the_driver_hangs(machine: Machine) -> None:
+def test_fault_in_log_is_reported_though_driver_hangs(machine: Machine) -> None:
     machine.nvml.hang()
     machine.log.write_xid(79, pci=kernel_address(3))
 
@@ -113,7 +113,7 @@ def test_a_fault_in_the_log_is_told_though_the_driver_hangs(machine: Machine) ->
     assert [each["part"] for each in json.loads(scanned.stdout)["unseen"]] == ["nvml"]
 
 
-def test_a_machine_without_devices_says_so(machine: Machine) -> None:
+def test_machine_without_devices_is_reported(machine: Machine) -> None:
     machine.nvml.driver(Driver.ABSENT)
 
     scanned = machine.scan()
@@ -124,7 +124,7 @@ def test_a_machine_without_devices_says_so(machine: Machine) -> None:
     assert total == "this machine has no GPU and no NIC"
 
 
-def test_a_gpu_on_the_bus_without_a_driver_cannot_be_told(machine: Machine) -> None:
+def test_gpu_on_bus_without_driver_is_unknown(machine: Machine) -> None:
     machine.nvml.driver(Driver.ABSENT)
     machine.plug_gpu("0000:41:00.0")
 
@@ -136,7 +136,7 @@ def test_a_gpu_on_the_bus_without_a_driver_cannot_be_told(machine: Machine) -> N
     assert total == "no device was seen"
 
 
-def test_a_gpu_on_the_bus_that_nvml_does_not_show_cannot_be_told(machine: Machine) -> None:
+def test_gpu_on_bus_missing_in_nvml_is_unknown(machine: Machine) -> None:
     machine.nvml.reset(gpus=1)
     for pci in ("0000:10:00.0", "0000:1d:00.0"):
         machine.plug_gpu(pci)
@@ -149,7 +149,7 @@ def test_a_gpu_on_the_bus_that_nvml_does_not_show_cannot_be_told(machine: Machin
     assert unseen["what"] == "NVML shows 1 of the 2 NVIDIA GPUs on the PCI bus"
 
 
-def test_a_driver_that_is_too_slow_cannot_be_told(machine: Machine) -> None:
+def test_slow_driver_is_unknown(machine: Machine) -> None:
     machine.nvml.slow(Group.ALL, milliseconds=500)
 
     scanned = machine.scan("--json", timeout="2s")
@@ -158,7 +158,7 @@ def test_a_driver_that_is_too_slow_cannot_be_told(machine: Machine) -> None:
     assert [each["part"] for each in json.loads(scanned.stdout)["unseen"]] == ["nvml"]
 
 
-def test_a_nic_that_is_down_may_never_have_been_cabled(machine: Machine) -> None:
+def test_nic_that_is_down_is_not_a_fault(machine: Machine) -> None:
     machine.nvml.driver(Driver.ABSENT)
     machine.bus.function("0000:3b:00.0")
     machine.bus.rdma("0000:3b:00.0", "mlx5_0", FakePort(state=DOWN, phys_state="2: Polling"))
@@ -169,7 +169,7 @@ def test_a_nic_that_is_down_may_never_have_been_cabled(machine: Machine) -> None
     assert "never cabled: mlx5_0/1" in rows(scanned)["mlx5_0"]["message"]
 
 
-def test_the_logs_words_on_a_nic_count(machine: Machine) -> None:
+def test_log_messages_about_a_nic_count(machine: Machine) -> None:
     machine.bus.function("0000:3b:00.0")
     machine.bus.rdma("0000:3b:00.0", "mlx5_0", FakePort())
     machine.log.write("mlx5_core 0000:3b:00.0: mlx5_health_try_recover:335:(pid 1): handling bad device here")
@@ -182,7 +182,7 @@ def test_the_logs_words_on_a_nic_count(machine: Machine) -> None:
     assert rows(scanned)["mlx5_0"]["reason"] == "NicFatal"
 
 
-def test_a_kernel_log_that_cannot_be_read_is_named_with_its_mend(machine: Machine) -> None:
+def test_unreadable_kernel_log_is_named_with_hint(machine: Machine) -> None:
     machine.log.path.unlink()
 
     scanned = machine.scan()
@@ -191,19 +191,19 @@ def test_a_kernel_log_that_cannot_be_read_is_named_with_its_mend(machine: Machin
     assert "8 devices: 8 healthy" in scanned.stdout
     (line,) = [line for line in scanned.stdout.splitlines() if line.startswith("Unknown")]
     assert "kernel-log: " in line
-    assert "by --kernel-log" in line
+    assert "with --kernel-log" in line
 
 
-def test_a_missing_sysfs_is_named_with_its_mend(machine: Machine) -> None:
+def test_missing_sysfs_is_named_with_hint(machine: Machine) -> None:
     scanned = machine.scan(f"--sysfs={machine.root / 'nowhere'}")
 
     assert scanned.returncode == UNKNOWN
     (line,) = [line for line in scanned.stdout.splitlines() if line.startswith("Unknown")]
     assert "network: " in line
-    assert "by --sysfs" in line
+    assert "with --sysfs" in line
 
 
-def test_a_fault_of_a_program_that_still_runs_degrades_its_device(machine: Machine) -> None:
+def test_fault_of_running_program_degrades_its_device(machine: Machine) -> None:
     machine.log.write_xid(31, pci=kernel_address(0), pid=os.getpid(), name="python")
 
     scanned = machine.scan("--json")
@@ -212,7 +212,7 @@ def test_a_fault_of_a_program_that_still_runs_degrades_its_device(machine: Machi
     assert (rows(scanned)["GPU 0"]["health"], rows(scanned)["GPU 0"]["action"]) == ("Degraded", "RestartApp")
 
 
-def test_a_fault_of_a_program_that_has_ended_is_over(machine: Machine) -> None:
+def test_fault_of_ended_program_is_over(machine: Machine) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
     machine.log.write_xid(31, pci=kernel_address(0), pid=ended.pid, name="true")
@@ -222,7 +222,7 @@ def test_a_fault_of_a_program_that_has_ended_is_over(machine: Machine) -> None:
     assert (scanned.returncode, scanned.stderr) == (HEALTHY, "")
 
 
-def test_the_catalog_can_be_changed(machine: Machine) -> None:
+def test_catalog_can_be_overridden(machine: Machine) -> None:
     machine.log.write_xid(79, pci=kernel_address(3))
     changes = machine.root / "catalog.yaml"
     changes.write_text("schema: 1\nfaults:\n  - {kind: Xid, codes: 79, class: None, note: a drill}\n")
@@ -231,7 +231,7 @@ def test_the_catalog_can_be_changed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--catalog=/nowhere"], ["--timeout=soon"], ["--timeout=0"], ["--what"]])
-def test_what_cannot_be_understood_is_unknown_and_not_unhealthy(machine: Machine, arguments: list[str]) -> None:
+def test_wrong_usage_is_unknown_and_not_unhealthy(machine: Machine, arguments: list[str]) -> None:
     scanned = machine.scan(*arguments)
 
     assert scanned.returncode == UNKNOWN
@@ -239,7 +239,7 @@ def test_what_cannot_be_understood_is_unknown_and_not_unhealthy(machine: Machine
     assert len(scanned.stderr.splitlines()) == 1
 
 
-def test_nothing_is_written_anywhere(machine: Machine) -> None:
+def test_scan_writes_nothing(machine: Machine) -> None:
     before = contents(machine.root)
 
     machine.scan()
@@ -253,7 +253,7 @@ def contents(directory: Path) -> dict[str, int]:
 
 
 def listing(devices: list[dict[str, Any]] | Exception) -> Callable[..., Awaitable[list[dict[str, Any]]]]:
-    """Return what answers in an agent's place."""
+    """Return a stand-in for an agent's answer."""
 
     async def listed(*, socket: Path) -> list[dict[str, Any]]:
         assert socket == Path("/run/agent/control.sock")
@@ -264,7 +264,7 @@ def listing(devices: list[dict[str, Any]] | Exception) -> Callable[..., Awaitabl
     return listed
 
 
-def test_what_the_agent_holds_is_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_verdicts_are_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"device": "GPU-1", "health": "Unhealthy", "action": "RebootNode", "reason": "Xid79"}
     monkeypatch.setattr(control_devices, "listed", listing([{**held, "message": "Xid 79", "since": 0.0}]))
 
@@ -276,7 +276,7 @@ def test_what_the_agent_holds_is_the_same_table(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("answer", [client.NotReachableError("cannot reach the agent"), [{"device": "GPU-1"}]])
-def test_an_agent_that_does_not_say_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def test_agent_without_answer_gives_unknown(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     monkeypatch.setattr(control_devices, "listed", listing(answer))
 
     result = CliRunner().invoke(cli.main, ["scan", "--agent", "--state-dir=/run/agent"])

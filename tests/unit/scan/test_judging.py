@@ -1,4 +1,4 @@
-"""From what was found to verdicts: as an agent would count it, and never better than what was seen."""
+"""From the results of a scan to verdicts: as an agent would judge, and never better than what was observed."""
 
 from dataclasses import replace
 from random import Random
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import catalog_file
-from agent.health.catalog import FaultKey
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.nics import LinkLayer, Nic, RdmaPort
-from agent.model.verdicts import Health, Verdict
-from agent.scan import judging
-from agent.scan.found import Found, GpusFound, LogFound, NicsFound
-from agent.scan.report import Report, Unseen
-from agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import FaultKey
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.nics import LinkLayer, Nic, RdmaPort
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.scan import judging
+from kubemend.agent.scan.found import Found, GpusFound, LogFound, NicsFound
+from kubemend.agent.scan.report import Report, Unseen
+from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse
 
 CATALOG = catalog_file.builtin()
 NOW = 1_700_000_000.0
@@ -52,7 +52,7 @@ def logged(
 
 
 def found(*findings: Finding, answer: DeviceAnswer | None = WELL, started: dict[int, float] | None = None) -> Found:
-    """One GPU that answers so, and a kernel log that says this."""
+    """The results of a machine with one GPU, its answer, and the findings of the kernel log."""
     answers = {GPU.uuid: answer} if answer is not None else {}
     return Found(
         gpus=GpusFound(inventory=Inventory((GPU,), complete=True), answers=MappingProxyType(answers)),
@@ -70,7 +70,7 @@ def verdict(what: Found) -> Verdict:
     return row.verdict
 
 
-def test_a_gpu_that_answers_and_has_no_fault_is_healthy() -> None:
+def test_gpu_that_answers_without_faults_is_healthy() -> None:
     (row,) = judged(found()).rows
 
     assert (row.label, row.name, row.pci) == ("GPU 0", "H100", "0000:10:00.0")
@@ -78,15 +78,15 @@ def test_a_gpu_that_answers_and_has_no_fault_is_healthy() -> None:
 
 
 @pytest.mark.parametrize("answer", [SILENT, None])
-def test_a_gpu_that_did_not_answer_is_unknown(answer: DeviceAnswer | None) -> None:
+def test_gpu_without_answer_is_unknown(answer: DeviceAnswer | None) -> None:
     assert verdict(found(answer=answer)).health is Health.UNKNOWN
 
 
-def test_a_fault_that_needs_more_than_a_restart_counts_however_old_it_is() -> None:
-    told = verdict(found(logged(FindingKind.XID, "79", at=1.0)))
+def test_fault_beyond_a_restart_counts_at_any_age() -> None:
+    judged = verdict(found(logged(FindingKind.XID, "79", at=1.0)))
 
-    assert (told.health, told.reason) == (Health.UNHEALTHY, "Xid79")
-    assert told.since == NOW - UPTIME + 1.0
+    assert (judged.health, judged.reason) == (Health.UNHEALTHY, "Xid79")
+    assert judged.since == NOW - UPTIME + 1.0
 
 
 @pytest.mark.parametrize(
@@ -94,57 +94,57 @@ def test_a_fault_that_needs_more_than_a_restart_counts_however_old_it_is() -> No
     [
         ({4711: 100.0}, Health.DEGRADED),  # it still runs
         ({}, Health.HEALTHY),  # it has ended
-        ({4711: 7_000.0}, Health.HEALTHY),  # it has ended, and another one has its pid
+        ({4711: 7_000.0}, Health.HEALTHY),  # it has ended, and another process has its pid
     ],
 )
-def test_an_app_class_fault_holds_while_its_process_runs(started: dict[int, float], health: Health) -> None:
+def test_app_class_fault_holds_while_its_process_runs(started: dict[int, float], health: Health) -> None:
     assert verdict(found(logged(FindingKind.XID, "31", pid=4711), started=started)).health is health
 
 
 @pytest.mark.parametrize(("began", "health"), [(100.0, Health.DEGRADED), (7_000.0, Health.HEALTHY)])
-def test_where_no_process_is_named_any_on_the_device_may_have_been_hit(began: float, health: Health) -> None:
+def test_fault_without_pid_may_concern_any_process_on_device(began: float, health: Health) -> None:
     answer = replace(WELL, processes=(ProcessUse(pid=99, used=1),))
 
     assert verdict(found(logged(FindingKind.XID, "31"), answer=answer, started={99: began})).health is health
 
 
-def test_faults_of_ended_programs_do_not_add_up() -> None:
+def test_faults_of_ended_programs_do_not_accumulate() -> None:
     many = [logged(FindingKind.XID, "31", at=600.0 * count, pid=count) for count in range(1, 10)]
 
     assert verdict(found(*many)).health is Health.HEALTHY
 
 
-def test_what_is_left_to_the_driver_is_unknown_where_that_does_not_say() -> None:
+def test_fault_left_to_silent_driver_is_unknown() -> None:
     unknown = logged(FindingKind.XID, "9999")
     assert unknown.action is ActionClass.ASK_DRIVER
 
     assert verdict(found(unknown, answer=replace(WELL, recovery_action=None))).health is Health.UNKNOWN
 
 
-def test_what_is_left_to_the_driver_ends_with_the_process_where_that_says_none() -> None:
+def test_fault_left_to_driver_ends_with_process_on_none() -> None:
     unknown = logged(FindingKind.XID, "9999", pid=4711)
 
     assert verdict(found(unknown)).health is Health.HEALTHY
     assert verdict(found(unknown, started={4711: 1.0})).action is ActionClass.RESTART_APP
 
 
-def test_the_drivers_word_counts_where_it_asks_for_more() -> None:
-    told = verdict(found(logged(FindingKind.XID, "9999"), answer=replace(WELL, recovery_action=1)))
+def test_recovery_action_counts_where_it_is_more_severe() -> None:
+    judged = verdict(found(logged(FindingKind.XID, "9999"), answer=replace(WELL, recovery_action=1)))
 
-    assert (told.health, told.action) == (Health.UNHEALTHY, ActionClass.RESET_DEVICE)
+    assert (judged.health, judged.action) == (Health.UNHEALTHY, ActionClass.RESET_DEVICE)
 
 
-def test_a_degradation_that_was_not_seen_for_long_is_over() -> None:
+def test_degradation_is_over_after_long_absence() -> None:
     silence = CATALOG.over_after(FaultKey(FindingKind.AER_NON_FATAL))
     assert silence is not None
 
-    def told(age: float) -> Health:
+    def judged(age: float) -> Health:
         return verdict(found(logged(FindingKind.AER_NON_FATAL, at=UPTIME - age))).health
 
-    assert (told(silence - 1), told(silence)) == (Health.DEGRADED, Health.HEALTHY)
+    assert (judged(silence - 1), judged(silence)) == (Health.DEGRADED, Health.HEALTHY)
 
 
-def test_a_nic_is_called_by_its_names_and_keeps_the_logs_word() -> None:
+def test_nic_has_its_names_and_log_faults() -> None:
     what = replace(found(logged(FindingKind.NIC_FATAL, where=NIC)), nics=NicsFound(nics=(NIC,)))
 
     row = judged(what).rows[1]
@@ -153,16 +153,16 @@ def test_a_nic_is_called_by_its_names_and_keeps_the_logs_word() -> None:
     assert (row.verdict.health, row.verdict.reason) == (Health.UNHEALTHY, "NicFatal")
 
 
-def test_a_link_that_is_not_up_is_told_and_is_no_fault() -> None:
+def test_link_that_is_not_up_is_noted_without_fault() -> None:
     what = Found(nics=NicsFound(nics=(NIC,), silent=MappingProxyType({NIC: ("mlx5_0/1",)})))
 
-    told = verdict(what)
+    judged = verdict(what)
 
-    assert told.health is Health.HEALTHY
-    assert "mlx5_0/1" in told.message
+    assert judged.health is Health.HEALTHY
+    assert "mlx5_0/1" in judged.message
 
 
-def test_a_fault_of_a_device_that_is_not_listed_has_a_row_of_its_own() -> None:
+def test_fault_of_unlisted_device_has_its_own_row() -> None:
     what = replace(found(logged(FindingKind.XID, "79")), gpus=GpusFound())
 
     (row,) = judged(what).rows
@@ -170,8 +170,8 @@ def test_a_fault_of_a_device_that_is_not_listed_has_a_row_of_its_own() -> None:
     assert (row.label, row.pci, row.verdict.health) == ("0000:10:00.0", "0000:10:00.0", Health.UNHEALTHY)
 
 
-def test_what_each_look_did_not_see_is_told() -> None:
-    blind = [Unseen(part, "what", "mend") for part in ("nvml", "kernel-log", "network")]
+def test_incomplete_checks_are_reported() -> None:
+    blind = [Unseen(part, "what", "hint") for part in ("nvml", "kernel-log", "network")]
     what = Found(
         gpus=GpusFound(unseen=(blind[0],), notes=("one",)),
         log=LogFound(unseen=(blind[1],), notes=("two",)),
@@ -190,12 +190,12 @@ xids = st.builds(
 
 
 @given(st.lists(xids, max_size=6), st.dictionaries(st.integers(1, 20), st.floats(0, UPTIME)))
-def test_a_gpu_without_an_answer_is_never_healthy(findings: list[Finding], started: dict[int, float]) -> None:
+def test_gpu_without_an_answer_is_never_healthy(findings: list[Finding], started: dict[int, float]) -> None:
     assert verdict(found(*findings, answer=None, started=started)).health is not Health.HEALTHY
 
 
 @given(st.lists(xids, max_size=6))
-def test_an_app_class_fault_whose_process_is_gone_changes_no_verdict(findings: list[Finding]) -> None:
+def test_app_class_fault_of_ended_process_changes_no_verdict(findings: list[Finding]) -> None:
     of_apps = [each for each in findings if each.action is ActionClass.RESTART_APP]
     others = [each for each in findings if each not in of_apps]
 
@@ -203,7 +203,7 @@ def test_an_app_class_fault_whose_process_is_gone_changes_no_verdict(findings: l
 
 
 @given(st.lists(xids, max_size=6), st.randoms())
-def test_the_order_in_which_things_were_found_does_not_matter(findings: list[Finding], random: Random) -> None:
+def test_order_of_findings_is_irrelevant(findings: list[Finding], random: Random) -> None:
     at_once = {each.observed_at for each in findings}
     shuffled = random.sample(findings, len(findings))
 
@@ -211,7 +211,7 @@ def test_the_order_in_which_things_were_found_does_not_matter(findings: list[Fin
         assert verdict(found(*findings)) == verdict(found(*shuffled))
 
 
-def test_what_the_agent_holds_is_shown_as_it_says_it() -> None:
+def test_agents_verdicts_are_shown_unchanged() -> None:
     listed = [
         {
             "device": "GPU-1",
@@ -237,11 +237,11 @@ def test_what_the_agent_holds_is_shown_as_it_says_it() -> None:
     assert report.rows[0].verdict == Verdict("GPU-1", Health.DEGRADED, ActionClass.RESTART_APP, "Xid31", "Xid 31", 1.0)
 
 
-def test_an_agent_that_holds_no_device_proves_nothing() -> None:
+def test_agent_without_devices_gives_unknown() -> None:
     assert judging.of_agent([]).exit_code == 3
 
 
 @pytest.mark.parametrize("listed", [[{}], [{"health": "Healthy", "action": "None"}], [{"health": "Fine"}], [1]])
-def test_what_is_no_list_of_devices_is_refused(listed: list[dict[str, str]]) -> None:
+def test_invalid_device_list_is_refused(listed: list[dict[str, str]]) -> None:
     with pytest.raises(ValueError, match="not a"):
         judging.of_agent(listed)

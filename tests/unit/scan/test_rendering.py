@@ -1,4 +1,4 @@
-"""How a report reads, and which exit code it has."""
+"""The text of a report, and its exit code."""
 
 import json
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.actions import ActionClass
-from agent.model.verdicts import Health, Verdict
-from agent.scan import rendering
-from agent.scan.report import Report, Row, Unseen
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.scan import rendering
+from kubemend.agent.scan.report import Report, Row, Unseen
 
 FINE = Row(
     label="GPU 0",
@@ -44,23 +44,23 @@ def row(health: Health) -> Row:
     return Row("GPU 0", "", "", Verdict("GPU-0", health, ActionClass.NONE, "Reason", "message"))
 
 
-def test_devices_are_a_table_and_the_rest_lines_below_it() -> None:
+def test_devices_are_a_table_and_the_rest_lines_below() -> None:
     assert rendering.text(REPORT, colour=False) == TEXT
 
 
-def test_colours_change_nothing_but_the_colours() -> None:
+def test_colours_change_only_colours() -> None:
     coloured = rendering.text(REPORT, colour=True)
 
     assert coloured != TEXT
     assert click.unstyle(coloured) == TEXT
 
 
-def test_an_object_has_all_that_the_table_has() -> None:
+def test_json_object_has_all_fields_of_the_table() -> None:
     body = rendering.as_json(REPORT)
 
     assert json.loads(json.dumps(body)) == body
     assert (body["health"], body["notes"]) == ("Unhealthy", list(REPORT.notes))
-    assert body["unseen"] == [{"part": BLIND.part, "what": BLIND.what, "mend": BLIND.mend}]
+    assert body["unseen"] == [{"part": BLIND.part, "what": BLIND.what, "hint": BLIND.hint}]
     assert body["devices"][1] == {
         "device": "GPU-1",
         "label": "GPU 1",
@@ -74,7 +74,7 @@ def test_an_object_has_all_that_the_table_has() -> None:
     }
 
 
-def test_a_machine_without_devices_is_told_apart_from_one_that_could_not_be_looked_at() -> None:
+def test_machine_without_devices_differs_from_unchecked_machine() -> None:
     assert rendering.text(Report(), colour=False) == "this machine has no GPU and no NIC"
     assert rendering.text(Report(unseen=(BLIND,)), colour=False).splitlines()[-1] == "no device was seen"
 
@@ -93,21 +93,21 @@ def test_a_machine_without_devices_is_told_apart_from_one_that_could_not_be_look
         ([Health.UNHEALTHY], True, 2),
     ],
 )
-def test_the_exit_code_is_that_of_the_worst_that_is_known(healths: list[Health], blind: bool, code: int) -> None:
+def test_worst_known_verdict_decides_the_exit_code(healths: list[Health], blind: bool, code: int) -> None:
     report = Report(rows=tuple(map(row, healths)), unseen=(BLIND,) if blind else ())
 
     assert report.exit_code == code
 
 
 @given(st.lists(st.sampled_from(Health)), st.booleans())
-def test_0_means_that_everything_was_seen_and_nothing_is_wrong(healths: list[Health], blind: bool) -> None:
+def test_exit_code_0_requires_complete_healthy_check(healths: list[Health], blind: bool) -> None:
     report = Report(rows=tuple(map(row, healths)), unseen=(BLIND,) if blind else ())
 
     assert (report.exit_code == 0) == (not blind and set(healths) <= {Health.HEALTHY})
 
 
 @given(words=st.text(), colour=st.booleans())
-def test_any_words_can_be_shown(words: str, colour: bool) -> None:
+def test_any_text_can_be_rendered(words: str, colour: bool) -> None:
     verdict = Verdict(words, Health.UNKNOWN, ActionClass.NONE, words, words)
     report = Report(rows=(Row(words, words, words, verdict),), unseen=(Unseen(words, words, words),), notes=(words,))
 

@@ -1,4 +1,4 @@
-"""Fakes of what the kernel log source talks to, and a source that a test can follow event by event."""
+"""Fakes of the kernel log source's environment, and a source that a test can follow event by event."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.health import catalog_file
-from agent.model.findings import Finding
-from agent.sources import kernel_log, kmsg_readers
-from common import aio
-from common.parts import PartState, PartStatus
 from hack import kmsg
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.sources import kernel_log, kmsg_readers
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
 
 BOOT = "34eb48e2-270a-4075-b5a4-94aac223f2dd"
 BOOTED_AT = 1_700_000_000.0
@@ -22,10 +22,10 @@ BOOTED_AT = 1_700_000_000.0
 
 @dataclass
 class Notes:
-    """Everything that the source said, and what it would find again after a restart."""
+    """Everything that the source reported, and the state that it would find again after a restart."""
 
     findings: list[Finding] = field(default_factory=list)
-    statuses: list[PartStatus] = field(default_factory=list)
+    statuses: list[ComponentStatus] = field(default_factory=list)
     cursor: kernel_log.Cursor | None = None
     saves: int = 0
     records: int = 0
@@ -37,7 +37,7 @@ class Notes:
         self.findings.append(finding)
         self.changed.set()
 
-    def report(self, status: PartStatus) -> None:
+    def report(self, status: ComponentStatus) -> None:
         self.statuses.append(status)
         self.changed.set()
 
@@ -64,11 +64,11 @@ class Notes:
         return [finding.title for finding in self.findings]
 
     @property
-    def state(self) -> PartState | None:
+    def state(self) -> ComponentState | None:
         return self.statuses[-1].state if self.statuses else None
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until what was noted fulfils the condition."""
+        """Wait until the recorded state fulfils the condition."""
         async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
@@ -113,7 +113,7 @@ async def running(
 
 
 class FakeDevice:
-    """The read(2) of /dev/kmsg as a script: bytes are records, an errno is that error, the end is EAGAIN."""
+    """A script for read(2) of /dev/kmsg: bytes are records, an errno is that error, the end is EAGAIN."""
 
     def __init__(self, script: list[bytes | int]) -> None:
         self.script = script
@@ -128,15 +128,15 @@ class FakeDevice:
         return step
 
     def open(self, path: Path) -> kmsg_readers.RecordReader:
-        """Open as the source does; the path must be a FIFO or device, so that it can be waited for."""
+        """Open as the source does; the path must be a FIFO or device, so that it supports epoll."""
         return kmsg_readers.DeviceReader(path, read=self.read)
 
 
 class Flood:
-    """A /dev/kmsg that gives a flood of records, one in a thousand a fault, and never holds more than one of them.
+    """A /dev/kmsg with a flood of records, one in a thousand a fault, that never holds more than one of them.
 
-    ``gap`` is the number of the first record that was overwritten, and how many were. ``torn`` records are garbage.
-    ``growth``, known at the end, is how many blocks of memory more are in use than when ``measuring`` was set.
+    ``gap`` is the number of the first overwritten record, and their count. ``torn`` records are garbage. ``growth``,
+    known at the end, is the increase of allocated memory blocks since ``measuring`` was set.
     """
 
     def __init__(self, *, count: int, gap: tuple[int, int], torn: int) -> None:
@@ -146,7 +146,7 @@ class Flood:
         self._records = self._all(count, gap=gap, torn=torn)
 
     def open(self, path: Path) -> kmsg_readers.RecordReader:
-        """Open as the source does; the path must be a FIFO or device, so that it can be waited for."""
+        """Open as the source does; the path must be a FIFO or device, so that it supports epoll."""
         return kmsg_readers.DeviceReader(path, read=self._read)
 
     def _read(self, _fd: int, _size: int) -> bytes:

@@ -1,8 +1,8 @@
-from agent.model.workloads import ReportedHealth, ResourceHealth
-from agent.sources import allocated_resources
+from kubemend.agent.model.workloads import ReportedHealth, ResourceHealth
+from kubemend.agent.sources import allocated_resources
 
 
-def test_every_container_is_read_in_an_order_of_our_own() -> None:
+def test_every_container_is_read_in_a_stable_order() -> None:
     gpus = {
         "name": "nvidia.com/gpu",
         "resources": [
@@ -22,14 +22,14 @@ def test_every_container_is_read_in_an_order_of_our_own() -> None:
     )
 
 
-def test_words_that_kubernetes_does_not_know_are_unknown_not_healthy() -> None:
+def test_unknown_values_are_unknown_not_healthy() -> None:
     for health in ({"health": "PermanentlyUnhealthy"}, {"health": ""}, {}):
         resources = [{"resourceID": "GPU-a", **health}]
         status = {"containerStatuses": [{"allocatedResourcesStatus": [{"name": "r", "resources": resources}]}]}
         assert [item.health for item in allocated_resources.read(status)] == [ReportedHealth.UNKNOWN]
 
 
-def test_status_without_any_is_empty() -> None:
+def test_status_without_resources_is_empty() -> None:
     assert allocated_resources.read({}) == ()
     assert allocated_resources.read({"containerStatuses": None}) == ()
     assert allocated_resources.read({"containerStatuses": [{"allocatedResourcesStatus": [{"name": "r"}]}]}) == ()

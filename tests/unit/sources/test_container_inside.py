@@ -1,4 +1,4 @@
-"""What the node sees of a container: its file, whether it can beat at all, and what its threads do."""
+"""A container inspected from the node: its file, whether it is able to beat, and its threads."""
 
 import os
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.health.heartbeat import Blank, Mark
-from agent.model.hangs import Thread
-from agent.sources import thread_states
-from agent.sources.container_inside import CannotLookInsideError, Inside
-from agent.sources.processes import ProcFs
-from common import rooted
+from kubemend.agent.health.state.heartbeat import Blank, Mark
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.sources import thread_states
+from kubemend.agent.sources.container_inside import CannotLookInsideError, Inside
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import openat2
 from tests.fakes.proc_tree import ProcTree, container_id
 
 ME, PID = container_id(1), 100
@@ -37,16 +37,16 @@ def enter(tree: ProcTree) -> Inside:
 
 @pytest.fixture
 def beat(tree: ProcTree) -> Path:
-    """The file as the node sees it; inside the container it is /tmp/beat."""
+    """The file in the node's view; inside the container it is /tmp/beat."""
     return tree.roots[ME] / "tmp" / "beat"
 
 
-def test_a_file_that_is_not_there_is_absent(inside: Inside) -> None:
+def test_missing_file_is_absent(inside: Inside) -> None:
     assert inside.look("/tmp/beat") is Blank.ABSENT
     assert inside.look("/none/beat") is Blank.ABSENT
 
 
-def test_a_touch_changes_the_mark_and_reading_does_not(inside: Inside, beat: Path) -> None:
+def test_touch_changes_the_mark_and_reading_does_not(inside: Inside, beat: Path) -> None:
     beat.touch()
     before = inside.look("/tmp/beat")
     beat.read_bytes()
@@ -55,7 +55,7 @@ def test_a_touch_changes_the_mark_and_reading_does_not(inside: Inside, beat: Pat
     assert inside.look("/tmp/beat") != before
 
 
-def test_a_replaced_file_has_another_mark(inside: Inside, beat: Path) -> None:
+def test_replaced_file_has_another_mark(inside: Inside, beat: Path) -> None:
     beat.touch()
     before = inside.look("/tmp/beat")
     new = beat.with_name("new")
@@ -65,13 +65,13 @@ def test_a_replaced_file_has_another_mark(inside: Inside, beat: Path) -> None:
     assert inside.look("/tmp/beat") != before
 
 
-def test_links_are_followed_as_the_container_sees_them(inside: Inside, beat: Path) -> None:
+def test_links_are_followed_within_the_container(inside: Inside, beat: Path) -> None:
     beat.touch()
     beat.with_name("link").symlink_to("/tmp/beat")
     assert isinstance(inside.look("/tmp/link"), Mark)
 
 
-def test_a_link_that_names_a_file_of_the_nodes_finds_nothing(inside: Inside, beat: Path, tmp_path: Path) -> None:
+def test_link_to_a_file_of_the_node_finds_nothing(inside: Inside, beat: Path, tmp_path: Path) -> None:
     (tmp_path / "nodes").touch()
     beat.symlink_to(tmp_path / "nodes")
     assert inside.look("/tmp/beat") is Blank.ABSENT
@@ -85,7 +85,7 @@ def test_only_a_regular_file_beats(inside: Inside, beat: Path) -> None:
         inside.look("/tmp")
 
 
-def test_a_frozen_container_is_paused(inside: Inside, tree: ProcTree, beat: Path) -> None:
+def test_frozen_container_is_paused(inside: Inside, tree: ProcTree, beat: Path) -> None:
     beat.touch()
     tree.freeze(ME)
     assert inside.look("/tmp/beat") is Blank.PAUSED
@@ -94,20 +94,20 @@ def test_a_frozen_container_is_paused(inside: Inside, tree: ProcTree, beat: Path
 
 
 @pytest.mark.parametrize("state", thread_states.STOPPED)
-def test_a_container_whose_main_process_was_stopped_is_paused(inside: Inside, tree: ProcTree, state: str) -> None:
+def test_container_with_stopped_main_process_is_paused(inside: Inside, tree: ProcTree, state: str) -> None:
     tree.thread(PID, state=state)
     assert inside.look("/tmp/beat") is Blank.PAUSED
 
 
-def test_a_container_that_has_ended_is_not_looked_at_for_another(inside: Inside, tree: ProcTree, beat: Path) -> None:
+def test_ended_container_is_not_confused_with_another(inside: Inside, tree: ProcTree, beat: Path) -> None:
     beat.touch()
     tree.end(ME, pid=PID)
     tree.run(container_id(2), pid=PID)
-    with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's to say
+    with pytest.raises(OSError):  # noqa: PT011 - the kernel chooses the errno
         inside.look("/tmp/beat")
 
 
-def test_a_process_of_another_container_is_not_entered(tree: ProcTree) -> None:
+def test_process_of_another_container_is_refused(tree: ProcTree) -> None:
     other = container_id(2)
     tree.run(other, pid=PID + 1)
     (tree.proc / str(PID) / "cgroup").write_text(f"0::/kubepods/pod1/{other}\n")
@@ -115,13 +115,13 @@ def test_a_process_of_another_container_is_not_entered(tree: ProcTree) -> None:
         enter(tree)
 
 
-def test_no_process_is_no_container(tree: ProcTree) -> None:
+def test_missing_process_raises(tree: ProcTree) -> None:
     tree.end(ME, pid=PID)
     with pytest.raises(FileNotFoundError):
         enter(tree)
 
 
-def test_where_cgroups_cannot_be_seen_nothing_can_be_told(tree: ProcTree) -> None:
+def test_hidden_cgroups_raise_with_hint(tree: ProcTree) -> None:
     (tree.group(ME) / "cgroup.events").unlink()
     inside = enter(tree)
     with pytest.raises(CannotLookInsideError, match=r"frozen; run the agent privileged"):
@@ -130,18 +130,18 @@ def test_where_cgroups_cannot_be_seen_nothing_can_be_told(tree: ProcTree) -> Non
 
 
 @pytest.mark.parametrize(("number", "what"), [(1, None), (38, "openat2")], ids=["EPERM", "ENOSYS"])
-def test_a_kernel_that_is_too_old_is_told_from_a_file_that_is_forbidden(
+def test_old_kernel_is_distinguished_from_forbidden_file(
     inside: Inside, monkeypatch: pytest.MonkeyPatch, number: int, what: str | None
 ) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(rooted, "open_in", refuse)
+    monkeypatch.setattr(openat2, "open_in_root", refuse)
     with pytest.raises(CannotLookInsideError if what else PermissionError, match=what or "not permitted"):
         inside.look("/tmp/beat")
 
 
-def test_a_root_that_may_not_be_entered_is_the_agents_own_lack(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_root_is_a_missing_capability(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -154,7 +154,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_nothing_is_kept_open_by_a_look(inside: Inside, beat: Path) -> None:
+def test_look_leaves_no_file_open(inside: Inside, beat: Path) -> None:
     beat.touch()
     inside.look("/tmp/beat")
     before = open_files()
@@ -164,7 +164,7 @@ def test_nothing_is_kept_open_by_a_look(inside: Inside, beat: Path) -> None:
     assert open_files() == before
 
 
-def test_the_threads_that_say_most_come_first(inside: Inside, tree: ProcTree) -> None:
+def test_most_informative_threads_come_first(inside: Inside, tree: ProcTree) -> None:
     tree.thread(PID, tid=PID + 1, state="D", name="nccl (watchdog)", waits_in="nv_ioctl")
     tree.thread(PID, tid=PID + 2, state="R", name="loader", waits_in="0")
     threads = inside.threads()
@@ -182,19 +182,19 @@ def test_the_threads_that_say_most_come_first(inside: Inside, tree: ProcTree) ->
     assert telling[1].waits_in == "", "it runs"
 
 
-def test_a_thread_that_somebody_stopped_is_seen_among_many(inside: Inside, tree: ProcTree) -> None:
+def test_stopped_thread_is_found_among_many(inside: Inside, tree: ProcTree) -> None:
     assert not thread_states.are_stopped(inside.threads())
     tree.thread(PID, tid=PID + 1, state="t")
     assert thread_states.are_stopped(inside.threads())
 
 
-def test_threads_that_end_meanwhile_are_left_out(tree: ProcTree) -> None:
+def test_threads_that_end_during_the_read_are_omitted(tree: ProcTree) -> None:
     (tree.proc / str(PID) / "task" / str(PID) / "stat").unlink()
     assert thread_states.look(tree.proc, [PID, 4711]) == ()
     assert thread_states.summary((), ()) == "no process of it was found"
 
 
-def test_two_looks_in_full_differ_when_a_thread_has_used_time_or_waits_elsewhere(tree: ProcTree) -> None:
+def test_full_reads_differ_when_a_thread_ran_or_moved(tree: ProcTree) -> None:
     processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
     tree.thread(PID, tid=PID + 1, state="D", waits_in="nv_ioctl")
     before = processes.threads([PID])
@@ -207,7 +207,7 @@ def test_two_looks_in_full_differ_when_a_thread_has_used_time_or_waits_elsewhere
     assert processes.threads([PID]) not in (before, used)
 
 
-def test_all_processes_of_a_container_are_beside_its_first(tree: ProcTree) -> None:
+def test_beside_returns_all_processes_of_the_container(tree: ProcTree) -> None:
     processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
     assert processes.beside(PID) == {PID}
     assert processes.beside(PID + 99) == frozenset()

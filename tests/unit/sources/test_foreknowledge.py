@@ -1,4 +1,4 @@
-"""What is asked of the runtime before a round needs it, and what of that a round may rest on."""
+"""The facts queried from the runtime before a round needs them, and their validity."""
 
 import asyncio
 import contextlib
@@ -7,32 +7,32 @@ from dataclasses import replace
 
 import grpc
 
-from agent.model.workloads import ContainerState, ContainerView, PodUid, PodView
-from agent.sources.foreknowledge import Foreknowledge
+from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.sources.status_prefetch import StatusPrefetcher
 from tests import eventually
 from tests.fakes import outside
 from tests.unit.actuator.conftest import POD, Rig, rig
-from tests.unit.coordination import builders
+from tests.unit.hub import builders
 
 __all__ = ["rig"]
 
 
 def member(*, labels: bool = True) -> outside.Pods:
-    """The API tells of the pod: a member of a gang, or of none."""
+    """The pods in the API: a member of a gang, or a pod outside gangs."""
     view = builders.member(0)
     return outside.Pods(replace(view, ref=POD, labels=view.labels if labels else {}))
 
 
 @contextlib.asynccontextmanager
 async def running(rig: Rig, pods: outside.Pods) -> AsyncIterator[None]:
-    work = asyncio.create_task(Foreknowledge(runtime=rig.cri, events=rig.watch, pods=pods, settled=0.0).run())
+    work = asyncio.create_task(StatusPrefetcher(runtime=rig.cri, events=rig.watch, pods=pods, settled=0.0).run())
     yield
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
 
 
-async def listed(rig: Rig) -> ContainerView:
-    """Return the newest container as a listing of now has it."""
+async def listed(rig: Rig) -> ContainerSummary:
+    """Return the newest container from a new listing."""
     return (await rig.containers())[-1]
 
 
@@ -40,7 +40,7 @@ def asked(rig: Rig) -> int:
     return rig.server.called().count("ContainerStatus")
 
 
-async def test_a_round_need_not_ask_what_runs_and_is_known(rig: Rig) -> None:
+async def test_round_need_not_query_known_running_containers(rig: Rig) -> None:
     async with running(rig, member()):
         await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
         before = asked(rig)
@@ -51,7 +51,7 @@ async def test_a_round_need_not_ask_what_runs_and_is_known(rig: Rig) -> None:
     assert rig.server.called().count("PodSandboxStatus") == 1
 
 
-async def test_what_is_started_later_is_asked_about_then(rig: Rig) -> None:
+async def test_container_started_later_is_queried_then(rig: Rig) -> None:
     async with running(rig, member()):
         await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
         before = asked(rig)
@@ -59,14 +59,14 @@ async def test_what_is_started_later_is_asked_about_then(rig: Rig) -> None:
         await eventually.true(lambda: asked(rig) == before + 1)
 
 
-async def test_what_runs_no_more_is_asked_about_anew(rig: Rig) -> None:
+async def test_ended_container_is_queried_again(rig: Rig) -> None:
     await rig.cri.info_of(await listed(rig))
     rig.server.runtime.exit(rig.old, exit_code=3)
     info = await rig.cri.info_of(await listed(rig))
     assert (info.state, info.exit_code) == (ContainerState.EXITED, 3)
 
 
-async def test_it_is_forgotten_when_it_ends(rig: Rig) -> None:
+async def test_container_is_forgotten_when_it_ends(rig: Rig) -> None:
     async with running(rig, member()):
         await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
         view, before = await listed(rig), asked(rig)
@@ -79,7 +79,7 @@ async def test_it_is_forgotten_when_it_ends(rig: Rig) -> None:
         await eventually.true(is_forgotten)
 
 
-async def test_who_is_in_no_gang_is_not_asked_about(rig: Rig) -> None:
+async def test_container_outside_gangs_is_not_queried(rig: Rig) -> None:
     looks: list[str] = []
 
     class Pods(outside.Pods):
@@ -94,7 +94,7 @@ async def test_who_is_in_no_gang_is_not_asked_about(rig: Rig) -> None:
     assert asked(rig) == 0
 
 
-async def test_a_runtime_that_does_not_answer_is_asked_when_it_matters(rig: Rig) -> None:
+async def test_failed_prefetch_is_repeated_when_needed(rig: Rig) -> None:
     rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
     async with running(rig, member()):
         await eventually.true(lambda: asked(rig) == 1)

@@ -1,4 +1,4 @@
-"""Whose heartbeat is watched, when silence is told, and what is told when it cannot be seen."""
+"""Which heartbeats are watched, when a hang is reported, and what is reported when a file cannot be read."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent.cri.answers import ContainerInfo
-from agent.cri.errors import RuntimeUnavailable
-from agent.health.heartbeat import Pulse
-from agent.model.hangs import Hang
-from agent.model.workloads import (
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import RuntimeUnavailable
+from kubemend.agent.health.state.heartbeat import Pulse
+from kubemend.agent.model.hangs import Hang
+from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
     ContainerRole,
@@ -23,12 +23,12 @@ from agent.model.workloads import (
     PodUid,
     PodView,
 )
-from agent.restart import options
-from agent.sources import heartbeat_watch
-from agent.sources.heartbeats import HeartbeatSource
-from agent.sources.processes import ProcFs
-from common.own_process import Calls, OwnProcess
-from common.parts import PartState, PartStatus
+from kubemend.agent.restart import options
+from kubemend.agent.sources import heartbeat_watch
+from kubemend.agent.sources.heartbeats import HeartbeatSource
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.side_process import Calls, SideProcess
 from tests.fakes import hanging_fs, outside
 from tests.fakes.own_threads import OwnThreads
 from tests.fakes.proc_tree import ProcTree, container_id
@@ -43,15 +43,15 @@ OTHER_POD = replace(builders.POD, name="other", uid=PodUid("uid-other"))
 
 @dataclass
 class Runtime:
-    """Tells the pids of containers."""
+    """Returns the pids of containers."""
 
     pids: dict[ContainerId, int | None] = field(default_factory=dict)
     away: bool = False
 
-    async def container_info(self, container: ContainerId) -> ContainerInfo:
+    async def container_status(self, container: ContainerId) -> ContainerStatus:
         if self.away:
             raise RuntimeUnavailable("away", where="/run/x.sock")
-        return ContainerInfo(
+        return ContainerStatus(
             id=container,
             ref=TRAINER,
             attempt=0,
@@ -70,7 +70,7 @@ class Runtime:
 
 @dataclass
 class Memory:
-    """What an earlier agent knew, and what is saved now."""
+    """State from a previous agent, and the state saved now."""
 
     known: frozenset[ContainerId] = frozenset()
     saved: "asyncio.Queue[frozenset[ContainerId]]" = field(default_factory=asyncio.Queue)
@@ -83,8 +83,8 @@ class Memory:
 
 
 @dataclass
-class Told:
-    """Takes down what is told."""
+class Recorded:
+    """Records the listener's calls."""
 
     hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
     silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
@@ -110,43 +110,43 @@ class World:
     pods: outside.Pods
     events: outside.Events
     memory: Memory
-    told: Told
-    statuses: list[PartStatus]
+    recorded: Recorded
+    statuses: list[ComponentStatus]
 
     def begin(self, container: ContainerId = ME, *, pid: int = PID, ref: ContainerRef = TRAINER) -> Path:
-        """Start a container; return its heartbeat file as the node sees it."""
+        """Start a container; return its heartbeat file in the node's view."""
         (self.tree.run(container, pid=pid) / "tmp").mkdir()
         self.runtime.pids[container] = pid
         self.events.run(ref, name=container)
         return self.tree.roots[container] / "tmp" / "beat"
 
     async def looked(self, times: int = 1, *, at: ContainerRef = TRAINER) -> list[float | None]:
-        """Wait for so many looks at a container from now on; return what each has shown of its silence."""
-        while not self.told.silent.empty():
-            self.told.silent.get_nowait()
+        """Wait for so many checks of a container from now on; return the silence that each has reported."""
+        while not self.recorded.silent.empty():
+            self.recorded.silent.get_nowait()
         seen: list[float | None] = []
         async with asyncio.timeout(PATIENCE):
             while len(seen) < times:
-                container, seconds = await self.told.silent.get()
+                container, seconds = await self.recorded.silent.get()
                 if container == at:
                     seen.append(seconds)
         return seen
 
     async def beats(self, file: Path, *, at: ContainerRef = TRAINER) -> None:
-        """Let a container begin to beat."""
-        await self.looked(at=at)  # what was there before proves nothing
+        """Let a container start its heartbeat."""
+        await self.looked(at=at)  # an existing file proves nothing
         touch(file)
         while (await self.looked(at=at))[-1] is None:
             touch(file)
 
     async def hangs(self) -> Hang:
         async with asyncio.timeout(PATIENCE):
-            return await self.told.hangs.get()
+            return await self.recorded.hangs.get()
 
     async def never_hangs(self, *, looks: int = 12) -> list[float | None]:
-        """Look for three times the timeout; nobody may be told to hang. Returns what was seen."""
+        """Watch for three times the timeout; no hang may be reported. Return the reported silences."""
         seen = await self.looked(looks)
-        assert self.told.hangs.empty()
+        assert self.recorded.hangs.empty()
         return seen
 
 
@@ -159,24 +159,24 @@ def make(
     tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozenset(), calls: Calls | None = None
 ) -> World:
     tree = ProcTree(tmp_path)
-    runtime, events, memory, told = Runtime(), outside.Events(), Memory(known), Told()
-    api, statuses = outside.Pods(*pods), list[PartStatus]()
+    runtime, events, memory, recorded = Runtime(), outside.Events(), Memory(known), Recorded()
+    api, statuses = outside.Pods(*pods), list[ComponentStatus]()
     source = HeartbeatSource(
         runtime=runtime,
         events=events,
         pods=api,
         processes=ProcFs(root=tree.proc, cgroup_root=tree.cgroups),
         memory=memory,
-        listener=told,
+        listener=recorded,
         report=statuses.append,
         calls=calls if calls is not None else OwnThreads(),
     )
-    return World(tree, source, runtime, api, events, memory, told, statuses)
+    return World(tree, source, runtime, api, events, memory, recorded, statuses)
 
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests need not wait for seconds."""
+    """Shorten timeouts, so that tests need not wait for seconds."""
     monkeypatch.setattr(options, "SHORTEST_HEARTBEAT", 0.0)
 
 
@@ -195,7 +195,7 @@ async def running(world: World) -> AsyncIterator[World]:
     assert isinstance(results[0], asyncio.CancelledError), results
 
 
-async def test_a_container_that_stops_touching_its_file_is_told_once_with_what_it_does(world: World) -> None:
+async def test_hang_is_reported_once_with_thread_states(world: World) -> None:
     file = world.begin()
     world.tree.thread(PID, tid=PID + 1, state="D", name="nccl", waits_in="nv_ioctl")
     await world.beats(file)
@@ -209,7 +209,7 @@ async def test_a_container_that_stops_touching_its_file_is_told_once_with_what_i
     assert silences == sorted(filter(None, silences)), "its age goes on"
 
 
-async def test_a_container_that_beats_is_left_alone(world: World) -> None:
+async def test_beating_container_is_not_reported(world: World) -> None:
     file = world.begin()
 
     async def beat() -> None:
@@ -225,14 +225,14 @@ async def test_a_container_that_beats_is_left_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_a_container_that_has_never_touched_its_file_is_left_alone(world: World, *, is_there: bool) -> None:
+async def test_container_that_never_touched_its_file_is_not_reported(world: World, *, is_there: bool) -> None:
     file = world.begin()
     if is_there:
-        touch(file)  # by its predecessor, on a volume: nobody has looked yet
+        touch(file)  # written by its predecessor, on a volume, before the first check
     assert set(await world.never_hangs()) == {None}
 
 
-async def test_it_is_told_again_after_it_has_beaten_again(world: World) -> None:
+async def test_hang_after_another_beat_is_reported_again(world: World) -> None:
     file = world.begin()
     await world.beats(file)
     await world.hangs()
@@ -242,28 +242,28 @@ async def test_it_is_told_again_after_it_has_beaten_again(world: World) -> None:
     assert (await world.hangs()).silent < 2 * TIMEOUT
 
 
-async def test_a_hang_that_stands_is_told_again_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_watch, "_TELL_AGAIN", TIMEOUT)
+async def test_persisting_hang_is_reported_again_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_watch, "_REPORT_AGAIN", TIMEOUT)
     await world.beats(world.begin())
     first, second = await world.hangs(), await world.hangs()
     assert second.silent > first.silent
 
 
-async def test_what_no_longer_counts_as_a_hang_is_said(world: World) -> None:
+async def test_still_hung_returns_why_a_hang_no_longer_counts(world: World) -> None:
     file = world.begin()
     await world.beats(file)
     await world.hangs()
     world.tree.freeze(ME)
-    assert await world.source.still_hung(ME) == "whether it beats could not be told"
+    assert await world.source.still_hung(ME) == "its heartbeat file could not be read"
     world.tree.freeze(ME, frozen=False)
     file.unlink()
-    assert await world.source.still_hung(ME) == "its heartbeat file has been taken away"
+    assert await world.source.still_hung(ME) == "its heartbeat file has been removed"
     world.events.stop(ME)
     await until(lambda: not world.source._watches)
-    assert await world.source.still_hung(ME) == "it has ended, or its heartbeat is not asked for any longer"
+    assert await world.source.still_hung(ME) == "it has ended, or its heartbeat is no longer requested"
 
 
-async def test_a_frozen_container_is_not_told_and_gets_the_whole_timeout_when_it_is_thawed(world: World) -> None:
+async def test_frozen_container_gets_whole_timeout_when_thawed(world: World) -> None:
     await world.beats(world.begin())
     world.tree.freeze(ME)
     assert (await world.never_hangs())[-1] is None
@@ -271,7 +271,7 @@ async def test_a_frozen_container_is_not_told_and_gets_the_whole_timeout_when_it
     assert (await world.hangs()).silent < 2 * TIMEOUT
 
 
-async def test_a_container_in_a_debugger_is_not_told(world: World) -> None:
+async def test_container_in_a_debugger_is_not_reported(world: World) -> None:
     file = world.begin()
     world.tree.thread(PID, tid=PID + 1, state="t")
     await world.beats(file)
@@ -280,7 +280,7 @@ async def test_a_container_in_a_debugger_is_not_told(world: World) -> None:
     await world.hangs()
 
 
-async def test_a_successor_starts_from_nothing(world: World) -> None:
+async def test_successor_starts_without_heartbeat(world: World) -> None:
     file = world.begin()
     await world.beats(file)
     await world.hangs()
@@ -290,13 +290,13 @@ async def test_a_successor_starts_from_nothing(world: World) -> None:
     assert set(await world.never_hangs()) == {None}
 
 
-async def test_an_agent_that_comes_back_finds_who_hung_meanwhile(tmp_path: Path, short_timeouts: None) -> None:
+async def test_restarted_agent_finds_hangs_from_before(tmp_path: Path, short_timeouts: None) -> None:
     async with running(make(tmp_path, annotated(), known=frozenset({ME}))) as world:
         world.begin().touch()
         assert (await world.hangs()).container_id == ME
 
 
-async def test_who_beats_is_remembered_until_it_ends(world: World) -> None:
+async def test_heartbeat_is_remembered_until_the_container_ends(world: World) -> None:
     file = world.begin()
     await world.beats(file)
     async with asyncio.timeout(PATIENCE):
@@ -305,9 +305,9 @@ async def test_who_beats_is_remembered_until_it_ends(world: World) -> None:
         assert await world.memory.saved.get() == set()
 
 
-async def test_a_file_system_that_hangs_hangs_nobody_else(tmp_path: Path, short_timeouts: None) -> None:
+async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, short_timeouts: None) -> None:
     other = ContainerRef(OTHER_POD, "trainer")
-    calls = OwnProcess("under test", cgroup_root=tmp_path)
+    calls = SideProcess("under test", cgroup_root=tmp_path)
     pods = annotated(), replace(annotated(), ref=OTHER_POD)
     async with running(make(tmp_path, *pods, calls=calls)) as world:
         (world.tree.run(ME, pid=PID)).mkdir(exist_ok=True)
@@ -326,7 +326,7 @@ async def test_a_file_system_that_hangs_hangs_nobody_else(tmp_path: Path, short_
             continue
 
 
-async def test_a_runtime_that_is_away_is_asked_again(world: World) -> None:
+async def test_unavailable_runtime_is_queried_again(world: World) -> None:
     world.runtime.away = True
     file = world.begin()
     assert set(await world.looked(3)) == {None}
@@ -335,7 +335,7 @@ async def test_a_runtime_that_is_away_is_asked_again(world: World) -> None:
     await world.hangs()
 
 
-async def test_a_pid_that_is_another_containers_is_not_looked_into(world: World) -> None:
+async def test_pid_of_another_container_is_not_inspected(world: World) -> None:
     (world.begin(container_id(2), pid=PID + 1, ref=ContainerRef(builders.POD, "unasked"))).touch()
     (world.tree.run(ME, pid=PID) / "tmp").mkdir()
     world.runtime.pids[ME] = PID + 1
@@ -355,7 +355,7 @@ SIDECAR = (
     ("named", "watched"),
     [("", {"trainer", "logger"}), ("trainer", {"trainer"}), ("shipper,trainer", {"trainer", "shipper"})],
 )
-async def test_the_named_containers_are_watched_else_all_mains(world: World, named: str, watched: set[str]) -> None:
+async def test_named_containers_are_watched_else_all_main_ones(world: World, named: str, watched: set[str]) -> None:
     pod = annotated(containers=SIDECAR)
     await world.pods.put(replace(pod, annotations={**pod.annotations, "kubemend.io/containers": named}))
     for number, spec in enumerate(SIDECAR):
@@ -364,14 +364,14 @@ async def test_the_named_containers_are_watched_else_all_mains(world: World, nam
     assert {watch.view.ref.name for watch, _ in world.source._watches.values()} == watched
 
 
-async def test_a_pod_that_does_not_ask_is_not_watched(tmp_path: Path) -> None:
+async def test_pod_without_request_is_not_watched(tmp_path: Path) -> None:
     async with running(make(tmp_path, builders.pod())) as world:
         world.begin()
         await until(lambda: bool(world.statuses))
-        assert {status.state for status in world.statuses} == {PartState.IDLE}
+        assert {status.state for status in world.statuses} == {ComponentState.IDLE}
 
 
-async def test_an_annotation_that_changes_is_obeyed_at_once(world: World) -> None:
+async def test_changed_annotation_takes_effect_immediately(world: World) -> None:
     file = world.begin()
     await world.beats(file)
     await world.pods.put(annotated(timeout=3600))
@@ -380,25 +380,25 @@ async def test_an_annotation_that_changes_is_obeyed_at_once(world: World) -> Non
     await until(lambda: not world.source._watches)
 
 
-async def test_an_annotation_that_is_not_understood_is_told_and_taken_back(world: World) -> None:
+async def test_invalid_annotation_is_reported_and_cleared(world: World) -> None:
     world.begin()
     pod = annotated()
     await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat"}))
     await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat", "x": "y"}))
     async with asyncio.timeout(PATIENCE):
-        assert "heartbeat-timeout is missing" in (await world.told.refusals.get())[1]
-        assert world.told.refusals.empty()
+        assert "heartbeat-timeout is missing" in (await world.recorded.refusals.get())[1]
+        assert world.recorded.refusals.empty()
         await world.pods.put(pod)
-        assert await world.told.refusals.get() == (builders.POD, "")
+        assert await world.recorded.refusals.get() == (builders.POD, "")
 
 
-async def test_a_node_whose_cgroups_are_hidden_says_what_to_mend(world: World) -> None:
+async def test_node_with_hidden_cgroups_is_reported_with_hint(world: World) -> None:
     world.tree.run(ME, pid=PID)
     (world.tree.group(ME) / "cgroup.events").unlink()
     world.runtime.pids[ME] = PID
     world.events.run(TRAINER, name=ME)
-    await until(lambda: world.statuses[-1].state is PartState.DEGRADED)
-    assert "/sys/fs/cgroup" in world.statuses[-1].mend
+    await until(lambda: world.statuses[-1].state is ComponentState.DEGRADED)
+    assert "/sys/fs/cgroup" in world.statuses[-1].hint
 
 
 def touch(file: Path) -> None:
@@ -411,7 +411,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_container_that_cannot_be_looked_at_for_a_defect_leaves_the_others(
+async def test_internal_error_on_one_container_leaves_the_others(
     tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ContainerRef(replace(TRAINER.pod, name="trainer-1", uid=PodUid("another")), TRAINER.name)
@@ -429,18 +429,18 @@ async def test_a_container_that_cannot_be_looked_at_for_a_defect_leaves_the_othe
         assert (await world.hangs()).target == TRAINER
 
 
-async def test_a_pod_whose_wishes_cannot_be_read_for_a_defect_leaves_the_others(
+async def test_internal_error_on_options_of_a_pod_leaves_the_others(
     tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = replace(annotated(ref=replace(TRAINER.pod, name="trainer-1", uid=PodUid("another"))), labels={"bad": ""})
-    wishes = HeartbeatSource._wishes
+    original = HeartbeatSource._options
 
     def read(source: HeartbeatSource, pod: PodView) -> Any:
         if "bad" in pod.labels:
             raise IndexError
-        return wishes(source, pod)
+        return original(source, pod)
 
-    monkeypatch.setattr(HeartbeatSource, "_wishes", read)
+    monkeypatch.setattr(HeartbeatSource, "_options", read)
     async with running(make(tmp_path, other, annotated())) as world:
         await world.beats(world.begin())
         assert (await world.hangs()).target == TRAINER

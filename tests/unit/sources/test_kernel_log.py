@@ -1,4 +1,4 @@
-"""The kernel log source: resumes, counts its losses, and goes on whatever happens to the log."""
+"""The kernel log source: resumes, counts its losses, and continues after any failure of the log."""
 
 import errno
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.health import evidence
-from agent.sources import kernel_log, kmsg_readers
-from common.parts import PartState
 from hack import kmsg
+from kubemend.agent.health.state import evidence
+from kubemend.agent.sources import kernel_log, kmsg_readers
+from kubemend.common.components import ComponentState
 from tests.unit.sources.kernel_logs import BOOT, BOOTED_AT, FakeDevice, Flood, Notes, running
 
 MMU_FAULT = "NVRM: Xid (PCI:0000:41:00): 31, pid=4242, name=trainer, MMU Fault"
@@ -27,7 +27,7 @@ def writer(path: Path) -> kmsg.KmsgWriter:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """Something that can be opened and waited for, behind which a FakeDevice answers."""
+    """A FIFO that supports epoll, behind which a FakeDevice answers."""
     path = tmp_path / "device"
     os.mkfifo(path)
     return path
@@ -37,10 +37,10 @@ def xid_record(code: int, *, seq: int) -> bytes:
     return kmsg.record(f"NVRM: Xid (PCI:0000:41:00): {code}, text", seq=seq, usec=seq * 1000)
 
 
-async def test_an_appended_record_becomes_a_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_appended_record_becomes_a_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     async with running(path, notes):
-        await notes.until(lambda: notes.state is PartState.READY)
+        await notes.until(lambda: notes.state is ComponentState.READY)
         writer.write("usb 1-1: something else", usec=1_000_000)
         writer.write(MMU_FAULT, usec=2_500_000)
         await notes.until(lambda: bool(notes.findings))
@@ -53,9 +53,7 @@ async def test_an_appended_record_becomes_a_finding(path: Path, writer: kmsg.Kms
     assert (notes.lost_records, notes.malformed_records) == (0, 0)
 
 
-async def test_what_is_older_than_the_first_agent_of_this_boot_is_marked_as_such(
-    path: Path, writer: kmsg.KmsgWriter
-) -> None:
+async def test_records_before_first_agent_of_the_boot_are_marked(path: Path, writer: kmsg.KmsgWriter) -> None:
     writer.write_xid(79, pci="0000:41:00", usec=1_000_000)
     notes = Notes()
     async with running(path, notes, watched_since=1.5):
@@ -66,7 +64,7 @@ async def test_what_is_older_than_the_first_agent_of_this_boot_is_marked_as_such
     assert [finding.evidence.get(evidence.LOOK_BACK) for finding in notes.findings] == ["true", None]
 
 
-async def test_a_restarted_agent_reads_no_record_twice_and_misses_none(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_restarted_agent_reads_no_record_twice_and_misses_none(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     writer.write_xid(31, pci="0000:41:00", usec=1_000_000)
     async with running(path, notes):
@@ -84,7 +82,7 @@ async def test_a_restarted_agent_reads_no_record_twice_and_misses_none(path: Pat
     assert notes.cursor == kernel_log.Cursor(BOOT, 2, 3_000_000)
 
 
-async def test_a_reboot_starts_the_log_anew(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_reboot_restarts_the_log(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes(cursor=kernel_log.Cursor("another-boot", 10**6, 10**12))
     writer.write_xid(31, pci="0000:41:00", usec=1_000_000)
     async with running(path, notes):
@@ -103,7 +101,7 @@ async def test_records_overwritten_while_away_are_counted(path: Path, writer: km
     assert notes.lost_records == 10
 
 
-async def test_overwritten_records_are_counted_and_the_reading_goes_on(fifo: Path) -> None:
+async def test_overwritten_records_are_counted_and_reading_continues(fifo: Path) -> None:
     device = FakeDevice([xid_record(31, seq=1), errno.EPIPE, errno.EPIPE, xid_record(43, seq=101)])
     notes = Notes()
     async with running(fifo, notes, open_log=device.open):
@@ -111,10 +109,10 @@ async def test_overwritten_records_are_counted_and_the_reading_goes_on(fifo: Pat
 
     assert notes.titles == ["Xid 31", "Xid 43"]
     assert notes.lost_records == 99
-    assert notes.state is PartState.READY
+    assert notes.state is ComponentState.READY
 
 
-async def test_a_record_beyond_the_buffer_is_counted_and_passed_over(fifo: Path) -> None:
+async def test_record_beyond_the_buffer_is_counted_and_skipped(fifo: Path) -> None:
     device = FakeDevice([xid_record(31, seq=1), errno.EINVAL, xid_record(43, seq=3)])
     notes = Notes()
     async with running(fifo, notes, open_log=device.open):
@@ -124,7 +122,7 @@ async def test_a_record_beyond_the_buffer_is_counted_and_passed_over(fifo: Path)
     assert (notes.malformed_records, notes.lost_records) == (1, 1)
 
 
-async def test_a_malformed_record_does_not_end_the_reading(fifo: Path) -> None:
+async def test_malformed_record_does_not_end_the_reading(fifo: Path) -> None:
     device = FakeDevice([b"\xff\x00garbage", b"\n", xid_record(79, seq=1)])
     notes = Notes()
     async with running(fifo, notes, open_log=device.open):
@@ -134,27 +132,27 @@ async def test_a_malformed_record_does_not_end_the_reading(fifo: Path) -> None:
     assert notes.malformed_records == 2
 
 
-async def test_a_device_that_breaks_is_reported_and_opened_again(fifo: Path) -> None:
+async def test_failing_device_is_reported_and_reopened(fifo: Path) -> None:
     device = FakeDevice([xid_record(31, seq=1), errno.EIO, xid_record(31, seq=1), xid_record(43, seq=2)])
     notes = Notes()
     async with running(fifo, notes, open_log=device.open):
         await notes.until(lambda: len(notes.findings) == 2)
-        await notes.until(lambda: notes.state is PartState.READY)
+        await notes.until(lambda: notes.state is ComponentState.READY)
 
     assert notes.titles == ["Xid 31", "Xid 43"]
-    assert [status.state for status in notes.statuses].count(PartState.DEGRADED) == 1
+    assert [status.state for status in notes.statuses].count(ComponentState.DEGRADED) == 1
 
 
-async def test_what_ends_is_no_kernel_log(tmp_path: Path) -> None:
+async def test_file_with_an_end_is_not_a_kernel_log(tmp_path: Path) -> None:
     notes = Notes()
     async with running(Path("/dev/null"), notes):
-        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        await notes.until(lambda: notes.state is ComponentState.DEGRADED)
 
-    assert "it ends, as no kernel log does" in notes.statuses[-1].message
+    assert "unexpected end of file: a kernel log has no end" in notes.statuses[-1].message
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_what_user_space_writes_is_believed_only_when_asked(
+async def test_user_space_records_are_accepted_only_by_option(
     path: Path, writer: kmsg.KmsgWriter, accepted: bool
 ) -> None:
     notes = Notes()
@@ -166,7 +164,7 @@ async def test_what_user_space_writes_is_believed_only_when_asked(
     assert notes.titles == (["Xid 31", "Xid 79"] if accepted else ["Xid 79"])
 
 
-async def test_a_packet_filters_line_in_the_drivers_words_is_no_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_packet_filter_line_with_driver_text_is_not_a_finding(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     writer.write(f"{MMU_FAULT}, IN=eth0 OUT= MAC= SRC=192.0.2.1 DST=192.0.2.2 LEN=84")
     writer.write("nvidia 0000:41:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", dictionary={})
@@ -177,21 +175,21 @@ async def test_a_packet_filters_line_in_the_drivers_words_is_no_finding(path: Pa
     assert notes.titles == ["Xid 79"]
 
 
-async def test_a_half_written_record_is_awaited(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_half_written_record_is_awaited(path: Path, writer: kmsg.KmsgWriter) -> None:
     raw = kmsg.record(MMU_FAULT, seq=0, usec=1, dictionary={"SUBSYSTEM": "pci"})
     notes = Notes()
     async with running(path, notes):
         with writer.path.open("ab", buffering=0) as log:
             for piece in (raw[:3], raw[3:20], raw[20:-15], raw[-15:]):
                 log.write(piece)
-                await notes.until(lambda: notes.state is PartState.READY)
+                await notes.until(lambda: notes.state is ComponentState.READY)
         await notes.until(lambda: bool(notes.findings))
 
     assert notes.titles == ["Xid 31"]
     assert notes.malformed_records == 0
 
 
-async def test_an_endless_line_is_passed_over(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_endless_line_is_skipped(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     async with running(path, notes):
         with path.open("ab", buffering=0) as log:
@@ -205,7 +203,7 @@ async def test_an_endless_line_is_passed_over(path: Path, writer: kmsg.KmsgWrite
     assert notes.malformed_records == 1
 
 
-async def test_truncation_is_survived(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_truncation_is_tolerated(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     writer.write("a long line to make the file longer than what follows: " + "x" * 500, usec=1)
     writer.write_xid(31, pci="0000:41:00", usec=2)
@@ -235,20 +233,20 @@ async def test_rotation_is_followed(path: Path, writer: kmsg.KmsgWriter) -> None
     assert notes.titles == ["Xid 31", "Xid 43", "Xid 94"]
 
 
-async def test_a_deleted_log_is_reported_and_its_successor_read(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_deleted_log_is_reported_and_its_successor_read(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes()
     writer.write_xid(31, pci="0000:41:00", usec=1)
     async with running(path, notes):
         await notes.until(lambda: notes.titles == ["Xid 31"])
         writer.path.unlink()
-        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        await notes.until(lambda: notes.state is ComponentState.DEGRADED)
         kmsg.KmsgWriter(path).write_xid(43, pci="0000:41:00", usec=2)
-        await notes.until(lambda: len(notes.findings) == 2 and notes.state is PartState.READY)
+        await notes.until(lambda: len(notes.findings) == 2 and notes.state is ComponentState.READY)
 
     assert notes.titles == ["Xid 31", "Xid 43"]
 
 
-async def test_a_log_recreated_while_away_is_not_taken_for_the_old_one(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_log_recreated_while_away_is_not_the_old_one(path: Path, writer: kmsg.KmsgWriter) -> None:
     notes = Notes(cursor=kernel_log.Cursor(BOOT, 500, 1_000_000))
     writer.write_xid(43, pci="0000:41:00", usec=9_000_000)
     async with running(path, notes):
@@ -257,22 +255,22 @@ async def test_a_log_recreated_while_away_is_not_taken_for_the_old_one(path: Pat
     assert notes.titles == ["Xid 43"]
 
 
-async def test_a_log_that_appears_later_is_picked_up(path: Path) -> None:
+async def test_log_that_appears_later_is_picked_up(path: Path) -> None:
     notes = Notes()
     async with running(path, notes):
-        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        await notes.until(lambda: notes.state is ComponentState.DEGRADED)
         kmsg.KmsgWriter(path).write_xid(79, pci="0000:41:00")
         await notes.until(lambda: bool(notes.findings))
 
-    assert [status.state for status in notes.statuses] == [PartState.DEGRADED, PartState.READY]
+    assert [status.state for status in notes.statuses] == [ComponentState.DEGRADED, ComponentState.READY]
     status = notes.statuses[0]
     assert str(path) in status.message
-    assert "mount the host's /dev/kmsg" in status.mend
-    assert "\n" not in status.message + status.mend
+    assert "mount the host's /dev/kmsg" in status.hint
+    assert "\n" not in status.message + status.hint
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
-async def test_a_forbidden_log_says_what_to_grant_and_is_tried_again(fifo: Path, number: int) -> None:
+async def test_forbidden_log_is_reported_with_hint_and_retried(fifo: Path, number: int) -> None:
     device = FakeDevice([xid_record(79, seq=1)])
     refusals = [OSError(number, os.strerror(number)), OSError(number, os.strerror(number))]
 
@@ -285,24 +283,24 @@ async def test_a_forbidden_log_says_what_to_grant_and_is_tried_again(fifo: Path,
     async with running(fifo, notes, open_log=open_log):
         await notes.until(lambda: bool(notes.findings))
 
-    assert [status.state for status in notes.statuses] == [PartState.DEGRADED, PartState.READY]
-    assert "SYSLOG" in notes.statuses[0].mend
+    assert [status.state for status in notes.statuses] == [ComponentState.DEGRADED, ComponentState.READY]
+    assert "SYSLOG" in notes.statuses[0].hint
 
 
-async def test_a_directory_is_no_kernel_log(tmp_path: Path) -> None:
+async def test_directory_is_not_a_kernel_log(tmp_path: Path) -> None:
     notes = Notes()
     async with running(tmp_path, notes):
-        await notes.until(lambda: notes.state is PartState.DEGRADED)
+        await notes.until(lambda: notes.state is ComponentState.DEGRADED)
 
     assert "neither a device nor a regular file" in notes.statuses[-1].message
-    assert "name /dev/kmsg" in notes.statuses[-1].mend
+    assert "pass /dev/kmsg" in notes.statuses[-1].hint
 
 
-async def test_a_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer: kmsg.KmsgWriter) -> None:
+async def test_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer: kmsg.KmsgWriter) -> None:
     count = 20_000
     notes = Notes()
     async with running(path, notes):
-        await notes.until(lambda: notes.state is PartState.READY)
+        await notes.until(lambda: notes.state is ComponentState.READY)
         with path.open("ab") as log:
             for seq in range(count):
                 text = MMU_FAULT if seq % 1000 == 0 else f"audit: type=1400 audit({seq}): apparmor=ALLOWED"
@@ -315,8 +313,8 @@ async def test_a_flood_loses_nothing_and_saves_once_per_batch(path: Path, writer
     assert notes.saves < count / 100
 
 
-async def test_a_hundred_thousand_records_are_read_or_counted_and_memory_stays_flat(fifo: Path) -> None:
-    """As fast as the machine can: the kernel overwrites some in the meantime, some are torn, all are accounted for."""
+async def test_hundred_thousand_records_are_read_or_counted_with_flat_memory(fifo: Path) -> None:
+    """At full speed: the kernel overwrites some records in the meantime, some are torn, all are accounted for."""
     count, overwritten, torn = 100_000, 137, 11
     device = Flood(count=count, gap=(40_000, overwritten), torn=torn)
     notes = Notes()
@@ -332,9 +330,7 @@ async def test_a_hundred_thousand_records_are_read_or_counted_and_memory_stays_f
     assert device.growth < count // 20, f"{device.growth} blocks more after the second half"
 
 
-async def test_an_error_of_a_port_is_told_of_the_gpu_below_it(
-    tmp_path: Path, path: Path, writer: kmsg.KmsgWriter
-) -> None:
+async def test_error_of_a_port_concerns_the_gpu_below_it(tmp_path: Path, path: Path, writer: kmsg.KmsgWriter) -> None:
     devices = tmp_path / "sys" / "bus" / "pci" / "devices"
     for name, code in (("0000:40:01.1", "0x060400"), ("0000:40:01.1/0000:41:00.0", "0x030200")):
         (devices / name).mkdir(parents=True, exist_ok=True)
@@ -350,20 +346,20 @@ async def test_an_error_of_a_port_is_told_of_the_gpu_below_it(
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
-async def test_the_machines_own_kernel_log_is_understood() -> None:
+async def test_kernel_log_of_this_machine_is_parsed() -> None:
     notes = Notes()
     async with running(Path("/dev/kmsg"), notes):
         await notes.until(lambda: bool(notes.statuses))
-        if notes.state is PartState.READY:
+        if notes.state is ComponentState.READY:
             await notes.until(lambda: notes.cursor is not None)
 
-    if notes.state is PartState.DEGRADED:
+    if notes.state is ComponentState.DEGRADED:
         pytest.skip(notes.statuses[-1].message)
     assert notes.records > 0
     assert notes.malformed_records == 0
 
 
-async def test_a_log_whose_clock_is_hours_late_dates_what_it_prints_now_as_now(fifo: Path) -> None:
+async def test_log_with_clock_hours_late_dates_new_records_as_now(fifo: Path) -> None:
     device = FakeDevice([xid_record(31, seq=1), errno.EAGAIN, xid_record(43, seq=2)])
     notes = Notes()
 

@@ -1,4 +1,4 @@
-"""What owners make of restarts: asked when nobody waits, known beforehand where a gang does."""
+"""How owners react to restarts: queried when there is time, cached in advance for gangs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.model.workloads import OwnerRef, PodRef, PodUid, PodView, RestartPolicy
-from agent.restart import admission
-from agent.sources.owners import OwnerLookup
-from common.kube import errors
+from kubemend.agent.model.workloads import OwnerRef, PodRef, PodUid, PodView, RestartPolicy
+from kubemend.agent.restart import admission
+from kubemend.agent.sources.owners import OwnerLookup
+from kubemend.common.kube import errors
 from tests import eventually
 from tests.fakes import outside
 
@@ -23,7 +23,7 @@ class Listing:
 
 @dataclass
 class Api:
-    """A Job and its pods. ``hangs``: nothing is answered any more. ``answers``: what to say of a path instead."""
+    """A Job and its pods. ``hangs``: no call is answered any more. ``answers``: other answers by path."""
 
     limit: int = admission.UNLIMITED_BACKOFF
     counts: tuple[int, ...] = (0, 0)
@@ -39,7 +39,7 @@ class Api:
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.fails:
-            raise errors.ApiUnavailableError("the API server is away", mend="wait")
+            raise errors.ApiUnavailableError("the API server is away", hint="wait")
         answer: dict[str, Any] = self.answers.get(path, {"spec": {"backoffLimit": self.limit}})
         return answer
 
@@ -74,7 +74,7 @@ def owned_by(name: str) -> PodView:
     return member(owner=OwnerRef(api_group="batch", kind="Job", name=name))
 
 
-async def test_a_round_learns_what_was_asked_beforehand_without_the_api_server() -> None:
+async def test_round_uses_prefetched_facts_without_the_api_server() -> None:
     api, pods = Api(), outside.Pods()
     owners = OwnerLookup(api)
     running = asyncio.create_task(owners.run(pods))
@@ -89,8 +89,8 @@ async def test_a_round_learns_what_was_asked_beforehand_without_the_api_server()
     running.cancel()
 
 
-async def test_pods_are_counted_for_a_decision_and_not_beforehand() -> None:
-    """Each member's agent would list all the others', every few minutes."""
+async def test_pods_are_counted_for_a_decision_only() -> None:
+    """Otherwise each member's agent would list all the others' pods, every few minutes."""
     api, everyone = Api(limit=6), members(8)
     owners = OwnerLookup(api)
     running = asyncio.create_task(owners.run(outside.Pods(*everyone)))
@@ -102,7 +102,7 @@ async def test_pods_are_counted_for_a_decision_and_not_beforehand() -> None:
 
 
 @pytest.mark.parametrize("api", [Api(), Api(limit=6), Api(fails=True)], ids=["lasts", "does not last", "fails"])
-async def test_a_change_of_another_pod_asks_nobody_again(api: Api) -> None:
+async def test_change_of_another_pod_causes_no_query(api: Api) -> None:
     one, other = (replace(pod, owner=OwnerRef("batch", "Job", pod.ref.name)) for pod in members(2))
     pods = outside.Pods(one)
     running = asyncio.create_task(OwnerLookup(api).run(pods))
@@ -116,7 +116,7 @@ async def test_a_change_of_another_pod_asks_nobody_again(api: Api) -> None:
 @pytest.mark.parametrize(
     "name", ["../../../../../../version", "..", ".", "", "j/status", "j%2Fstatus", "j" * 254], ids=lambda name: name[:9]
 )
-async def test_a_name_that_is_no_objects_asks_nobody_and_ends_nothing(name: str) -> None:
+async def test_invalid_owner_name_causes_no_query_and_ends_nothing(name: str) -> None:
     bad, good = owned_by(name), member(ref=PodRef("default", "good", PodUid("uid-2")))
     api, pods = Api(), outside.Pods(bad)
     owners = OwnerLookup(api)
@@ -129,7 +129,7 @@ async def test_a_name_that_is_no_objects_asks_nobody_and_ends_nothing(name: str)
         await eventually.true(lambda: len(api.asked) == 1)
     assert not running.done()
     (told,) = logs
-    assert (told["event"], told["pod"]) == ("owner.not_understood", "default/j-0")
+    assert (told["event"], told["pod"]) == ("owner.invalid", "default/j-0")
     assert "is not the name of an object" in told["error"]
     running.cancel()
 
@@ -153,18 +153,18 @@ async def test_any_other_name_is_quoted() -> None:
     ],
     ids=str,
 )
-async def test_a_job_that_is_not_formed_as_one_cannot_be_told_of(answer: dict[str, Any]) -> None:
+async def test_invalid_job_gives_unknown(answer: dict[str, Any]) -> None:
     owners = OwnerLookup(Api(answers={"/apis/batch/v1/namespaces/default/jobs/j": answer}))
     with capture_logs() as logs:
         assert await owners.facts(member()) is None
         assert await owners.facts(member(), at_once=True) is None
-    assert [told["event"] for told in logs] == ["owner.not_understood"]
+    assert [told["event"] for told in logs] == ["owner.invalid"]
 
 
 @pytest.mark.parametrize(
     "item", [None, [], {"status": None}, {"status": {"containerStatuses": [{"restartCount": ""}]}}]
 )
-async def test_pods_that_are_not_formed_as_such_cannot_be_told_of(item: Any) -> None:
+async def test_invalid_pods_give_unknown(item: Any) -> None:
     assert await OwnerLookup(Api(limit=6, items=[item])).facts(member()) is None
 
 
@@ -175,7 +175,7 @@ async def test_pods_that_are_not_formed_as_such_cannot_be_told_of(item: Any) -> 
         ({"leaderWorkerTemplate": {}}, "RecreateGroupOnPodRestart"),
     ],
 )
-async def test_a_leader_worker_set_says_its_policy(spec: dict[str, Any], policy: str) -> None:
+async def test_leader_worker_set_gives_its_policy(spec: dict[str, Any], policy: str) -> None:
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/l"
     pod = member(owner=None, labels={admission.LWS_NAME_LABEL: "l"})
     assert await OwnerLookup(Api(answers={path: {"spec": spec}})).facts(pod) == admission.OwnerFacts(
@@ -184,13 +184,13 @@ async def test_a_leader_worker_set_says_its_policy(spec: dict[str, Any], policy:
 
 
 @pytest.mark.parametrize("name", ["", "l"])
-async def test_a_leader_worker_set_without_a_name_or_a_spec_cannot_be_told_of(name: str) -> None:
+async def test_leader_worker_set_without_name_or_spec_gives_unknown(name: str) -> None:
     path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/{name}"
     pod = member(owner=None, labels={admission.LWS_NAME_LABEL: name})
     assert await OwnerLookup(Api(answers={path: {"items": []}})).facts(pod) is None
 
 
-async def test_a_count_is_never_of_yesterday_and_is_not_waited_for() -> None:
+async def test_count_is_never_cached_and_not_awaited() -> None:
     api = Api(limit=6, counts=(1, 2))
     owners = OwnerLookup(api)
     assert await owners.facts(member()) == admission.OwnerFacts(job_restarts_left=3, job_pods=2)
@@ -200,7 +200,7 @@ async def test_a_count_is_never_of_yesterday_and_is_not_waited_for() -> None:
     assert await owners.facts(member(), at_once=True) is None
 
 
-async def test_what_cannot_be_asked_is_not_known() -> None:
+async def test_unavailable_api_gives_unknown() -> None:
     owners = OwnerLookup(Api(fails=True))
     assert await owners.facts(member()) is None
     assert await owners.facts(member(), at_once=True) is None
@@ -215,13 +215,13 @@ async def test_what_cannot_be_asked_is_not_known() -> None:
         {"owner": OwnerRef(api_group="batch", kind="CronJob", name="j")},
     ],
 )
-async def test_who_has_no_such_owner_asks_nobody(changes: dict[str, Any]) -> None:
+async def test_pod_without_such_owner_causes_no_query(changes: dict[str, Any]) -> None:
     api = Api()
     assert await OwnerLookup(api).facts(member(**changes), at_once=True) == admission.OwnerFacts()
     assert api.asked == []
 
 
-async def test_of_a_pod_that_is_gone_nothing_is_kept() -> None:
+async def test_facts_of_a_deleted_pod_are_dropped() -> None:
     api, pods = Api(), outside.Pods(member())
     owners = OwnerLookup(api)
     running = asyncio.create_task(owners.run(pods))
@@ -241,7 +241,7 @@ TORCH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/t"
         pytest.param({"backoffLimit": 0}, -3, id="or is more than none"),
     ],
 )
-async def test_kubeflows_jobs_sum_restarts_up(policy: dict[str, Any], left: int) -> None:
+async def test_kubeflow_jobs_sum_restarts(policy: dict[str, Any], left: int) -> None:
     api = Api(answers={TORCH: {"spec": {"runPolicy": policy}}}, counts=(1, 2))
     pod = member(owner=OwnerRef("kubeflow.org", "PyTorchJob", "t"), restart_policy=RestartPolicy.ALWAYS)
     assert await OwnerLookup(api).facts(pod) == admission.OwnerFacts(job_restarts_left=left, job_pods=2)
@@ -249,7 +249,7 @@ async def test_kubeflows_jobs_sum_restarts_up(policy: dict[str, Any], left: int)
 
 
 @pytest.mark.parametrize("spec", [{}, {"runPolicy": {}}, {"runPolicy": None}, {"runPolicy": {"backoffLimit": None}}])
-async def test_kubeflows_jobs_without_a_limit_count_nothing(spec: dict[str, Any]) -> None:
+async def test_kubeflow_jobs_without_limit_count_nothing(spec: dict[str, Any]) -> None:
     api = Api(answers={TORCH: {"spec": spec}})
     answer = await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "PyTorchJob", "t")))
     assert answer == admission.OwnerFacts()
@@ -257,7 +257,7 @@ async def test_kubeflows_jobs_without_a_limit_count_nothing(spec: dict[str, Any]
     assert api.listed == []
 
 
-async def test_an_owner_is_asked_for_in_the_version_that_its_pod_names() -> None:
+async def test_owner_is_read_in_the_version_of_its_reference() -> None:
     api = Api(limit=admission.UNLIMITED_BACKOFF)
     await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "MPIJob", "m", version="v2beta1")))
     assert api.asked == ["/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/m"]

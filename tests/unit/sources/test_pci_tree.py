@@ -1,11 +1,11 @@
-"""Which devices are below a PCIe port, by a sysfs tree as the kernel lays it out."""
+"""The devices below a PCIe port, in a sysfs tree with the kernel's layout."""
 
 from pathlib import Path
 
 import pytest
 
-from agent.model.devices import PciAddress
-from agent.sources import pci_tree
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.sources import pci_tree
 
 ROOT_PORT = PciAddress.parse("0000:40:01.1")
 GPU = PciAddress.parse("0000:45:00.0")
@@ -13,7 +13,7 @@ NIC = PciAddress.parse("0000:44:00.0")
 
 
 class Sysfs:
-    """A sysfs with only the PCI devices."""
+    """A sysfs with only PCI devices."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -21,7 +21,7 @@ class Sysfs:
         self._links.mkdir(parents=True)
 
     def add(self, way: str, code: str) -> Path:
-        """Add a device at the end of a way of addresses, and the links by which it is found."""
+        """Add a device at the end of a path of addresses, and the links by which it is found."""
         path = self.root / "devices" / "pci0000:40" / way
         path.mkdir(parents=True)
         (path / "class").write_text(f"{code}\n")
@@ -29,7 +29,7 @@ class Sysfs:
         return path
 
     def remove(self, way: str) -> None:
-        """Remove one that has nothing below it."""
+        """Remove a device without children."""
         path = self.root / "devices" / "pci0000:40" / way
         (path / "class").unlink()
         path.rmdir()
@@ -71,30 +71,28 @@ def sysfs(tmp_path: Path) -> Sysfs:
         pytest.param("0000:99:00.0", (), id="never there"),
     ],
 )
-def test_a_port_leads_to_the_gpus_and_adapters_below_it(
-    sysfs: Sysfs, address: str, devices: tuple[PciAddress, ...]
-) -> None:
+def test_port_leads_to_gpus_and_adapters_below_it(sysfs: Sysfs, address: str, devices: tuple[PciAddress, ...]) -> None:
     assert pci_tree.PciTree(sysfs.root).below(PciAddress.parse(address)) == devices
 
 
-def test_an_nvswitch_counts_though_it_is_a_bridge(sysfs: Sysfs) -> None:
+def test_nvswitch_counts_though_it_is_a_bridge(sysfs: Sysfs) -> None:
     sysfs.add(f"{ROOT_PORT}/0000:41:00.0/0000:42:03.0", "0x068000")
 
     assert PciAddress.parse("0000:42:03.0") in pci_tree.PciTree(sysfs.root).below(ROOT_PORT)
 
 
-def test_a_gpu_that_has_just_gone_is_still_meant_by_its_address(sysfs: Sysfs) -> None:
+def test_removed_gpu_still_counts_by_its_address(sysfs: Sysfs) -> None:
     tree = pci_tree.PciTree(sysfs.root)
     for name in ("0000:45:00.0", "0000:46:00.0"):
         port = "0000:42:01.0" if name == "0000:45:00.0" else "0000:42:02.0"
         sysfs.remove(f"{ROOT_PORT}/0000:41:00.0/{port}/{name}")
 
     assert tree.below(GPU) == (GPU,)
-    assert tree.below(PciAddress.parse("0000:46:00.0")) == (), "a disk that has gone is nobody's matter"
+    assert tree.below(PciAddress.parse("0000:46:00.0")) == (), "a removed disk is irrelevant"
     assert tree.below(ROOT_PORT) == (NIC,)
 
 
-def test_answers_are_kept_until_they_are_forgotten(sysfs: Sysfs) -> None:
+def test_answers_are_cached_until_forget(sysfs: Sysfs) -> None:
     tree = pci_tree.PciTree(sysfs.root)
     assert tree.below(ROOT_PORT) == (NIC, GPU)
 
@@ -105,5 +103,5 @@ def test_answers_are_kept_until_they_are_forgotten(sysfs: Sysfs) -> None:
     assert tree.below(ROOT_PORT) == (NIC,)
 
 
-def test_where_there_is_no_sysfs_an_address_means_itself(tmp_path: Path) -> None:
+def test_address_stands_for_itself_without_sysfs(tmp_path: Path) -> None:
     assert pci_tree.PciTree(tmp_path / "none").below(GPU) == (GPU,)

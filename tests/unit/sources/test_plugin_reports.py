@@ -1,4 +1,4 @@
-"""What plugins say of devices, as findings."""
+"""Reports of device plugins as findings."""
 
 from dataclasses import replace
 
@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agent.health import fold
-from agent.model.actions import ActionClass
-from agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
-from agent.model.findings import Finding, FindingKind, Source
-from agent.model.workloads import PodRef, PodUid, PodView, ReportedHealth, ResourceHealth, RestartPolicy
-from agent.sources.plugin_reports import PluginReports
-from agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.health.state import fold
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.workloads import PodRef, PodUid, PodView, ReportedHealth, ResourceHealth, RestartPolicy
+from kubemend.agent.sources.plugin_reports import PluginReports
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
 
 A = GpuUuid("GPU-aaaaaaaa-0000-0000-0000-000000000000")
 B = GpuUuid("GPU-bbbbbbbb-0000-0000-0000-000000000000")
@@ -45,7 +45,7 @@ def pod(*reports: ResourceHealth, name: str = "a", phase: str = "Running") -> Po
 
 
 class Node:
-    """A source, and what it emitted."""
+    """A source, and its emitted findings."""
 
     def __init__(self, *held: GpuUuid) -> None:
         self.emitted: list[Finding] = []
@@ -66,7 +66,7 @@ class Node:
         self.source.take(PodChange(PodChangeKind.GONE, each))
 
     @property
-    def told(self) -> list[tuple[FindingKind, GpuUuid | None]]:
+    def transitions(self) -> list[tuple[FindingKind, GpuUuid | None]]:
         return [(finding.kind, finding.device.uuid) for finding in self.emitted]
 
 
@@ -75,12 +75,12 @@ def node() -> Node:
     return Node()
 
 
-def test_unhealthy_is_told_once_and_its_end_when_it_is_healthy(node: Node) -> None:
+def test_unhealthy_is_emitted_once_and_its_end_when_healthy(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, message="ECC")), pod(report(UNHEALTHY, message="ECC")))
     (finding,) = node.emitted
     assert (finding.source, finding.kind, finding.code) == (Source.KUBELET, RAISED, "")
     assert (finding.action, finding.device.uuid) == (ActionClass.OBSERVE, A)
-    assert finding.text == "its plugin says Unhealthy (nvidia.com/gpu: ECC)"
+    assert finding.text == "its plugin reports Unhealthy (nvidia.com/gpu: ECC)"
     node.see(pod(report(HEALTHY)))
     over = node.emitted[-1]
     assert (over.kind, over.code, over.action) == (OVER, "ReportedUnhealthy", ActionClass.NONE)
@@ -89,88 +89,88 @@ def test_unhealthy_is_told_once_and_its_end_when_it_is_healthy(node: Node) -> No
     assert len(node.emitted) == 2
 
 
-def test_healthy_pods_say_nothing(node: Node) -> None:
+def test_healthy_pods_emit_nothing(node: Node) -> None:
     node.see(pod(report(HEALTHY)), pod(report(UNKNOWN), name="b"), pod(name="c"))
     assert node.emitted == []
 
 
 def test_unknown_neither_raises_nor_ends(node: Node) -> None:
     node.see(pod(report(UNKNOWN)), pod(report(UNHEALTHY)), pod(report(UNKNOWN)))
-    assert node.told == [(RAISED, A)]
+    assert node.transitions == [(RAISED, A)]
     node.see(pod(report(HEALTHY)))
-    assert node.told == [(RAISED, A), (OVER, A)]
+    assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_status_that_says_nothing_any_more_ends_nothing(node: Node) -> None:
+def test_status_without_the_device_ends_nothing(node: Node) -> None:
     node.see(pod(report(UNHEALTHY)), pod())
-    assert node.told == [(RAISED, A)]
+    assert node.transitions == [(RAISED, A)]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_end_of_the_pod_is_the_end_of_its_word(node: Node, phase: str) -> None:
-    """Kubelet keeps the status of a pod that has ended as it was."""
+def test_finished_pod_ends_its_reports(node: Node, phase: str) -> None:
+    """Kubelet leaves the status of a finished pod unchanged."""
     node.see(pod(report(UNHEALTHY)), pod(report(UNHEALTHY), phase=phase))
-    assert node.told == [(RAISED, A), (OVER, A)]
+    assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_pod_that_is_gone_says_nothing_any_more(node: Node) -> None:
+def test_deleted_pod_ends_its_reports(node: Node) -> None:
     node.see(pod(report(UNHEALTHY)))
     node.lose(pod(report(UNHEALTHY)))
-    assert node.told == [(RAISED, A), (OVER, A)]
+    assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_shared_device_is_reported_while_one_pod_says_so(node: Node) -> None:
+def test_shared_device_is_reported_while_one_pod_reports_it(node: Node) -> None:
     first, second = report(UNHEALTHY, device=f"{A}::1"), report(UNHEALTHY, device=f"{A}::2")
     node.see(pod(first), pod(second, name="b"))
     node.lose(pod(first))
-    assert node.told == [(RAISED, A)]
+    assert node.transitions == [(RAISED, A)]
     node.lose(pod(second, name="b"))
-    assert node.told == [(RAISED, A), (OVER, A)]
+    assert node.transitions == [(RAISED, A), (OVER, A)]
 
 
-def test_one_mig_instance_that_is_healthy_again_does_not_clear_the_other(node: Node) -> None:
-    """Health is kept per GPU: peers lose the fault of one instance to its sibling."""
+def test_one_healthy_mig_instance_does_not_clear_the_other(node: Node) -> None:
+    """Health is kept per GPU: other tools lose the fault of one instance to its sibling."""
     node.see(pod(report(UNHEALTHY, device=MIG_1), report(UNHEALTHY, device=MIG_2)))
     node.see(pod(report(HEALTHY, device=MIG_1), report(UNHEALTHY, device=MIG_2)))
-    assert OVER not in [kind for kind, _ in node.told]
+    assert OVER not in [kind for kind, _ in node.transitions]
     node.see(pod(report(HEALTHY, device=MIG_1), report(HEALTHY, device=MIG_2)))
-    assert node.told[-1] == (OVER, B)
+    assert node.transitions[-1] == (OVER, B)
 
 
-def test_mig_instance_waits_until_the_driver_tells_whose_it_is(node: Node) -> None:
+def test_mig_instance_waits_until_its_gpu_is_known(node: Node) -> None:
     node.inventory = Inventory()
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     assert node.emitted == []
     node.inventory = INVENTORY
     node.source.look()
-    assert node.told == [(RAISED, B)]
+    assert node.transitions == [(RAISED, B)]
 
 
-def test_while_nobody_knows_whose_instance_it_is_nothing_that_was_held_is_over() -> None:
+def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
     node = Node(A, B)
     node.inventory = Inventory()
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.source.listed()
-    assert node.told == []
+    assert node.transitions == []
     node.inventory = INVENTORY
     node.source.look()
-    assert node.told == [(RAISED, B), (OVER, A)]
+    assert node.transitions == [(RAISED, B), (OVER, A)]
 
 
-def test_driver_that_goes_away_ends_nothing(node: Node) -> None:
+def test_unavailable_driver_ends_nothing(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.inventory = Inventory()
     node.source.look()
-    assert node.told == [(RAISED, B)]
+    assert node.transitions == [(RAISED, B)]
 
 
 @pytest.mark.parametrize("name", [A, f"{A}::3", f"nvidia.com/gpu={A}", f"k8s.gpu.nvidia.com/device={A}"])
-def test_uuid_is_found_wherever_it_stands_in_the_id(node: Node, name: str) -> None:
+def test_uuid_is_found_anywhere_in_the_id(node: Node, name: str) -> None:
     node.see(pod(report(UNHEALTHY, device=name)))
-    assert node.told == [(RAISED, A)]
+    assert node.transitions == [(RAISED, A)]
 
 
-def test_what_is_no_gpu_is_logged_once_and_nothing_else(node: Node) -> None:
+def test_device_that_is_not_a_gpu_is_only_logged_once(node: Node) -> None:
     with capture_logs() as logs:
         for name in ("a", "b"):
             node.see(pod(report(UNHEALTHY, device="gpu.nvidia.com/node-1/gpu-0"), name=name))
@@ -178,28 +178,28 @@ def test_what_is_no_gpu_is_logged_once_and_nothing_else(node: Node) -> None:
     assert node.emitted == []
 
 
-def test_another_message_is_told_again(node: Node) -> None:
+def test_changed_message_is_emitted_again(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, message="ECC")), pod(report(UNHEALTHY, message="lost")))
-    assert node.told == [(RAISED, A), (RAISED, A)]
+    assert node.transitions == [(RAISED, A), (RAISED, A)]
 
 
-def test_what_an_earlier_agent_held_is_over_when_no_pod_says_it() -> None:
+def test_fault_of_previous_agent_ends_when_no_pod_reports_it() -> None:
     node = Node(A)
     node.see(pod(report(HEALTHY)))
-    assert node.emitted == []  # not all pods have been told yet
+    assert node.emitted == []  # not all pods have been listed yet
     for _ in range(2):
         node.source.listed()
-    assert node.told == [(OVER, A)]
+    assert node.transitions == [(OVER, A)]
 
 
-def test_what_an_earlier_agent_held_stays_while_a_pod_says_it_or_does_not_know() -> None:
+def test_fault_of_previous_agent_stays_while_reported_or_unknown() -> None:
     for health in (UNHEALTHY, UNKNOWN):
         node = Node(A)
         node.see(pod(report(health)))
         node.source.listed()
-        assert OVER not in [kind for kind, _ in node.told]
+        assert OVER not in [kind for kind, _ in node.transitions]
         node.see(pod(report(HEALTHY)))
-        assert node.told[-1] == (OVER, A)
+        assert node.transitions[-1] == (OVER, A)
 
 
 _reports = st.lists(
@@ -215,7 +215,7 @@ _changes = st.lists(st.tuples(st.sampled_from("abc"), st.none() | _reports), max
 
 
 @given(changes=_changes)
-def test_repetition_changes_nothing_and_whatever_is_raised_ends_with_the_pods(
+def test_repetition_changes_nothing_and_faults_end_with_the_pods(
     changes: list[tuple[str, list[ResourceHealth] | None]],
 ) -> None:
     once, twice = Node(), Node()

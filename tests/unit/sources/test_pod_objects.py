@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.conditions import Condition, ConditionStatus
-from agent.model.workloads import (
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import (
     ContainerRole,
     ExecHook,
     Hook,
@@ -24,9 +24,9 @@ from agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from agent.restart import options
-from agent.sources import pod_objects
-from common.kube import mirror, shares
+from kubemend.agent.restart import options
+from kubemend.agent.sources import pod_objects
+from kubemend.common.kube import informer, shares
 
 RULES: dict[str, Any] = {
     "restartPolicyRules": [
@@ -75,7 +75,7 @@ POD: dict[str, Any] = {
 }
 
 
-def test_pod_is_seen_whole() -> None:
+def test_pod_is_converted_completely() -> None:
     view = pod_objects.pod_view(POD)
     assert view.ref == PodRef("ml", "trainer-0", PodUid("u1"))
     assert (view.phase, view.restart_policy, view.pod_ip) == ("Running", RestartPolicy.ON_FAILURE, "10.0.0.5")
@@ -84,7 +84,7 @@ def test_pod_is_seen_whole() -> None:
     assert dict(view.labels) == {"app": "x"}
 
 
-def test_annotations_stay_but_for_the_copy_of_the_pod() -> None:
+def test_annotations_are_kept_except_copy_of_the_pod() -> None:
     view = pod_objects.pod_view(POD)
     assert dict(view.annotations) == {"kubemend.io/restart": "InPlace", "kubernetes.io/config.mirror": "abc"}
 
@@ -101,7 +101,7 @@ def test_containers_have_roles_policies_and_status() -> None:
     assert (main.container_id, main.restart_count, main.running) == ("m1", 3, False)
 
 
-def test_restart_rules_are_read_and_the_first_that_matches_counts() -> None:
+def test_restart_rules_are_read_and_first_match_applies() -> None:
     main = pod_objects.pod_view(POD).containers[2]
     assert main.restart_rules == (
         RestartRule(RuleAction.RESTART_ALL, frozenset({137})),
@@ -127,14 +127,14 @@ def test_probes_hooks_and_started_are_read() -> None:
     assert (setup.has_startup_probe, setup.started, setup.pre_stop) == (False, False, None)
 
 
-def test_only_our_conditions_are_kept() -> None:
+def test_only_kubemend_conditions_are_kept() -> None:
     assert pod_objects.pod_view(POD).conditions == (
         Condition("kubemend.io/DevicesHealthy", ConditionStatus.FALSE, "Xid79", "gone"),
         Condition("kubemend.io/Odd", ConditionStatus.UNKNOWN, ""),
     )
 
 
-def test_what_plugins_say_of_devices_is_kept() -> None:
+def test_plugin_health_of_devices_is_kept() -> None:
     pod = copy.deepcopy(POD)
     resources = [{"resourceID": "GPU-a", "health": "Unhealthy"}]
     pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"] = [{"name": "gpu", "resources": resources}]
@@ -158,12 +158,12 @@ def test_what_plugins_say_of_devices_is_kept() -> None:
         pytest.param({"phase": "Running"}, "", id="stays"),
     ],
 )
-def test_a_pod_that_kubernetes_ends_is_seen_to_leave(status: dict[str, Any], leaving: str) -> None:
+def test_pod_ended_by_kubernetes_is_leaving(status: dict[str, Any], leaving: str) -> None:
     obj = {"metadata": {"namespace": "team", "name": "train-0", "uid": "u"}, "spec": {}, "status": status}
     assert pod_objects.pod_view(obj).leaving == leaving
 
 
-def test_deletion_is_seen() -> None:
+def test_deletion_is_read() -> None:
     pod = copy.deepcopy(POD)
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert pod_objects.pod_view(pod).deleting
@@ -199,7 +199,7 @@ def test_post_start_hooks_are_resolved(handler: dict[str, Any] | None, expected:
 @pytest.mark.parametrize(
     "handler", [{"tcpSocket": {"port": 1}}, {"httpGet": {"port": "nowhere"}}, {"httpGet": {}}, {"novel": {}}, {}]
 )
-def test_hooks_that_we_cannot_run_are_said_to_be(handler: dict[str, Any]) -> None:
+def test_unsupported_hooks_are_marked(handler: dict[str, Any]) -> None:
     assert isinstance(_hook(handler), UnsupportedHook)
 
 
@@ -216,7 +216,7 @@ def _hook(handler: dict[str, Any] | None) -> Hook | None:
     dropped=st.sets(st.sampled_from(["labels", "annotations", "ownerReferences", "resourceVersion"])),
     nulls=st.booleans(),
 )
-def test_what_a_pod_may_lack_it_may_lack(dropped: set[str], *, nulls: bool) -> None:
+def test_optional_fields_may_be_missing(dropped: set[str], *, nulls: bool) -> None:
     metadata = {key: value for key, value in POD["metadata"].items() if key not in dropped}
     bare = {"metadata": metadata, "spec": {}, "status": None if nulls else {}}
     view = pod_objects.pod_view(bare)
@@ -224,7 +224,7 @@ def test_what_a_pod_may_lack_it_may_lack(dropped: set[str], *, nulls: bool) -> N
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Return the path of everything in an object but itself."""
+    """Return the paths of all values nested in an object."""
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, each in below for found in ((*path, key), *places(each, (*path, key)))]
 
@@ -237,14 +237,14 @@ ANY_JSON = st.recursive(
 
 
 @given(place=st.sampled_from(places(POD)), other=ANY_JSON)
-def test_a_pod_with_anything_anywhere_is_read_or_not_understood(place: tuple[str | int, ...], other: Any) -> None:
-    """Anything else that it raised would be the end of the agent."""
+def test_pod_with_arbitrary_values_is_converted_or_rejected(place: tuple[str | int, ...], other: Any) -> None:
+    """Any other exception would end the agent."""
     pod = copy.deepcopy(POD)
     at: Any = pod
     for key in place[:-1]:
         at = at[key]
     at[place[-1]] = other
-    with contextlib.suppress(*mirror.NOT_UNDERSTOOD):
+    with contextlib.suppress(*informer.NOT_UNDERSTOOD):
         assert isinstance(pod_objects.pod_view(pod), PodView)
 
 
@@ -253,13 +253,14 @@ USED_OF_A_CONTAINER = {
 }  # fmt: skip
 
 
-def test_these_fields_of_a_pod_are_used_and_no_others() -> None:
-    """What is not named here may be as large as it likes: it is forgotten as the pod comes in."""
+def test_only_these_fields_of_a_pod_are_used() -> None:
+    """Fields not listed here may be arbitrarily large: they are dropped when the pod is received."""
     asked = Asked()
     pod_objects.pod_view(asked.about(FULL))
     assert asked.fields == {
         *("metadata", "metadata.namespace", "metadata.name", "metadata.uid", "metadata.annotations", "metadata.labels"),
         *("metadata.ownerReferences", "metadata.resourceVersion", "metadata.deletionTimestamp"),
+        *("spec.volumes", "spec.volumes[].downwardAPI", "spec.volumes[].projected"),
         *("spec", "spec.restartPolicy", "spec.nodeName", "spec.initContainers", "spec.containers"),
         *(f"spec.{kind}[].{field}" for kind in ("initContainers", "containers") for field in USED_OF_A_CONTAINER),
         *("status", "status.phase", "status.reason", "status.podIP", "status.conditions", "status.containerStatuses"),
@@ -283,7 +284,7 @@ FULL: dict[str, Any] = {
 
 
 class Asked:
-    """Objects that note which of their fields they are asked for; ``[]`` stands for any item of a list."""
+    """Objects that record which of their fields are read; ``[]`` stands for any item of a list."""
 
     def __init__(self) -> None:
         self.fields: set[str] = set()
@@ -315,7 +316,7 @@ class Noting(dict[str, Any]):
         return super().__contains__(key)
 
 
-def test_others_annotations_are_not_kept_and_of_ours_no_more_than_is_accepted() -> None:
+def test_annotations_are_kept_only_if_used_and_up_to_limit() -> None:
     given = {"example.com/big": "x" * 250_000, "kubemend.io/restart": "InPlace", "kubemend.io/clean": "x" * 250_000}
     view = pod_objects.pod_view({**POD, "metadata": POD["metadata"] | {"annotations": given}})
     assert view.annotations.keys() == {"kubemend.io/restart", "kubemend.io/clean"}
@@ -323,7 +324,7 @@ def test_others_annotations_are_not_kept_and_of_ours_no_more_than_is_accepted() 
         options.parse(view.annotations)
 
 
-def test_a_pod_of_which_there_is_too_much_is_still_told_by_name_and_cannot_be_restarted() -> None:
+def test_oversized_pod_keeps_its_identity_and_cannot_be_restarted() -> None:
     whole = pod_objects.pod_view(POD)
     view = pod_objects.bare(whole)
     assert (view.ref, view.phase, view.deleting) == (whole.ref, whole.phase, whole.deleting)
@@ -343,7 +344,7 @@ def test_a_pod_of_which_there_is_too_much_is_still_told_by_name_and_cannot_be_re
     ],
     ids=["labels", "annotations", "owner", "containers", "hook"],
 )  # fmt: skip
-def test_whatever_is_huge_in_a_pod_little_of_it_is_kept(huge: dict[str, Any]) -> None:
+def test_huge_fields_are_not_kept(huge: dict[str, Any]) -> None:
     kept: shares.Shares[PodView] = shares.Shares(
         shares.Bounds(bare=pod_objects.bare, one=pod_objects.MOST_OF_A_POD, namespace=pod_objects.MOST_OF_A_NAMESPACE)
     )

@@ -1,47 +1,59 @@
-"""PodWatch against the API stand-in."""
+"""PodWatch against a real API server."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.model.workloads import PodUid, PodView
-from agent.sources import pods
-from common import aio
-from common.kube import client, errors, paths
-from common.parts import PartState, PartStatus
-from hack.devnode.api import standin
+from kubemend.agent.model.workloads import PodUid, PodView
+from kubemend.agent.sources import pods
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors
+from tests.control_plane import DEADLINES, ControlPlane, Tenant
 
-PODS = paths.collection("pods", namespace="default")
-NOVEL = {"status": {"containerStatuses": [{"name": "c", "restartCount": "often"}]}}
-"""What a pod may say that this agent is too old to understand."""
+_STATUS = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 77}
+NOVEL = {"status": {"containerStatuses": [_STATUS]}}
 
 
-def pod(name: str, *, node: str = "n1") -> dict[str, Any]:
+def novel(text: bytes) -> bytes:
+    """Insert a value from a newer Kubernetes that this agent cannot parse."""
+    return text.replace(b'"restartCount":77', b'"restartCount":"often"')
+
+
+def pod(name: str, *, node: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}}
 
 
-class Bench:
-    """A PodWatch that runs, what it reported, and a client of the same server."""
+def sometimes(text: bytes) -> bytes:
+    """Insert a value that is invalid in every Kubernetes version so far."""
+    return text.replace(b'"restartPolicy":"OnFailure"', b'"restartPolicy":"Sometimes"')
 
-    def __init__(self, server: standin.StandIn, api: client.KubeClient) -> None:
-        self.server = server
+
+class Bench:
+    """A running PodWatch, its reports, and a client of the same server."""
+
+    def __init__(self, control_plane: ControlPlane, tenant: Tenant, api: client.KubeClient) -> None:
+        self.control_plane = control_plane
+        self.node = tenant.node
+        self.namespace = tenant.namespace
+        self.pods = tenant.of("pods")
+        self.server = tenant.server
         self.api = api
-        self.reports: asyncio.Queue[PartStatus] = asyncio.Queue()
+        self.reports: asyncio.Queue[ComponentStatus] = asyncio.Queue()
         self.changes: asyncio.Queue[pods.PodChange] = asyncio.Queue()
         self.watch = pods.PodWatch(
             api=api,
-            node_name="n1",
+            node_name=tenant.node,
             report=self.reports.put_nowait,
             backoff=aio.Backoff(first=0.01, limit=0.05),
         )
         self.watch.subscribe(self.changes.put_nowait)
 
-    async def state(self, wanted: PartState) -> PartStatus:
+    async def state(self, wanted: ComponentState) -> ComponentStatus:
         """Wait for a report of that state."""
         while (report := await self.reports.get()).state is not wanted:
             pass
@@ -53,22 +65,28 @@ class Bench:
             pass
         return change.pod
 
-    def patch_status_unseen(self, name: str, patch: dict[str, Any]) -> None:
-        """Change a pod's status on the server while that serves nobody."""
-        operations = self.server.handler.operations
-        place = self.server.handler.place(paths.pod_status("default", name))
-        assert place is not None
-        operations.patch(place, patch, content_type=client.Patch.MERGE.value)
+    async def create(self, name: str, *, node: str = "") -> dict[str, Any]:
+        """Create a pod, on the watched node or on another one."""
+        return await self.api.create(self.pods, pod(name, node=node or self.node))
+
+    async def patch_status(self, name: str, status: dict[str, Any]) -> None:
+        await self.api.patch_status(f"{self.pods}/{name}", status)
+
+    async def delete(self, name: str) -> None:
+        """Delete a pod without a grace period."""
+        await self.api.delete(f"{self.pods}/{name}", options={"gracePeriodSeconds": 0})
+
+    @contextlib.asynccontextmanager
+    async def unseen(self) -> AsyncIterator[client.KubeClient]:
+        """Yield a client that reaches the server while the proxy is down."""
+        async with client.connect(kubeconfig=self.control_plane.kubeconfig, deadlines=DEADLINES) as api:
+            yield api
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with (
-        asyncio.timeout(60),
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        client.connect(kubeconfig=server.kubeconfig, deadlines=client.Deadlines(call=2.0)) as api,
-    ):
-        made = Bench(server, api)
+async def bench(control_plane: ControlPlane, tenant: Tenant) -> AsyncIterator[Bench]:
+    async with asyncio.timeout(120), tenant.client() as api:
+        made = Bench(control_plane, tenant, api)
         task = asyncio.create_task(made.watch.run())
         try:
             yield made
@@ -80,149 +98,152 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def test_pods_of_this_node_come_and_go(bench: Bench) -> None:
     assert not bench.watch.synced
-    await bench.state(PartState.READY)
+    await bench.state(ComponentState.READY)
     assert bench.watch.synced
-    await bench.api.create(PODS, pod("elsewhere", node="n2"))
-    await bench.api.create(PODS, pod("a"))
+    await bench.create("elsewhere", node=f"{bench.node}-2")
+    await bench.create("a")
     appeared = await bench.change(pods.PodChangeKind.APPEARED)
     assert appeared.ref.name == "a"
     assert list(bench.watch.pods()) == [appeared.ref.uid]
-    assert bench.watch.by_name("default", "a") == appeared
-    assert bench.watch.by_name("default", "elsewhere") is None
-    await bench.api.delete(paths.pod("default", "a"), options={"gracePeriodSeconds": 0})
+    assert bench.watch.by_name(bench.namespace, "a") == appeared
+    assert bench.watch.by_name(bench.namespace, "elsewhere") is None
+    await bench.delete("a")
     assert (await bench.change(pods.PodChangeKind.GONE)).ref == appeared.ref
     assert not bench.watch.pods()
 
 
-async def test_the_first_listing_can_be_waited_for_even_if_there_is_no_pod(bench: Bench) -> None:
+async def test_first_listing_can_be_awaited_without_pods(bench: Bench) -> None:
     await bench.watch.until_synced()
     assert bench.watch.synced
     assert not bench.watch.pods()
 
 
-async def test_waiting_ends_with_the_change_that_was_waited_for(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    created = await bench.api.create(PODS, pod("a"))
+async def test_wait_ends_with_the_awaited_change(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    created = await bench.create("a")
     uid = PodUid(created["metadata"]["uid"])
     waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=60))
     await bench.change(pods.PodChangeKind.APPEARED)
-    await bench.api.patch_status(paths.pod("default", "a"), {"status": {"phase": "Running"}})
+    await bench.patch_status("a", {"status": {"phase": "Running"}})
     view = await waiting
     assert view is not None
     assert view.phase == "Running"
     assert await bench.watch.wait_for(uid, lambda view: True, timeout=60) == view
 
 
-async def test_waiting_ends_when_the_pod_goes_or_time_is_up(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    created = await bench.api.create(PODS, pod("a"))
+async def test_wait_ends_on_deletion_or_timeout(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    created = await bench.create("a")
     uid = PodUid(created["metadata"]["uid"])
     assert await bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=0.01) is None
     waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=30))
     await bench.change(pods.PodChangeKind.APPEARED)
-    await bench.api.delete(paths.pod("default", "a"), options={"gracePeriodSeconds": 0})
+    await bench.delete("a")
     assert await waiting is None
 
 
-async def test_view_holds_through_an_outage_and_catches_up_after_it(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("stays"))
-    await bench.api.create(PODS, pod("goes"))
+async def test_view_persists_through_an_outage_and_catches_up(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    await bench.create("stays")
+    await bench.create("goes")
     for _ in range(2):
         await bench.change(pods.PodChangeKind.APPEARED)
     await bench.server.stop()
-    report = await bench.state(PartState.DEGRADED)
+    report = await bench.state(ComponentState.DEGRADED)
     assert "cannot" in report.message
-    assert report.mend
+    assert report.hint
     assert len(bench.watch.pods()) == 2
-    operations = bench.server.handler.operations
-    found = bench.server.handler.place(paths.pod("default", "goes"))
-    assert found is not None
-    operations.delete(found, {"gracePeriodSeconds": 0})
+    async with bench.unseen() as api:
+        await api.delete(f"{bench.pods}/goes", options={"gracePeriodSeconds": 0})
     await bench.server.start()
     assert (await bench.change(pods.PodChangeKind.GONE)).ref.name == "goes"
-    await bench.state(PartState.READY)
+    await bench.state(ComponentState.READY)
     assert [view.ref.name for view in bench.watch.pods().values()] == ["stays"]
 
 
 async def test_broken_watch_is_resumed(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("a"))
+    await bench.state(ComponentState.READY)
+    await bench.create("a")
     await bench.change(pods.PodChangeKind.APPEARED)
-    bench.server.handler.drop_watches()
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("b"))
+    bench.server.cut_watches()
+    await bench.state(ComponentState.READY)
+    await bench.create("b")
     assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "b"
 
 
 async def test_lost_history_is_listed_again(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    bench.server.handler.faults.fail_next(1, status=410, method="GET", path="/pods")
-    bench.server.handler.drop_watches()
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("a"))
+    await bench.state(ComponentState.READY)
+    bench.server.fail_next(1, status=410, method="GET", path="/pods")
+    bench.server.cut_watches()
+    await bench.state(ComponentState.READY)
+    await bench.create("a")
     assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "a"
 
 
-async def test_pod_that_is_not_understood_hides_no_other(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    odd = pod("odd")
-    odd["spec"]["restartPolicy"] = "Sometimes"
-    await bench.api.create(PODS, odd)
-    await bench.api.create(PODS, pod("a"))
+async def test_invalid_pod_hides_no_other(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    bench.server.rewrite = sometimes
+    odd = pod("odd", node=bench.node)
+    odd["spec"]["restartPolicy"] = "OnFailure"
+    await bench.api.create(bench.pods, odd)
+    await bench.create("a")
     assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "a"
 
 
 async def test_second_pod_of_a_name_is_another_pod(bench: Bench) -> None:
-    await bench.state(PartState.READY)
+    await bench.state(ComponentState.READY)
     for _ in range(2):
-        await bench.api.create(PODS, pod("a"))
-        await bench.api.delete(paths.pod("default", "a"), options={"gracePeriodSeconds": 0})
+        await bench.create("a")
+        await bench.delete("a")
     gone = [await bench.change(pods.PodChangeKind.GONE) for _ in range(2)]
     assert gone[0].ref != gone[1].ref
 
 
-async def test_known_pod_that_is_not_understood_at_a_new_list_stays_as_it_was(bench: Bench) -> None:
-    """Its end would be the end of what a round holds of it."""
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("a"))
+async def test_known_pod_invalid_at_new_list_stays_unchanged(bench: Bench) -> None:
+    """Removing it would lose the containers that a round holds in it."""
+    await bench.state(ComponentState.READY)
+    await bench.create("a")
     known = await bench.change(pods.PodChangeKind.APPEARED)
     await bench.server.stop()
-    await bench.state(PartState.DEGRADED)
-    bench.patch_status_unseen("a", NOVEL)
+    await bench.state(ComponentState.DEGRADED)
+    bench.server.rewrite = novel
+    async with bench.unseen() as api:
+        await api.patch_status(f"{bench.pods}/a", NOVEL)
     with capture_logs() as logs:
         await bench.server.start()
-        await bench.state(PartState.READY)
+        await bench.state(ComponentState.READY)
     assert bench.watch.pods() == {known.ref.uid: known}
     assert bench.changes.empty()
-    (told,) = [line for line in logs if line["event"] == "mirror.not_understood"]
-    assert (told["name"], told["log_level"]) == ("a", "warning")
-    assert "often" in told["error"]
+    (logged,) = [line for line in logs if line["event"] == "informer.invalid"]
+    assert (logged["name"], logged["log_level"]) == ("a", "warning")
+    assert "often" in logged["error"]
 
 
-async def test_known_pod_is_gone_although_the_last_of_it_is_not_understood(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("a"))
+async def test_known_pod_is_gone_although_its_last_object_is_invalid(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    await bench.create("a")
     known = await bench.change(pods.PodChangeKind.APPEARED)
-    await bench.api.patch_status(paths.pod("default", "a"), NOVEL)
-    await bench.api.delete(paths.pod("default", "a"), options={"gracePeriodSeconds": 0})
+    bench.server.rewrite = novel
+    await bench.patch_status("a", NOVEL)
+    await bench.delete("a")
     assert await bench.change(pods.PodChangeKind.GONE) == known
     assert not bench.watch.pods()
 
 
-async def test_pod_that_is_asked_for_and_not_understood_is_none(bench: Bench) -> None:
-    await bench.state(PartState.READY)
-    await bench.api.create(PODS, pod("a"))
+async def test_requested_pod_that_is_invalid_is_none(bench: Bench) -> None:
+    await bench.state(ComponentState.READY)
+    await bench.create("a")
     known = await bench.change(pods.PodChangeKind.APPEARED)
     assert await bench.watch.ask(known.ref, timeout=60) == known
-    await bench.api.patch_status(paths.pod("default", "a"), NOVEL)
+    bench.server.rewrite = novel
+    await bench.patch_status("a", NOVEL)
     with capture_logs() as logs:
         assert await bench.watch.ask(known.ref, timeout=60) is None
-    assert [line["pod"] for line in logs if line["event"] == "pods.not_understood"] == ["default/a"]
+    assert [line["pod"] for line in logs if line["event"] == "pods.invalid"] == [f"{bench.namespace}/a"]
 
 
 class EndsAtOnce:
-    """A server without pods that ends each watch at once: in peace, or with an error."""
+    """A server without pods that ends each watch at once: normally, or with an error."""
 
     def __init__(self, end: errors.KubeError | None) -> None:
         self.lists: list[tuple[object, int]] = []
@@ -243,11 +264,11 @@ class EndsAtOnce:
 
 
 class SecondOverError(Exception):
-    """A second has been waited for."""
+    """One second of waiting is over."""
 
 
 class OneSecond(aio.Backoff):
-    """Waits on a clock of its own, and no longer than a second in all."""
+    """Waits on a clock of its own, for at most one second in all."""
 
     def __init__(self) -> None:
         super().__init__(first=0.2, limit=10.0)
@@ -267,14 +288,14 @@ async def watch_for_a_second(server: EndsAtOnce) -> None:
 
 
 @pytest.mark.parametrize("end", [None, errors.GoneError("too old"), errors.ApiUnavailableError("broken")], ids=repr)
-async def test_server_that_ends_each_watch_at_once_is_not_hammered(end: errors.KubeError | None) -> None:
+async def test_server_that_ends_each_watch_is_not_hammered(end: errors.KubeError | None) -> None:
     server = EndsAtOnce(end)
     await watch_for_a_second(server)
     assert server.watches == 3  # at 0, 0.2 and 0.6 s
 
 
-async def test_the_nodes_pods_are_listed_without_a_limit() -> None:
-    """With one, servers pass their cache by."""
+async def test_pods_of_the_node_are_listed_without_limit() -> None:
+    """With a limit, servers bypass their cache."""
     server = EndsAtOnce(None)
     await watch_for_a_second(server)
     assert server.lists == [({"fieldSelector": "spec.nodeName=n1"}, 0)]

@@ -1,4 +1,4 @@
-"""What /proc, made up or real, says about processes."""
+"""Process facts from a fake or real /proc."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.actuator.cgroups import Cgroup
-from agent.sources import thread_states
-from agent.sources.processes import Entrance, ProcFs
-from common import kernel_files
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.sources import thread_states
+from kubemend.agent.sources.processes import Entrance, ProcFs
+from kubemend.common import kernel_files
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def add_thread(proc: ProcFs, pid: int, tid: int, *, state: str, name: str = "pyt
     (task / "stat").write_text(f"{tid} ({name}) {state} 1 1 1 0 -1 0 0\n")
 
 
-def test_a_process_with_a_thread_in_uninterruptible_sleep_is_stuck_though_its_first_thread_is_a_zombie(
+def test_process_with_thread_in_state_d_is_stuck_despite_zombie_leader(
     proc: ProcFs,
 ) -> None:
     add_thread(proc, 7, 7, state="Z")
@@ -40,12 +40,12 @@ def test_a_process_with_a_thread_in_uninterruptible_sleep_is_stuck_though_its_fi
 
 
 @pytest.mark.parametrize("state", ["R", "S", "T", "Z"])
-def test_any_other_state_is_none_that_a_signal_cannot_reach(proc: ProcFs, state: str) -> None:
+def test_process_in_any_other_state_is_not_stuck(proc: ProcFs, state: str) -> None:
     add_thread(proc, 7, 7, state=state, name="a D process")
     assert not proc.is_stuck(7)
 
 
-def test_a_process_that_is_gone_is_not_stuck(proc: ProcFs) -> None:
+def test_ended_process_is_not_stuck(proc: ProcFs) -> None:
     assert not proc.is_stuck(7)
 
 
@@ -60,7 +60,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def called(name: bytes) -> Iterator[int]:
-    """Run a process that bears such a name (prctl(2), PR_SET_NAME); yield its pid."""
+    """Run a process with that name (prctl(2), PR_SET_NAME); yield its pid."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", NAMED, name], stdin=pipe, stdout=pipe) as child:
         assert child.stdout is not None
@@ -74,7 +74,7 @@ HOSTILE = ["x模型训练进程".encode()[:15], b"\xff\xfe", b"a\nb) D (", b"\x0
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_real_process_of_any_name_is_looked_at(name: bytes) -> None:
+def test_process_with_any_name_is_read(name: bytes) -> None:
     with called(name) as pid:
         facts = ProcFs().look(pid)
         assert facts is not None
@@ -89,7 +89,7 @@ ME, OTHER = "a" * 64, "b" * 64
 
 
 @pytest.mark.parametrize("mark", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
-def test_the_name_of_a_cgroup_is_not_taken_for_a_line_of_its_own(proc: ProcFs, mark: str) -> None:
+def test_newline_in_cgroup_name_is_not_a_line(proc: ProcFs, mark: str) -> None:
     forged = f"1:name=systemd:/kubepods/pod1/{ME}/x{mark}0::/kubepods/pod2/{OTHER}\n"
     _write(proc, cgroup=f"{forged}0::/kubepods/pod1/{ME}/x\n".encode())
     facts = proc.look(7)
@@ -97,7 +97,7 @@ def test_the_name_of_a_cgroup_is_not_taken_for_a_line_of_its_own(proc: ProcFs, m
     assert facts.container == ME
 
 
-def test_the_cpus_are_found_of_a_group_whose_name_is_no_unicode(proc: ProcFs) -> None:
+def test_cpus_of_cgroup_with_invalid_unicode_are_found(proc: ProcFs) -> None:
     group = proc.cgroup_root / "pod1" / os.fsdecode(b"\xff")
     group.mkdir(parents=True)
     (group / "cpuset.cpus").write_text("0-3\n")
@@ -106,7 +106,7 @@ def test_the_cpus_are_found_of_a_group_whose_name_is_no_unicode(proc: ProcFs) ->
 
 
 @given(cgroup=st.binary(), stat=st.binary())
-def test_of_any_bytes_something_is_told_or_that_it_cannot_be(cgroup: bytes, stat: bytes) -> None:
+def test_any_bytes_give_a_result_or_an_error(cgroup: bytes, stat: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         proc = ProcFs(root=Path(directory), cgroup_root=Path(directory))
         _write(proc, cgroup=cgroup, stat=stat)
@@ -144,7 +144,7 @@ def add_shim(proc: ProcFs) -> None:
     add_process(proc, SHIM, parent=1, ids=str(SHIM), group="/system.slice/containerd.service")
 
 
-def test_a_worker_descends_from_its_containers_first_process(proc: ProcFs) -> None:
+def test_worker_descends_from_its_containers_first_process(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_process(proc, 101, parent=100, ids="101 7")
@@ -153,7 +153,7 @@ def test_a_worker_descends_from_its_containers_first_process(proc: ProcFs) -> No
     assert proc.entrance(100) == Entrance(100, is_its_own=True)
 
 
-def test_what_was_put_into_a_container_does_not(proc: ProcFs) -> None:
+def test_added_process_does_not_descend_from_first(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_process(proc, 200, parent=SHIM, ids="200 30")  # kubectl exec
@@ -161,33 +161,33 @@ def test_what_was_put_into_a_container_does_not(proc: ProcFs) -> None:
     assert proc.entrance(201) == Entrance(200, is_its_own=False)
 
 
-def test_a_namespace_that_an_exec_shell_makes_for_itself_makes_nothing_its_containers_first(proc: ProcFs) -> None:
+def test_namespace_of_an_exec_shell_has_no_first_process(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 200, parent=SHIM, ids="200 30")
     add_process(proc, 201, parent=200, ids="201 31 1")  # unshare --pid --fork
     assert proc.entrance(201) == Entrance(200, is_its_own=False)
 
 
-def test_in_a_shared_pid_namespace_orphans_are_the_pause_containers_children(proc: ProcFs) -> None:
+def test_shared_pid_namespace_orphans_belong_to_pause_container(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 90, parent=SHIM, ids="90 1", group=PAUSE_GROUP)
     add_process(proc, 100, parent=SHIM, ids="100 7")
     add_process(proc, 101, parent=90, ids="101 8")
     assert proc.entrance(101) == Entrance(101, is_its_own=True)
-    assert proc.entrance(100) == Entrance(100, is_its_own=False), "the runtime tells that it is the first"
+    assert proc.entrance(100) == Entrance(100, is_its_own=False), "the runtime knows that it is the first"
 
 
-def test_with_the_hosts_pid_namespace_only_the_runtime_can_tell(proc: ProcFs) -> None:
+def test_host_pid_namespace_leaves_entrance_to_runtime(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=SHIM, ids="100")
     add_process(proc, 101, parent=100, ids="101")
     assert proc.entrance(101) == Entrance(100, is_its_own=False)
 
 
-def test_what_is_gone_or_stands_too_deep_cannot_be_told(proc: ProcFs) -> None:
+def test_entrance_of_ended_or_deep_process_is_unknown(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=99, ids="100 1")
-    assert proc.entrance(100) is None, "its parent has gone meanwhile"
+    assert proc.entrance(100) is None, "its parent has ended"
     assert proc.entrance(4711) is None
     add_process(proc, 1000, parent=SHIM, ids="1000 1")
     for pid in range(1001, 1400):
@@ -195,7 +195,7 @@ def test_what_is_gone_or_stands_too_deep_cannot_be_told(proc: ProcFs) -> None:
     assert proc.entrance(1399) is None
 
 
-def test_a_process_is_alive_until_it_is_a_zombie_or_its_pid_anothers(proc: ProcFs) -> None:
+def test_process_is_alive_until_zombie_or_pid_reuse(proc: ProcFs) -> None:
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_thread(proc, 100, 100, state="S")
     process = proc.look(100)

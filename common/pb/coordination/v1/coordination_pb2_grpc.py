@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from common.pb.coordination.v1 import coordination_pb2 as common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in common/pb/coordination/v1/coordination_pb2_grpc.py depends on'
+        + ' but the generated code in kubemend/common/pb/coordination/v1/coordination_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class CoordinationStub:
         """
         self.Connect = channel.stream_stream(
                 '/kubemend.coordination.v1.Coordination/Connect',
-                request_serializer=common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.SerializeToString,
-                response_deserializer=common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.FromString,
+                request_serializer=kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.SerializeToString,
+                response_deserializer=kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.FromString,
                 _registered_method=True)
 
 
@@ -45,8 +45,8 @@ class CoordinationServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request_iterator, context):
-        """UNAVAILABLE: this replica does not lead, or the agent is too slow a reader; connect again, elsewhere first.
-        UNAUTHENTICATED and PERMISSION_DENIED: the token is not good, or names another node.
+        """UNAVAILABLE: this replica does not lead, or the agent is too slow a reader; reconnect, first to another replica.
+        UNAUTHENTICATED and PERMISSION_DENIED: the token is invalid, or names another node.
         INVALID_ARGUMENT and RESOURCE_EXHAUSTED: a message broke the protocol's rules or limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -58,8 +58,8 @@ def add_CoordinationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.FromString,
-                    response_serializer=common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.SerializeToString,
+                    request_deserializer=kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.FromString,
+                    response_serializer=kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,8 +87,8 @@ class Coordination:
             request_iterator,
             target,
             '/kubemend.coordination.v1.Coordination/Connect',
-            common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.SerializeToString,
-            common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.FromString,
+            kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.AgentMessage.SerializeToString,
+            kubemend_dot_common_dot_pb_dot_coordination_dot_v1_dot_coordination__pb2.HubMessage.FromString,
             options,
             channel_credentials,
             insecure,

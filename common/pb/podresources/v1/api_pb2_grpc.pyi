@@ -21,8 +21,8 @@ wire), and ClaimResource.share_id as Kubernetes 1.36 has it.
 """
 
 from collections import abc as _abc
-from common.pb.podresources.v1 import api_pb2 as _api_pb2
 from grpc import aio as _aio
+from kubemend.common.pb.podresources.v1 import api_pb2 as _api_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -20,8 +20,8 @@ To regenerate api.pb.go run `hack/update-codegen.sh protobindings`
 """
 
 from collections import abc as _abc
-from common.pb.runtime.v1 import api_pb2 as _api_pb2
 from grpc import aio as _aio
+from kubemend.common.pb.runtime.v1 import api_pb2 as _api_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

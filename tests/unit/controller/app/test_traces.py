@@ -1,4 +1,4 @@
-"""Traces are exported as OpenTelemetry has them, where they are wanted, and no round waits for it."""
+"""Traces are exported like OpenTelemetry's if they are enabled, and no round waits for an export."""
 
 import asyncio
 import subprocess
@@ -18,35 +18,35 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry
 
-from controller.app import traces
-from controller.app.metrics import Metrics
-from controller.app.spans import Span
-from controller.app.traces import Traces
+from kubemend.controller.app import traces
+from kubemend.controller.app.traces import Traces
+from kubemend.controller.coordinator.spans import Span
+from kubemend.controller.metrics import Metrics
 from tests.unit.controller import builders
-from tests.unit.controller.app import test_spans
-from tests.unit.controller.app.stage import WAIT, Stage
-from tests.unit.controller.app.test_conductor import round_of, until
+from tests.unit.controller.coordinator import test_spans
+from tests.unit.controller.coordinator.stage import WAIT, Stage
+from tests.unit.controller.coordinator.test_coordinator import round_of, until
 
 ABOUT = {"service.name": "kubemend-controller", "k8s.pod.name": "c-1"}
 ROUND = Span("round", 1.0, 2.0)
 
 
 class Failing(SpanExporter):
-    """An endpoint that takes nothing."""
+    """An endpoint that rejects everything."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         return SpanExportResult.FAILURE
 
 
 class Raising(SpanExporter):
-    """A library that breaks."""
+    """A library that raises."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         raise OSError("broken")
 
 
 class Slow(SpanExporter):
-    """An endpoint that does not answer until it is let."""
+    """An endpoint that does not answer until it is released."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -59,7 +59,7 @@ class Slow(SpanExporter):
 
 
 class Rig:
-    """Traces that are exported for the length of a block, and what was counted."""
+    """Traces exported for the length of a block, and the counted results."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.metrics = Metrics(CollectorRegistry())
@@ -84,7 +84,7 @@ def collected(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
 
 
 async def exported(span: Span) -> list[ReadableSpan]:
-    """Return what an exporter gets of one round."""
+    """Return the spans that an exporter gets for one round."""
     exporter = InMemorySpanExporter()
     rig = Rig(exporter)
     async with rig.running():
@@ -93,7 +93,7 @@ async def exported(span: Span) -> list[ReadableSpan]:
     return collected(exporter)
 
 
-async def test_a_round_is_one_trace_with_its_steps_below_it() -> None:
+async def test_round_is_one_trace_with_child_steps() -> None:
     told = test_spans.trace(test_spans.done())
     found = await exported(told)
     assert len(found) == len([*told.walk()])
@@ -108,12 +108,12 @@ async def test_a_round_is_one_trace_with_its_steps_below_it() -> None:
     assert root.resource.attributes["k8s.pod.name"] == "c-1"
 
 
-async def test_what_did_not_end_well_has_the_status_error() -> None:
+async def test_unsuccessful_span_has_status_error() -> None:
     (found,) = await exported(replace(ROUND, error="Stuck: pid 7"))
     assert (found.status.status_code, found.status.description) == (StatusCode.ERROR, "Stuck: pid 7")
 
 
-async def test_rounds_are_traces_of_their_own() -> None:
+async def test_rounds_have_separate_traces() -> None:
     exporter = InMemorySpanExporter()
     rig = Rig(exporter)
     async with rig.running():
@@ -125,7 +125,7 @@ async def test_rounds_are_traces_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("exporter", [Failing, Raising])
-async def test_what_fails_is_counted_and_the_next_one_is_tried(exporter: Callable[[], SpanExporter]) -> None:
+async def test_failed_export_is_counted_and_next_is_tried(exporter: Callable[[], SpanExporter]) -> None:
     rig = Rig(exporter())
     async with rig.running():
         rig.traces.take(ROUND)
@@ -134,7 +134,7 @@ async def test_what_fails_is_counted_and_the_next_one_is_tried(exporter: Callabl
     assert rig.count("exported") == 0
 
 
-async def test_an_endpoint_that_hangs_costs_traces_and_nothing_else() -> None:
+async def test_hanging_endpoint_only_costs_traces() -> None:
     slow = Slow()
     rig = Rig(slow)
     try:
@@ -148,7 +148,7 @@ async def test_an_endpoint_that_hangs_costs_traces_and_nothing_else() -> None:
         slow.may_answer.set()
 
 
-async def test_a_leader_tells_of_each_round_that_has_ended() -> None:
+async def test_leader_traces_each_ended_round() -> None:
     stage = Stage(builders.gang(3))
     taken: list[Span] = []
     stage.outside = replace(stage.outside, trace=taken.append)
@@ -160,7 +160,7 @@ async def test_a_leader_tells_of_each_round_that_has_ended() -> None:
     assert sum(each.name == "member" for each in taken[0].children) == 3
 
 
-async def test_a_collector_gets_it_by_otlp_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyPatch) -> None:
     received: asyncio.Queue[tuple[str, ExportTraceServiceRequest]] = asyncio.Queue()
 
     async def take(request: web.Request) -> web.Response:
@@ -204,11 +204,11 @@ async def test_a_collector_gets_it_by_otlp_over_http(monkeypatch: pytest.MonkeyP
     ],
     ids=["unset", "empty", "disabled", "a protocol that we do not speak"],
 )
-def test_nobody_wants_traces(environment: dict[str, Any]) -> None:
+def test_traces_are_off_without_endpoint(environment: dict[str, Any]) -> None:
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
 
 
-def test_a_password_in_the_endpoint_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_endpoint_password_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@collector:4318"}
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is not None
     told = capsys.readouterr().out
@@ -216,17 +216,17 @@ def test_a_password_in_the_endpoint_is_not_logged(capsys: pytest.CaptureFixture[
     assert "secret" not in told
 
 
-def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_extra_is_logged_with_hint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
     assert "pip install 'kubemend[traces]'" in capsys.readouterr().out
 
 
-def test_a_controller_without_traces_does_not_load_the_library() -> None:
+def test_library_is_not_loaded_without_traces() -> None:
     code = (
         "import sys, controller.app.controller\n"
-        "from controller.app import traces\n"
+        "from kubemend.controller.app import traces\n"
         "traces.wanted({}, metrics=None, about={})\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -1,4 +1,4 @@
-"""The Secret and the ConfigMap, with several replicas at once, and the server that needs no restart."""
+"""The Secret and the ConfigMap, with several replicas at once, and a server that needs no restart."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,19 +9,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from common.kube import client as kube
-from common.kube import errors, paths
-from controller.certificates.keeper import Keeper, KeeperOptions
-from controller.certificates.plan import DAY
-from hack.devnode.api import standin
-
-_OPTIONS = KeeperOptions(namespace="kubemend", extra_names=("127.0.0.1", "0:0:0:0:0:0:0:1"))
-_SECRET = f"{paths.collection('secrets', namespace='kubemend')}/kubemend-hub-tls"
-_CONFIG_MAP = f"{paths.collection('configmaps', namespace='kubemend')}/kubemend-hub-ca"
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors
+from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
+from kubemend.controller.certificates.plan import DAY
+from tests.control_plane import Tenant
 
 
 class _Clock:
-    """A clock that a test moves; it begins at the machine's time, which TLS goes by."""
+    """A clock that the test moves; it begins at the machine's time, which TLS uses."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -30,14 +26,31 @@ class _Clock:
         return self.now
 
 
+class _Cluster:
+    """A namespace in which keepers store certificates."""
+
+    def __init__(self, tenant: Tenant, api: kube.KubeClient) -> None:
+        self.api = api
+        self.server = tenant.server
+        self.secret = f"{tenant.of('secrets')}/kubemend-hub-tls"
+        self.config_map = f"{tenant.of('configmaps')}/kubemend-hub-ca"
+        self._options = KeeperOptions(namespace=tenant.namespace, extra_names=("127.0.0.1", "0:0:0:0:0:0:0:1"))
+
+    def keeper(self, clock: _Clock) -> Keeper:
+        return Keeper(self.api, self._options, clock=clock)
+
+    async def data(self, path: str) -> dict[str, Any]:
+        return dict((await self.api.get(path))["data"])
+
+    async def kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the contents of the Secret and the ConfigMap."""
+        return await self.data(self.secret), await self.data(self.config_map)
+
+
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[kube.KubeClient]:
-    async with (
-        standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server,
-        kube.connect(kubeconfig=server.kubeconfig) as client,
-    ):
-        await client.create(paths.collection("namespaces"), {"metadata": {"name": "kubemend"}})
-        yield client
+async def cluster(tenant: Tenant) -> AsyncIterator[_Cluster]:
+    async with tenant.client() as api:
+        yield _Cluster(tenant, api)
 
 
 @pytest.fixture
@@ -47,84 +60,76 @@ def clock() -> _Clock:
     return _Clock(time.time())
 
 
-async def _data(api: kube.KubeClient, path: str) -> dict[str, Any]:
-    return dict((await api.get(path))["data"])
-
-
-async def test_what_is_made_is_kept_and_its_ca_published(api: kube.KubeClient, clock: _Clock) -> None:
-    keeper = Keeper(api, _OPTIONS, clock=clock)
+async def test_keeper_stores_certificates_and_publishes_ca(cluster: _Cluster, clock: _Clock) -> None:
+    keeper = cluster.keeper(clock)
     await keeper.ready()
-    secret, published = await _data(api, _SECRET), await _data(api, _CONFIG_MAP)
+    secret, published = await cluster.kept()
     assert sorted(secret) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
     assert published["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")
     await keeper.look()
-    assert (await _data(api, _SECRET), await _data(api, _CONFIG_MAP)) == (secret, published)
+    assert await cluster.kept() == (secret, published)
 
 
-async def test_replicas_that_start_at_once_agree(api: kube.KubeClient, clock: _Clock) -> None:
-    await asyncio.gather(*(Keeper(api, _OPTIONS, clock=clock).ready() for _ in range(5)))
-    secret, published = await _data(api, _SECRET), await _data(api, _CONFIG_MAP)
-    await Keeper(api, _OPTIONS, clock=clock).look()
-    assert (await _data(api, _SECRET), await _data(api, _CONFIG_MAP)) == (secret, published)
+async def test_concurrent_first_start_of_replicas_agrees(cluster: _Cluster, clock: _Clock) -> None:
+    await asyncio.gather(*(cluster.keeper(clock).ready() for _ in range(5)))
+    secret, published = await cluster.kept()
+    await cluster.keeper(clock).look()
+    assert await cluster.kept() == (secret, published)
 
 
-async def test_replicas_that_renew_at_once_agree(api: kube.KubeClient, clock: _Clock) -> None:
-    keepers = [Keeper(api, _OPTIONS, clock=clock) for _ in range(5)]
+async def test_concurrent_renewal_of_replicas_agrees(cluster: _Cluster, clock: _Clock) -> None:
+    keepers = [cluster.keeper(clock) for _ in range(5)]
     await asyncio.gather(*(keeper.look() for keeper in keepers))
     clock.now += 740 * DAY
     await asyncio.gather(*(keeper.look() for keeper in keepers))
-    secret, published = await _data(api, _SECRET), await _data(api, _CONFIG_MAP)
+    secret, published = await cluster.kept()
     assert published["ca.crt"].count("BEGIN CERTIFICATE") == 2
     await asyncio.gather(*(keeper.look() for keeper in keepers))
-    assert (await _data(api, _SECRET), await _data(api, _CONFIG_MAP)) == (secret, published)
+    assert await cluster.kept() == (secret, published)
 
 
-async def test_a_bundle_that_somebody_has_spoiled_is_mended(api: kube.KubeClient, clock: _Clock) -> None:
-    keeper = Keeper(api, _OPTIONS, clock=clock)
+async def test_corrupted_bundle_is_restored(cluster: _Cluster, clock: _Clock) -> None:
+    keeper = cluster.keeper(clock)
     await keeper.look()
-    published = await _data(api, _CONFIG_MAP)
-    await api.patch(_CONFIG_MAP, {"data": {"ca.crt": "x"}}, content_type=kube.Patch.MERGE)
+    published = await cluster.data(cluster.config_map)
+    await cluster.api.patch(cluster.config_map, {"data": {"ca.crt": "x"}}, content_type=kube.Patch.MERGE)
     await keeper.look()
-    assert await _data(api, _CONFIG_MAP) == published
+    assert await cluster.data(cluster.config_map) == published
 
 
-async def test_labels_of_others_are_kept(api: kube.KubeClient, clock: _Clock) -> None:
-    keeper = Keeper(api, _OPTIONS, clock=clock)
+async def test_foreign_labels_are_kept(cluster: _Cluster, clock: _Clock) -> None:
+    keeper = cluster.keeper(clock)
     await keeper.look()
-    await api.patch(_SECRET, {"metadata": {"labels": {"a": "b"}}}, content_type=kube.Patch.MERGE)
+    await cluster.api.patch(cluster.secret, {"metadata": {"labels": {"a": "b"}}}, content_type=kube.Patch.MERGE)
     clock.now += 70 * DAY
-    before = await _data(api, _SECRET)
+    before = await cluster.data(cluster.secret)
     await keeper.look()
-    after = await api.get(_SECRET)
+    after = await cluster.api.get(cluster.secret)
     assert after["metadata"]["labels"] == {"a": "b"}
     assert after["data"]["tls.crt"] != before["tls.crt"]
 
 
-async def test_without_the_api_server_it_says_so_and_serves_what_it_has(tmp_path: Path, clock: _Clock) -> None:
-    async with standin.StandIn(kubeconfig=tmp_path / "kubeconfig") as server:
-        deadlines = kube.Deadlines(connect=0.5, call=0.5)
-        async with kube.connect(kubeconfig=server.kubeconfig, deadlines=deadlines) as client:
-            await client.create(paths.collection("namespaces"), {"metadata": {"name": "kubemend"}})
-            keeper = Keeper(client, _OPTIONS, clock=clock)
-            await keeper.ready()
-            await server.stop()
-            with pytest.raises(errors.ApiUnavailableError):
-                await keeper.look()
-            keeper.credentials()
+async def test_keeper_without_api_server_logs_and_keeps_serving(cluster: _Cluster, clock: _Clock) -> None:
+    keeper = cluster.keeper(clock)
+    await keeper.ready()
+    await cluster.server.stop()
+    with pytest.raises(errors.ApiUnavailableError):
+        await keeper.look()
+    keeper.credentials()
 
 
-def test_there_are_no_credentials_before_the_first_certificate(clock: _Clock, tmp_path: Path) -> None:
-    keeper = Keeper(kube.connect(kubeconfig=tmp_path / "none"), _OPTIONS, clock=clock)
+def test_credentials_before_first_certificate_raise(clock: _Clock, tmp_path: Path) -> None:
+    keeper = Keeper(kube.connect(kubeconfig=tmp_path / "none"), KeeperOptions(namespace="kubemend"), clock=clock)
     with pytest.raises(RuntimeError, match="no certificate yet"):
         keeper.credentials()
 
 
-async def test_a_running_server_serves_the_new_certificate(api: kube.KubeClient, clock: _Clock) -> None:
-    """The first is made so long ago that the CA changes now, by the machine's own clock; old connections live on."""
+async def test_running_server_serves_new_certificate(cluster: _Cluster, clock: _Clock) -> None:
+    """Create the first certificate so long ago that the CA changes now. Connections stay open."""
     clock.now -= 740 * DAY
-    keeper = Keeper(api, _OPTIONS, clock=clock)
+    keeper = cluster.keeper(clock)
     await keeper.look()
-    first = (await _data(api, _CONFIG_MAP))["ca.crt"]
+    first = (await cluster.data(cluster.config_map))["ca.crt"]
     clock.now += 70 * DAY
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.Echo", {"Say": _ECHO}),))
@@ -132,10 +137,10 @@ async def test_a_running_server_serves_the_new_certificate(api: kube.KubeClient,
     await server.start()
     try:
         clock.now += 660 * DAY
-        await keeper.look()  # the next CA is published
+        await keeper.look()  # publishes the next CA
         clock.now += 10 * DAY
-        await keeper.look()  # and used
-        last = (await _data(api, _CONFIG_MAP))["ca.crt"]
+        await keeper.look()  # and uses it
+        last = (await cluster.data(cluster.config_map))["ca.crt"]
         assert await _say(port, last) is None
         assert await _say(port, first) is grpc.StatusCode.UNAVAILABLE
     finally:

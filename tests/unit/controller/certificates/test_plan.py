@@ -1,11 +1,11 @@
-"""What is renewed when: followed through years of looking, with all that agents and hubs may still have in hand."""
+"""Renewals, followed through years of reconciling, with everything that agents and hubs may still hold."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.certificates import plan
-from controller.certificates.plan import DAY, Act, CaView, Periods, ServerView, Step, View
+from kubemend.controller.certificates import plan
+from kubemend.controller.certificates.plan import DAY, Act, CaView, Periods, ServerView, Step, View
 
 _NAMES = frozenset({"kubemend-hub.kubemend.svc"})
 _PERIODS = Periods()
@@ -43,14 +43,14 @@ _OLD_CA = CaView(made_at=0.0, not_after=5 * DAY)
         (View(ca=_CA, old_ca=_OLD_CA, server=_SERVER), 5 * DAY, Step(Act.DROP_OLD_CA, "Expired")),
     ],
 )  # fmt: skip
-def test_what_is_due(view: View, now: float, step: Step | None) -> None:
+def test_plan_returns_due_step(view: View, now: float, step: Step | None) -> None:
     assert _due(view, now=now) == step
 
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(min_value=0.01, max_value=20), min_size=1, max_size=400))
-def test_no_agent_ever_meets_a_ca_that_was_not_published_for_the_overlap(pauses: list[float]) -> None:
-    """Look at any times, at least every 20 days: what serves is always valid, and its CA known for long enough."""
+def test_served_certificate_always_has_a_ca_published_for_overlap(pauses: list[float]) -> None:
+    """Renew at any times, at least every 20 days: the served certificate is valid, its CA published long enough."""
     now, view, signer = 0.0, View(), -1.0
     published: dict[float, float] = {}
     for pause in [0.0, *pauses]:

@@ -1,4 +1,4 @@
-"""Certificates as they are made, kept and read again."""
+"""Certificates are created, stored and read again."""
 
 import base64
 from collections.abc import Callable
@@ -7,10 +7,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509 import verification
 
-from controller.certificates import making, stored
-from controller.certificates.making import Pair
-from controller.certificates.plan import DAY, Act, Periods, Step
-from controller.certificates.stored import Stored
+from kubemend.controller.certificates import making, stored
+from kubemend.controller.certificates.making import Pair
+from kubemend.controller.certificates.plan import DAY, Act, Periods, Step
+from kubemend.controller.certificates.stored import Stored
 
 _NOW = 1_800_000_000.0
 _PERIODS = Periods()
@@ -18,7 +18,7 @@ _STRANGE_KEY = b"""-----BEGIN PRIVATE KEY-----
 MDwCAQAwDgYHKoZIzj0CAQYDKgMEBCcwJQIBAQQgAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=
 -----END PRIVATE KEY-----
 """
-"""On a curve that nobody knows (1.2.3.4)."""
+"""On a curve that is not known (1.2.3.4)."""
 _NAMES = frozenset({"kubemend-hub", "kubemend-hub.kubemend.svc", "10.0.0.1", "fd00::1"})
 
 
@@ -29,7 +29,7 @@ def _renewed(before: Stored, *, now: float = _NOW, names: frozenset[str] = _NAME
 
 
 def _trusts(bundle: str, server: Pair | None, *, at: float, name: x509.DNSName | x509.IPAddress) -> bool:
-    """Whether a TLS client that trusts the bundle takes the server for this name (RFC 5280, by ``cryptography``)."""
+    """Return whether a TLS client with this bundle accepts the server for this name (RFC 5280, by ``cryptography``)."""
     assert server is not None
     store = verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = verification.PolicyBuilder().store(store).time(making.time_of(at)).build_server_verifier(name)
@@ -40,7 +40,7 @@ def _trusts(bundle: str, server: Pair | None, *, at: float, name: x509.DNSName |
     return True
 
 
-def test_the_first_time_all_is_made_and_then_nothing_is_due() -> None:
+def test_first_renewal_creates_everything_then_nothing_is_due() -> None:
     first, acts = _renewed(Stored())
     assert acts == [Act.MAKE_CA, Act.ISSUE_SERVER]
     assert _renewed(first) == (first, [])
@@ -48,7 +48,7 @@ def test_the_first_time_all_is_made_and_then_nothing_is_due() -> None:
 
 @pytest.mark.parametrize("name", sorted(_NAMES))
 @pytest.mark.parametrize(("after", "trusted"), [(-1800.0, True), (0.0, True), (89 * DAY, True), (91 * DAY, False)])
-def test_agents_trust_the_server_for_its_names_while_it_is_valid(name: str, after: float, *, trusted: bool) -> None:
+def test_bundle_trusts_server_for_its_names_while_valid(name: str, after: float, *, trusted: bool) -> None:
     first, _ = _renewed(Stored())
     subject = making.alternative(name)
     assert isinstance(subject, (x509.DNSName, x509.IPAddress))
@@ -56,7 +56,7 @@ def test_agents_trust_the_server_for_its_names_while_it_is_valid(name: str, afte
     assert not _trusts(first.bundle(), first.server, at=_NOW + after, name=x509.DNSName("other"))
 
 
-def test_what_is_kept_is_read_again() -> None:
+def test_stored_certificates_round_trip_through_secret() -> None:
     first, _ = _renewed(Stored())
     second, acts = _renewed(first, now=_NOW + 740 * DAY)
     assert acts == [Act.MAKE_NEXT_CA, Act.ISSUE_SERVER]
@@ -65,7 +65,7 @@ def test_what_is_kept_is_read_again() -> None:
     assert again.view(periods=_PERIODS) == second.view(periods=_PERIODS)
 
 
-def test_over_a_change_of_the_ca_both_bundles_trust_both_servers() -> None:
+def test_both_bundles_trust_both_servers_during_ca_change() -> None:
     name = x509.DNSName("kubemend-hub")
     first, _ = _renewed(Stored())
     published, _ = _renewed(first, now=_NOW + 740 * DAY)
@@ -80,7 +80,7 @@ def test_over_a_change_of_the_ca_both_bundles_trust_both_servers() -> None:
     assert len(x509.load_pem_x509_certificates(dropped.bundle().encode())) == 1
 
 
-def test_another_name_makes_another_server_certificate_of_the_same_ca() -> None:
+def test_new_name_issues_server_certificate_from_same_ca() -> None:
     first, _ = _renewed(Stored())
     second, acts = _renewed(first, names=_NAMES | {"hub.example.com"})
     assert acts == [Act.ISSUE_SERVER]
@@ -99,13 +99,13 @@ def test_another_name_makes_another_server_certificate_of_the_same_ca() -> None:
         (lambda data: data.update({"tls.key": base64.b64encode(_STRANGE_KEY).decode()}), [Act.ISSUE_SERVER]),
     ],
 )
-def test_what_cannot_be_read_is_made_anew(spoil: Callable[[dict[str, str]], object], acts: list[Act]) -> None:
+def test_unreadable_certificates_are_created_again(spoil: Callable[[dict[str, str]], object], acts: list[Act]) -> None:
     data = _renewed(Stored())[0].to_secret()
     spoil(data)
     assert _renewed(Stored.from_secret(data))[1] == acts
 
 
-def test_a_ca_signs_servers_and_nothing_else() -> None:
+def test_ca_signs_only_servers() -> None:
     first, _ = _renewed(Stored())
     assert first.ca is not None
     assert first.server is not None

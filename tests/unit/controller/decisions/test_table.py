@@ -1,4 +1,4 @@
-"""The table of decisions: which rule answers, and that none deletes what must stay."""
+"""The table of decisions: which rule decides, and that none deletes a protected pod."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decisions import facts as facts_module
-from controller.decisions import table
-from controller.decisions.facts import Decision, Facts, Kind, Reason
-from controller.gangs import members
-from controller.gangs.budget import Past
-from controller.model.faults import Cause, FaultKind, Request
-from controller.model.members import Member, NodeName, NodeView, PodPhase
+from kubemend.controller.decisions import facts as facts_module
+from kubemend.controller.decisions import table
+from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
+from kubemend.controller.gangs import members
+from kubemend.controller.gangs.budget import Past
+from kubemend.controller.model.faults import Cause, FaultKind, Request
+from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
 from tests.unit.controller import builders
 from tests.unit.controller.builders import GANG, NOW
 
@@ -27,7 +27,7 @@ def decide(**changes: Any) -> Decision:
 
 
 def with_one(index: int, **changes: Any) -> tuple[Member, ...]:
-    """A gang of three, one of which is different."""
+    """Return a gang of three, one of which is different."""
     return tuple(builders.member(each, **(changes if each == index else {})) for each in range(3))
 
 
@@ -49,7 +49,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
     [
         ({}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         ({"cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
-        # nobody's business, or nobody's any more
+        # nothing to do, or no longer
         ({"members": ()}, Kind.ALONE, Reason.NOT_A_GANG),
         ({"members": builders.gang(1)}, Kind.ALONE, Reason.NOT_A_GANG),
         ({"cause": request(), "members": builders.gang(1)}, Kind.IN_PLACE, Reason.REQUESTED),
@@ -61,7 +61,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"closed": "Suspended", "cause": request()}, Kind.OBSERVE, Reason.SUSPENDED),
         ({"closed": "Recreating"}, Kind.OBSERVE, Reason.JOBSET_CLOSED),
         ({"cause": request(), "members": ()}, Kind.OBSERVE, Reason.MEMBER_GONE),
-        # who did not ask for it
+        # no opt-in
         ({"members": with_one(1, annotations={})}, Kind.OBSERVE, Reason.NOT_OPTED_IN),
         ({"members": with_one(1, annotations={}), "opted_in_namespaces": frozenset({"team"})}, Kind.IN_PLACE, None),
         ({"members": with_one(1, annotations={}, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
@@ -80,7 +80,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ),
         ({"cause": builders.fault(action_class="AskDriver")}, Kind.HOLD, Reason.DEVICE_NOT_PROVEN),
         ({"cause": builders.fault(action_class="Replace")}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
-        # what is recreated
+        # recreation
         ({"nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"nodes": lost(1, ready=False)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"nodes": lost(1, ready=True, out_of_service=True)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
@@ -89,12 +89,12 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
         ({"members": with_one(1, owner=None), "nodes": lost(1)}, Kind.FAIL, Reason.NOT_REPLACEABLE),
         ({"members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
-        # how often
+        # budget
         ({"history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
         ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.HOLD, Reason.BACKOFF),
         ({"history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"history": FULL, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
-        # what a JobSet allows goes before so many in a while, but not before the waits
+        # a JobSet's limit overrides the rounds per window, but not the waits
         ({"limit": 20, "used": 10, "history": FULL}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
         ({"limit": 20, "used": 3, "history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
         ({"limit": 2, "used": 2}, Kind.FAIL, Reason.REACHED_MAX_RESTARTS),
@@ -103,13 +103,13 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"limit": 1, "members": builders.gang(1)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
     ],
 )
-def test_each_rule_answers_where_it_should(changes: dict[str, Any], kind: Kind, reason: Reason | None) -> None:
+def test_each_rule_decides_its_cases(changes: dict[str, Any], kind: Kind, reason: Reason | None) -> None:
     decision = decide(**changes)
     assert decision.kind is kind, decision
     assert reason is None or decision.reason is reason
 
 
-def test_a_fatal_exit_code_is_left_to_the_workload() -> None:
+def test_fatal_exit_code_is_left_to_workload() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "1, 42"}
     decision = decide(members=with_one(2, annotations=annotations))
     assert (decision.kind, decision.reason) == (Kind.FAIL, Reason.FATAL_EXIT_CODE)
@@ -118,7 +118,7 @@ def test_a_fatal_exit_code_is_left_to_the_workload() -> None:
 
 
 @pytest.mark.parametrize("kind", FaultKind)
-def test_a_container_that_no_restart_is_for_costs_the_gang_nothing(kind: FaultKind) -> None:
+def test_container_without_restart_costs_gang_nothing(kind: FaultKind) -> None:
     members = tuple(replace(each, targets=frozenset({"trainer"})) for each in builders.gang(3))
     code = 1 if kind is FaultKind.EXIT else None
     beside = builders.fault(0, kind=kind, container="debugger-x7k2p", exit_code=code, action_class="RestartApp")
@@ -128,7 +128,7 @@ def test_a_container_that_no_restart_is_for_costs_the_gang_nothing(kind: FaultKi
     assert table.decide(Facts(cause=hit, members=members, nodes=builders.nodes(3)), now=builders.NOW).kind.begins_round
 
 
-def test_a_gang_may_ask_for_fewer_rounds() -> None:
+def test_gang_may_ask_for_fewer_rounds() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/max-restarts": "1"}
     past = (Past(NOW - 1000.0, NOW - 1001.0),)
     decision = decide(members=with_one(2, annotations=annotations), history=past)
@@ -136,7 +136,7 @@ def test_a_gang_may_ask_for_fewer_rounds() -> None:
     assert "1 rounds within 1 h; it opens again at" in decision.detail
 
 
-def test_the_wait_is_told_with_its_end_and_what_is_in_vain() -> None:
+def test_backoff_has_end_and_common_cause_in_detail() -> None:
     decision = decide(history=YOUNG)
     assert decision.retry_at == NOW + 7.0
     assert "opens again at 2023-11-14T22:13:27Z" in decision.detail
@@ -148,27 +148,27 @@ def test_only_lost_members_are_recreated() -> None:
     assert decide(cause=builders.fault(action_class="RebootNode"), nodes=lost(1)).recreate == {"train/0", "train/1"}
 
 
-def test_a_pod_that_leaves_already_is_not_recreated_again() -> None:
+def test_pod_being_deleted_is_not_recreated_again() -> None:
     decision = decide(members=with_one(1, deleting=True), nodes=lost(1))
     assert (decision.kind, decision.recreate) == (Kind.IN_PLACE, frozenset())
 
 
-def test_a_failed_pod_beside_its_replacement_is_history() -> None:
+def test_failed_pod_with_replacement_is_ignored() -> None:
     replaced = (*builders.gang(3), builders.member(1, generation=9, phase=PodPhase.FAILED))
     assert decide(members=replaced).kind is Kind.IN_PLACE
 
 
-def test_dry_run_says_what_would_be_done() -> None:
+def test_dry_run_reports_the_decision() -> None:
     assert decide(dry_run=True, nodes=lost(1)).detail.startswith("it would be InPlaceAndRecreate: 1 of 3 are recreated")
 
 
 @pytest.mark.parametrize(("action", "moves"), [("RestartApp", False), ("ResetDevice", True), ("None", False)])
-def test_whether_a_fault_moves_its_member(action: str, moves: bool) -> None:
+def test_action_class_decides_about_recreation(action: str, moves: bool) -> None:
     assert facts_module.needs_recreation(builders.fault(action_class=action)) is moves
 
 
 @given(st.data())
-def test_nothing_is_deleted_that_did_not_opt_in_or_would_not_come_back(data: st.DataObject) -> None:
+def test_pod_without_opt_in_or_owner_is_never_deleted(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 4))
     gang = tuple(
         builders.member(

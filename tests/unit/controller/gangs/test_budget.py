@@ -1,15 +1,15 @@
-"""A gang's budget: three rounds at once, then waits, then none; and whether rounds get it anywhere."""
+"""A gang's budget: three rounds at once, then waits, then none; and rounds without progress."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.gangs.budget import GangBudget, Past, Shut, Verdict
+from kubemend.controller.gangs.budget import GangBudget, Past, Shut, Verdict
 
 NOW = 10_000.0
 
 
 def row(*ages: float, slot: str = "", code: str = "") -> list[Past]:
-    """Rounds after which the gang ran so many seconds ago, each for a fault a second before."""
+    """Return rounds whose gang ran again this many seconds ago, each for a fault one second earlier."""
     return [Past(NOW - age, NOW - age - 1.0, slot, code) for age in ages]
 
 
@@ -17,14 +17,14 @@ def shut(past: list[Past], *, slot: str = "", code: str = "", budget: GangBudget
     return (budget or GangBudget()).shut(past, fault=Past(NOW, NOW, slot, code), now=NOW)
 
 
-def test_the_first_three_rounds_are_immediate() -> None:
+def test_first_three_rounds_are_immediate() -> None:
     assert shut(row(30, 20)) is None
     third = shut(row(40, 30, 3))
     assert third is not None
     assert (third.verdict, third.closed.until) == (Verdict.BACKOFF, NOW + 7.0)
 
 
-def test_waits_grow_while_nothing_lasts() -> None:
+def test_waits_grow_while_gang_dies_young() -> None:
     waits = []
     for rounds in range(3, 9):
         found = shut(row(*[1.0] * rounds))
@@ -33,44 +33,44 @@ def test_waits_grow_while_nothing_lasts() -> None:
     assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0]
 
 
-def test_a_gang_that_lived_a_minute_starts_over() -> None:
+def test_gang_that_lived_a_minute_starts_over() -> None:
     assert shut(row(200, 150, 61)) is None
 
 
-def test_a_spent_budget_stays_shut_until_its_window_opens() -> None:
+def test_spent_budget_stays_closed_until_window_opens() -> None:
     spent = shut(row(3000, 2000, 1000), budget=GangBudget(limit=3))
     assert spent is not None
     assert (spent.verdict, spent.closed.until) == (Verdict.SPENT, NOW + 600.0)
     assert spent.closed.why == "3 rounds within 1 h"
 
 
-def test_faults_in_the_same_slot_are_told_to_be_no_progress() -> None:
+def test_faults_in_one_slot_are_no_progress() -> None:
     found = shut(row(40, 30, 3, slot="train/7"), slot="train/7", code="Exit1")
     assert found is not None
-    expected = "the last 4 faults were all in train/7, and none lived 1 min: look at it and its node"
+    expected = "the last 4 faults were all in train/7, and none lived 1 min. Check the member and its node"
     assert found.in_vain == expected
 
 
-def test_the_same_cause_in_several_slots_is_no_progress_either() -> None:
+def test_faults_with_one_code_are_no_progress() -> None:
     past = [*row(40, slot="train/1", code="Exit1"), *row(30, 3, slot="train/2", code="Exit1")]
     found = shut(past, slot="train/3", code="Exit1")
     assert found is not None
     assert found.in_vain.startswith("the last 4 faults were all Exit1")
 
 
-def test_different_faults_are_bad_luck() -> None:
+def test_different_faults_have_no_common_cause() -> None:
     past = [*row(40, slot="train/1", code="Exit1"), *row(30, 3, slot="train/2", code="Xid79")]
     found = shut(past, slot="train/3", code="Exit1")
     assert found is not None
     assert found.in_vain == ""
 
 
-def test_rounds_of_a_clock_that_was_set_back_do_not_count() -> None:
+def test_rounds_after_a_clock_setback_do_not_count() -> None:
     assert shut(row(-3000, -2000, -1000), budget=GangBudget(limit=3)) is None
 
 
 @given(st.lists(st.floats(0.0, 7200.0), max_size=30), st.integers(0, 12))
-def test_never_more_rounds_in_a_window_than_it_allows(ages: list[float], limit: int) -> None:
+def test_window_never_exceeds_its_limit(ages: list[float], limit: int) -> None:
     past = row(*sorted(ages, reverse=True))
     allowed = shut(past, budget=GangBudget(limit=limit)) is None
     recent = sum(age < 3600.0 for age in ages)

@@ -1,12 +1,12 @@
-"""Stragglers: who lags behind a busy gang for long is reported once, and what cannot be told says nothing."""
+"""Stragglers: a member that lags behind a busy gang is reported once; missing data have no effect."""
 
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from controller.gangs.stragglers import Measure, Report, Watch
-from controller.model.members import PodUid
-from controller.model.samples import Sample
+from kubemend.controller.gangs.stragglers import Measure, Report, Watch
+from kubemend.controller.model.members import PodUid
+from kubemend.controller.model.samples import Sample
 
 A, B, C, D = (PodUid(name) for name in "abcd")
 GANG = (A, B, C, D)
@@ -24,7 +24,7 @@ def samples(loads: Mapping[PodUid, Load]) -> list[Sample]:
 def watched(
     *spans: tuple[float, Mapping[PodUid, Load]], members: Sequence[PodUid] = GANG, watch: Watch | None = None
 ) -> tuple[Watch, list[Report]]:
-    """Samples every 5 s, for so many seconds each."""
+    """Take samples every 5 s, for this many seconds each."""
     watch, now = watch or Watch(), 1000.0
     reports: list[Report] = []
     for seconds, loads in spans:
@@ -39,32 +39,32 @@ def everyone(load: Load = BUSY, **others: Load) -> dict[PodUid, Load]:
     return {**dict.fromkeys(GANG, load), **{PodUid(name): other for name, other in others.items()}}
 
 
-def test_a_member_that_lags_for_long_is_reported_once() -> None:
+def test_member_that_lags_for_long_is_reported_once() -> None:
     _, reports = watched((300, everyone(d=THROTTLED)))
     assert [(each.pod, each.measure, each.ended) for each in reports] == [(D, Measure.CLOCK, False)]
-    assert str(reports[0]) == "clock is 40% where the gang's median is 90%"
+    assert str(reports[0]) == "clock is 40%, the gang's median is 90%"
     assert reports[0].since == 1005.0
 
 
-def test_a_short_dip_is_not_reported() -> None:
+def test_short_dip_is_not_reported() -> None:
     _, reports = watched((100, everyone(d=THROTTLED)), (5, everyone()), (100, everyone(d=THROTTLED)))
     assert reports == []
 
 
-def test_a_report_ends_when_the_member_has_caught_up_for_long() -> None:
+def test_report_ends_after_member_caught_up_for_long() -> None:
     _, reports = watched((150, everyone(d=THROTTLED)), (150, everyone()))
     assert [each.ended for each in reports] == [False, True]
     assert str(reports[1]) == "clock is back at 90%, the gang's median is 90%"
 
 
-def test_a_member_near_the_threshold_does_not_flap() -> None:
+def test_member_near_threshold_does_not_flap() -> None:
     nearly = (0.95, 0.9 * 0.8, 0.8)  # above where a report begins, below where it ends
     watch, reports = watched((150, everyone(d=THROTTLED)), (300, everyone(d=nearly)), (150, everyone(d=THROTTLED)))
     assert len(reports) == 1
     assert (D, Measure.CLOCK) in watch.lagging
 
 
-def test_members_of_an_idle_gang_are_not_compared() -> None:
+def test_members_of_idle_gang_are_not_compared() -> None:
     _, reports = watched((300, everyone(IDLE, d=(0.01, 0.05, 0.05))))
     assert reports == []
 
@@ -75,7 +75,7 @@ def test_two_members_have_no_median() -> None:
 
 
 @pytest.mark.parametrize("unknown", [(-1.0, -1.0, -1.0), (0.95, -1.0, -1.0)])
-def test_what_cannot_be_told_neither_begins_nor_ends_a_report(unknown: Load) -> None:
+def test_missing_data_neither_begins_nor_ends_a_report(unknown: Load) -> None:
     _, begun = watched((300, everyone(d=unknown)))
     assert begun == []
     watch, reports = watched((150, everyone(d=THROTTLED)), (300, everyone(d=unknown)))
@@ -83,18 +83,18 @@ def test_what_cannot_be_told_neither_begins_nor_ends_a_report(unknown: Load) -> 
     assert (D, Measure.CLOCK) in watch.lagging
 
 
-def test_old_samples_say_nothing() -> None:
+def test_old_samples_are_ignored() -> None:
     watch, _ = watched((60, everyone(d=THROTTLED)))
     watch, reports = watched((300, {A: BUSY, B: BUSY, C: BUSY}), watch=watch)
     assert reports == []
 
 
-def test_the_devices_of_a_member_are_taken_together() -> None:
+def test_devices_of_a_member_are_averaged() -> None:
     watch = Watch().seen([Sample(A, "GPU-0", 1.0, 0.5, -1.0), Sample(A, "GPU-1", 0.5, -1.0, -1.0)], now=0.0)
     assert dict(watch.readings[A].values) == {Measure.UTILIZATION: 0.75, Measure.CLOCK: 0.5}
 
 
-def test_who_has_left_the_gang_is_forgotten() -> None:
+def test_member_that_left_gang_is_forgotten() -> None:
     watch, _ = watched((300, everyone(d=THROTTLED)))
     watch, reports = watch.judged((A, B, C), now=1301.0)
     assert reports == ()

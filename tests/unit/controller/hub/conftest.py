@@ -1,4 +1,4 @@
-"""A hub with its usual rules."""
+"""A hub with its default rules."""
 
 from collections.abc import AsyncIterator
 

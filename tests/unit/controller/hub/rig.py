@@ -1,4 +1,4 @@
-"""A hub on a real port with TLS, an engine that writes down what it is told, and agents that say what a test wants."""
+"""A hub on a real port with TLS, a listener that records its calls, and agents driven by the test."""
 
 import asyncio
 import contextlib
@@ -10,17 +10,17 @@ import grpc
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.certificates import making
-from controller.certificates.plan import Periods
-from controller.hub.caps import Caps
-from controller.hub.identity import Identities
-from controller.hub.metrics import HubMetrics
-from controller.hub.ports import Identity, Session
-from controller.hub.refusals import Reason, RefusedError
-from controller.hub.server import Hub, HubOptions
-from controller.hub.service import Coordination, Rules
-from controller.model.members import NodeName, PodUid
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.certificates import making
+from kubemend.controller.certificates.plan import Periods
+from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.identity import Identities
+from kubemend.controller.hub.metrics import HubMetrics
+from kubemend.controller.hub.ports import Identity, Session
+from kubemend.controller.hub.refusals import Reason, RefusedError
+from kubemend.controller.hub.server import Hub, HubOptions
+from kubemend.controller.hub.service import Coordination, Rules
+from kubemend.controller.model.members import NodeName, PodUid
 from tests.unit.controller.hub import words
 
 SECONDS = 60.0
@@ -33,7 +33,7 @@ _SERVER = making.issue_server(
 
 
 class Tokens:
-    """The API server's word on tokens: ``token-of-NODE`` is good unless it is in ``revoked``."""
+    """Token reviews of the API server: ``token-of-NODE`` is valid unless it is in ``revoked``."""
 
     def __init__(self) -> None:
         self.revoked: set[str] = set()
@@ -45,12 +45,12 @@ class Tokens:
         self.asked.put_nowait(token)
         await self.answering.wait()
         if not token.startswith("token-of-") or token in self.revoked:
-            raise RefusedError(Reason.BAD_TOKEN, "the token is not good")
+            raise RefusedError(Reason.BAD_TOKEN, "the token is not valid")
         return Identity(user="agent", node=NodeName(token.removeprefix("token-of-")))
 
 
 class Engine:
-    """Writes down what it is told, in order."""
+    """A listener that records its calls, in order."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, Any]] = []
@@ -78,11 +78,11 @@ class Engine:
         self._add(session, "gone", session.instance)
 
     def of(self, kind: str) -> list[Any]:
-        """Return what was heard of one kind."""
+        """Return the recorded calls of one kind."""
         return [what for each, _, what in self.heard if each == kind]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that was heard makes it true."""
+        """Wait until a recorded call makes the condition true."""
         async with asyncio.timeout(SECONDS):
             while not condition():
                 self._changed.clear()
@@ -94,7 +94,7 @@ class Engine:
 
 
 class Agent:
-    """One agent's stream on a connection of its own."""
+    """One agent's stream on its own connection."""
 
     def __init__(self, channel: grpc.aio.Channel, *, token: str | None) -> None:
         metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
@@ -102,7 +102,7 @@ class Agent:
         self.call = connect(metadata=metadata)
 
     async def say(self, message: pb.AgentMessage | bytes) -> None:
-        """Send a message; a stream that has ended meanwhile takes none, and ``ended`` tells how."""
+        """Send a message; on an ended stream it is dropped, and ``ended`` has the status."""
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await self.call.write(message if isinstance(message, bytes) else message.SerializeToString())
@@ -115,7 +115,7 @@ class Agent:
         return pb.HubMessage.FromString(data)
 
     async def ended(self) -> tuple[grpc.StatusCode, str]:
-        """Wait for the stream's end, passing over what comes before; return its status."""
+        """Wait for the stream's end, skipping messages before it; return its status."""
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 while await self.call.read() is not grpc.aio.EOF:
@@ -124,7 +124,7 @@ class Agent:
 
 
 class Rig:
-    """Everything of one test. ``pods`` says where each pod is bound."""
+    """The environment of one test. ``pods`` maps each pod to its node."""
 
     def __init__(
         self, *, rules: Rules | None = None, options: HubOptions | None = None, caps: Caps | None = None
@@ -161,14 +161,14 @@ class Rig:
         return Agent(channel, token=f"token-of-{node}" if token == "" else token)
 
     async def session(self, node: str = "node-1", *uids: str, instance: str = "i-1") -> tuple[Agent, Session]:
-        """Return an agent that is connected, and the hub's side of it."""
+        """Return a connected agent, and the hub's side of its session."""
         agent = await self.agent(node)
         await agent.say(words.hello(*uids, node=node, instance=instance))
         assert (await agent.hear()).welcome.leader == "hub-0"
         return agent, self.engine.sessions[NodeName(node)]
 
     def counted(self, metric: str = "kubemend_hub_refused_total") -> Counter[str]:
-        """Return what was counted, by reason."""
+        """Return counted values by reason."""
         found: Counter[str] = Counter()
         for family in self.registry.collect():
             for sample in family.samples:

@@ -1,4 +1,4 @@
-"""Whom a token speaks for."""
+"""The identity of a token."""
 
 import base64
 import json
@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from common.kube import errors
-from controller.hub import identity
-from controller.hub.identity import Identities, Memory
-from controller.hub.ports import Identity
-from controller.hub.refusals import Reason, RefusedError
-from controller.hub.service import Rules
-from controller.model.members import NodeName
+from kubemend.common.kube import errors
+from kubemend.controller.hub import identity
+from kubemend.controller.hub.identity import Identities, Memory
+from kubemend.controller.hub.ports import Identity
+from kubemend.controller.hub.refusals import Reason, RefusedError
+from kubemend.controller.hub.service import Rules
+from kubemend.controller.model.members import NodeName
 from tests.unit.controller.hub import words
 from tests.unit.controller.hub.rig import Rig
 
@@ -30,7 +30,7 @@ def _identity(status: dict[str, Any]) -> Identity:
     return identity.identity_of({"status": status}, audience="kubemend-hub", user=_USER)
 
 
-def test_an_agents_token_speaks_for_its_node() -> None:
+def test_agents_token_identifies_its_node() -> None:
     assert _identity(_GOOD) == Identity(user=_USER, node=NodeName("node-1"))
 
 
@@ -58,7 +58,7 @@ def test_any_other_token_is_refused(status: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "metadata", [(("authorization", "Bearer abc"),), (("x", "y"), ("authorization", "bearer abc"))]
 )
-def test_the_token_of_a_call(metadata: tuple[tuple[str, str], ...]) -> None:
+def test_token_of_reads_bearer_token(metadata: tuple[tuple[str, str], ...]) -> None:
     assert identity.token_of(metadata) == "abc"
 
 
@@ -72,7 +72,7 @@ def test_the_token_of_a_call(metadata: tuple[tuple[str, str], ...]) -> None:
         (("authorization", "Bearer " + "x" * 9000),),
     ],
 )
-def test_a_call_without_a_token(metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+def test_call_without_token_is_refused(metadata: tuple[tuple[str, str | bytes], ...]) -> None:
     with pytest.raises(RefusedError) as refused:
         identity.token_of(metadata)
     assert refused.value.reason is Reason.NO_TOKEN
@@ -96,12 +96,12 @@ def _jwt(claims: object) -> str:
         ("a.\xff.c", math.inf),
     ],
 )
-def test_when_a_token_expires(token: str, expiry: float) -> None:
+def test_expiry_of_reads_token(token: str, expiry: float) -> None:
     assert identity.expiry_of(token) == expiry
 
 
 class _Reviewer:
-    """Answers what it is told to, and counts."""
+    """A reviewer with preset answers that counts its calls."""
 
     def __init__(self) -> None:
         self.answer: Identity | Exception = Identity(user=_USER, node=NodeName("node-1"))
@@ -122,7 +122,7 @@ class _Clock:
         return self.now
 
 
-async def test_an_answer_holds_for_a_while() -> None:
+async def test_review_is_cached_for_a_while() -> None:
     reviewer, clock = _Reviewer(), _Clock()
     identities = Identities(reviewer, memory=Memory(good=60), clock=clock)
     for now, asked in ((1000, 1), (1059, 1), (1060, 2), (1061, 2)):
@@ -133,7 +133,7 @@ async def test_an_answer_holds_for_a_while() -> None:
     assert reviewer.asked == 3
 
 
-async def test_an_answer_does_not_outlive_its_token() -> None:
+async def test_cached_review_does_not_outlive_token() -> None:
     reviewer, clock = _Reviewer(), _Clock()
     identities = Identities(reviewer, clock=clock)
     token = _jwt({"exp": 1010})
@@ -144,7 +144,7 @@ async def test_an_answer_does_not_outlive_its_token() -> None:
         await identities.identify(token)
 
 
-async def test_a_refusal_holds_for_a_shorter_while() -> None:
+async def test_refusal_is_cached_for_less_time() -> None:
     reviewer, clock = _Reviewer(), _Clock()
     reviewer.answer = RefusedError(Reason.BAD_TOKEN, "no")
     identities = Identities(reviewer, memory=Memory(bad=5), clock=clock)
@@ -155,7 +155,7 @@ async def test_a_refusal_holds_for_a_shorter_while() -> None:
         assert reviewer.asked == asked
 
 
-async def test_what_could_not_be_told_is_not_remembered() -> None:
+async def test_failed_review_is_not_cached() -> None:
     reviewer = _Reviewer()
     identities = Identities(reviewer, clock=_Clock())
     good, reviewer.answer = reviewer.answer, errors.ApiUnavailableError("cannot create tokenreviews")
@@ -172,7 +172,7 @@ async def test_what_could_not_be_told_is_not_remembered() -> None:
     [(None, "UNAUTHENTICATED", "NoToken"), ("stolen", "UNAUTHENTICATED", "BadToken"),
      ("token-of-node-2", "PERMISSION_DENIED", "WrongNode")],
 )  # fmt: skip
-async def test_who_is_not_the_nodes_agent_gets_no_session(rig: Rig, token: str | None, code: str, reason: str) -> None:
+async def test_caller_with_other_token_gets_no_session(rig: Rig, token: str | None, code: str, reason: str) -> None:
     agent = await rig.agent(token=token)
     await agent.say(words.hello())
     assert (await agent.ended())[0] is grpc.StatusCode[code]
@@ -180,7 +180,7 @@ async def test_who_is_not_the_nodes_agent_gets_no_session(rig: Rig, token: str |
     assert rig.counted() == {reason: 1}
 
 
-async def test_a_living_streams_token_is_checked_again() -> None:
+async def test_token_of_living_stream_is_reviewed_again() -> None:
     async with Rig(rules=Rules(review_seconds=0)).running() as rig:
         agent, _ = await rig.session()
         rig.tokens.revoked.add("token-of-node-1")

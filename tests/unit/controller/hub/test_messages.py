@@ -1,4 +1,4 @@
-"""What is believed to be an agent's message, and what is not: whatever bytes come, the answer is one of the two."""
+"""Which bytes are valid messages of an agent: any bytes are either accepted or refused."""
 
 import math
 from collections.abc import Callable
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import messages
-from controller.hub.messages import Limits
-from controller.hub.refusals import Reason, RefusedError
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import messages
+from kubemend.controller.hub.messages import Limits
+from kubemend.controller.hub.refusals import Reason, RefusedError
 from tests.unit.controller.hub import words
 
 _LIMITS = Limits()
@@ -28,11 +28,11 @@ def _refusal(message: pb.AgentMessage, limits: Limits = _LIMITS) -> Reason:
 
 
 @pytest.mark.parametrize("message", words.ALL.values(), ids=words.ALL)
-def test_what_agents_say_is_taken_as_it_is(message: pb.AgentMessage) -> None:
+def test_valid_messages_are_accepted_unchanged(message: pb.AgentMessage) -> None:
     assert _parse(message) == message
 
 
-def test_more_bytes_than_allowed_are_not_even_parsed() -> None:
+def test_too_many_bytes_are_refused_before_parsing() -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(b"\xff" * 5000, limits=_FEW)
     assert refused.value.reason is Reason.OVERSIZED
@@ -57,11 +57,11 @@ def test_more_bytes_than_allowed_are_not_even_parsed() -> None:
     ],
     ids=["members", "results", "samples", "containers", "seconds"],
 )
-def test_longer_lists_than_allowed_are_refused(message: pb.AgentMessage) -> None:
+def test_too_long_list_is_refused(message: pb.AgentMessage) -> None:
     assert _refusal(message, _FEW) is Reason.TOO_MANY
 
 
-def test_a_longer_text_than_allowed_is_refused() -> None:
+def test_too_long_text_is_refused() -> None:
     message = words.fault()
     message.fault.message = "x" * 65
     assert _refusal(message, _FEW) is Reason.OVERSIZED
@@ -113,14 +113,14 @@ def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
         ("fault", "fault.age_seconds", math.nan),
         ("fault", "fault.age_seconds", math.inf),
         ("result", "result.round", "train/llm-1/x"),
-        ("result", "result.reason", "no words"),
+        ("result", "result.reason", "no text"),
         ("result", "result.slipped_seconds", math.nan),
         ("samples", "samples.devices.0.clock", math.nan),
         ("samples", "samples.devices.0.device", ""),
         ("samples", "samples.devices.0.pod_uid", ""),
     ],
 )
-def test_a_value_that_cannot_be_is_malformed(name: str, path: str, value: object) -> None:
+def test_impossible_value_is_malformed(name: str, path: str, value: object) -> None:
     assert _refusal(_spoil(_set(path, value), name)) is Reason.MALFORMED
 
 
@@ -128,7 +128,7 @@ def test_a_value_that_cannot_be_is_malformed(name: str, path: str, value: object
     ("name", "path"),
     [("result", "result.phase"), ("fault", "fault.kind"), ("change", "change.member.containers.0.state")],
 )
-def test_a_newer_agents_word_is_passed_over_and_its_stream_goes_on(name: str, path: str) -> None:
+def test_newer_agents_message_is_ignored_and_stream_continues(name: str, path: str) -> None:
     with pytest.raises(RefusedError) as refused:
         _parse(_spoil(_set(path, 77), name))
     assert refused.value.reason is Reason.UNKNOWN_WORD
@@ -140,35 +140,35 @@ def test_a_newer_agents_word_is_passed_over_and_its_stream_goes_on(name: str, pa
     [b"", b"\xfa\x01\x00", pb.AgentMessage(change=pb.MemberChange()).SerializeToString()],
     ids=["nothing", "an unknown body", "a change of nothing"],
 )
-def test_what_says_nothing_known_is_passed_over(data: bytes) -> None:
+def test_message_without_known_body_is_ignored(data: bytes) -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(data, limits=_LIMITS)
     assert refused.value.reason is Reason.UNKNOWN_WORD
 
 
-def test_a_result_without_a_phase_is_passed_over() -> None:
+def test_result_without_phase_is_ignored() -> None:
     assert _refusal(_spoil(_set("result.phase", pb.StepResult.NONE), "result")) is Reason.UNKNOWN_WORD
 
 
-def test_an_agent_of_a_protocol_that_is_too_old_is_refused_with_the_mend() -> None:
-    with pytest.raises(RefusedError, match="upgrade the agent") as refused:
+def test_too_old_protocol_is_refused_with_hint() -> None:
+    with pytest.raises(RefusedError, match="Upgrade the agent") as refused:
         _parse(_spoil(_set("hello.protocol", messages.OLDEST - 1), "hello"))
     assert refused.value.reason is Reason.OTHER_VERSION
     assert refused.value.ends_stream
 
 
-def test_an_agent_of_a_newer_protocol_is_taken_for_it_knows_this_one() -> None:
+def test_newer_protocol_is_accepted() -> None:
     message = _spoil(_set("hello.protocol", messages.PROTOCOL + 1), "hello")
     assert _parse(message) == message
 
 
-def test_a_hello_of_another_node_than_the_tokens_is_refused() -> None:
+def test_hello_of_other_node_is_refused() -> None:
     with pytest.raises(RefusedError) as refused:
         messages.hello_of(words.hello(node="node-2"), node="node-1")
     assert refused.value.reason is Reason.WRONG_NODE
 
 
-def test_a_stream_begins_with_a_hello() -> None:
+def test_stream_must_begin_with_hello() -> None:
     with pytest.raises(RefusedError) as refused:
         messages.hello_of(words.fault(), node="node-1")
     assert refused.value.reason is Reason.MALFORMED
@@ -183,7 +183,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     st.sampled_from(sorted(words.ALL)),
     st.lists(st.tuples(st.integers(min_value=0), st.binary(max_size=8)), min_size=1, max_size=6),
 )
-def test_any_change_of_a_good_message_is_a_message_or_refused(name: str, blows: list[tuple[int, bytes]]) -> None:
+def test_any_mutated_message_is_a_message_or_refused(name: str, blows: list[tuple[int, bytes]]) -> None:
     data = bytearray(words.ALL[name].SerializeToString())
     for where, what in blows:
         at = where % (len(data) + 1)

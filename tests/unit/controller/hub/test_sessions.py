@@ -1,4 +1,4 @@
-"""Streams over TLS: how they begin, what passes, and how they end."""
+"""Streams over TLS: their begin, their messages and their end."""
 
 import asyncio
 
@@ -6,17 +6,17 @@ import grpc
 import grpc.aio
 import pytest
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import wire
-from controller.hub.messages import Limits
-from controller.hub.rates import Rate
-from controller.hub.service import Rules
-from controller.model.members import NodeName, PodUid
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import wire
+from kubemend.controller.hub.messages import Limits
+from kubemend.controller.hub.rates import Rate
+from kubemend.controller.hub.service import Rules
+from kubemend.controller.model.members import NodeName, PodUid
 from tests.unit.controller.hub import words
 from tests.unit.controller.hub.rig import Rig
 
 
-async def test_an_agent_is_welcomed_and_what_it_says_is_told_in_order(rig: Rig) -> None:
+async def test_agent_is_welcomed_and_its_messages_arrive_in_order(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "uid-1")
     for message in (words.change(), words.fault(), words.result(), words.samples("uid-1")):
         await agent.say(message)
@@ -32,7 +32,7 @@ async def test_an_agent_is_welcomed_and_what_it_says_is_told_in_order(rig: Rig) 
     assert not rig.counted()
 
 
-async def test_what_is_sent_arrives_in_order_with_the_leaders_epoch(rig: Rig) -> None:
+async def test_sent_messages_arrive_in_order_with_epoch(rig: Rig) -> None:
     agent, session = await rig.session()
     answer = pb.FaultAnswer(fault_id="fault-1", answer=pb.FaultAnswer.ROUND)
     assert session.send(pb.HubMessage(answer=answer))
@@ -41,21 +41,21 @@ async def test_what_is_sent_arrives_in_order_with_the_leaders_epoch(rig: Rig) ->
     assert await agent.hear() == pb.HubMessage(epoch=7, release=pb.Release(round="train/llm-1"))
 
 
-async def test_a_raised_epoch_is_on_all_that_is_sent_afterwards(rig: Rig) -> None:
+async def test_raised_epoch_is_on_all_later_messages(rig: Rig) -> None:
     agent, session = await rig.session()
     rig.hub.lead(8)
     assert session.send(pb.HubMessage(sync=pb.Sync()))
     assert (await agent.hear()).epoch == 8
 
 
-async def test_another_hello_is_told_as_one(rig: Rig) -> None:
+async def test_second_hello_is_passed_on(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.say(words.hello("uid-1"))
     await rig.engine.until(lambda: len(rig.engine.of("hello")) == 2)
     assert len(rig.engine.of("connected")) == 1
 
 
-async def test_an_agent_that_leaves_is_gone(rig: Rig) -> None:
+async def test_agent_that_disconnects_is_gone(rig: Rig) -> None:
     agent, session = await rig.session()
     agent.call.cancel()
     await rig.engine.until(lambda: rig.engine.of("gone") == ["i-1"])
@@ -63,17 +63,17 @@ async def test_an_agent_that_leaves_is_gone(rig: Rig) -> None:
     assert not rig.hub.sessions()
 
 
-async def test_an_agent_that_says_no_more_ends_well(rig: Rig) -> None:
+async def test_agent_that_closes_its_side_ends_well(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.call.done_writing()
     assert (await agent.ended())[0] is grpc.StatusCode.OK
     assert rig.engine.of("gone") == ["i-1"]
 
 
-async def test_the_newer_stream_of_a_node_replaces_the_older(rig: Rig) -> None:
+async def test_newer_stream_of_node_replaces_older(rig: Rig) -> None:
     older, old_session = await rig.session(instance="i-1")
     newer, new_session = await rig.session(instance="i-2")
-    assert await older.ended() == (grpc.StatusCode.ABORTED, "a newer stream of this node has come")
+    assert await older.ended() == (grpc.StatusCode.ABORTED, "a newer stream of this node has connected")
     kinds = [(kind, what) for kind, _, what in rig.engine.heard if kind != "hello"]
     assert kinds == [("connected", "i-1"), ("gone", "i-1"), ("connected", "i-2")]
     assert old_session.number < new_session.number
@@ -83,17 +83,17 @@ async def test_the_newer_stream_of_a_node_replaces_the_older(rig: Rig) -> None:
     assert rig.counted("kubemend_hub_sessions_ended_total") == {"Replaced": 1}
 
 
-async def test_a_standby_refuses_with_one_clear_line() -> None:
+async def test_standby_refuses_with_one_clear_line() -> None:
     async with Rig().running(epoch=None) as rig:
         agent = await rig.agent()
         await agent.say(words.hello())
         code, text = await agent.ended()
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert text == "this replica does not lead: connect to another one"
+        assert text == "this replica does not lead. Connect to another one"
         assert rig.counted() == {"Standby": 1}
 
 
-async def test_who_leads_no_more_ends_all_sessions_and_may_lead_again(rig: Rig) -> None:
+async def test_former_leader_ends_sessions_and_may_lead_again(rig: Rig) -> None:
     agents = [(await rig.session(node))[0] for node in ("node-1", "node-2")]
     rig.hub.stand_by()
     assert sorted(rig.engine.of("gone")) == ["i-1", "i-1"]
@@ -104,7 +104,7 @@ async def test_who_leads_no_more_ends_all_sessions_and_may_lead_again(rig: Rig) 
     assert (await agent.hear()).epoch == 9
 
 
-async def test_words_about_other_nodes_pods_are_counted_and_not_told(rig: Rig) -> None:
+async def test_messages_about_foreign_pods_are_counted_and_dropped(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "uid-1", "uid-2")
     for message in (words.fault("uid-2"), words.result("uid-2"), words.samples("uid-2"), words.gone("uid-1")):
         await agent.say(message)
@@ -114,7 +114,7 @@ async def test_words_about_other_nodes_pods_are_counted_and_not_told(rig: Rig) -
     assert rig.counted() == {"ForeignPod": 4}
 
 
-async def test_words_about_a_new_pod_are_told_when_it_is_known(rig: Rig) -> None:
+async def test_messages_about_new_pod_are_delivered_once_known(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "new")
     await agent.say(words.fault("new"))
     await agent.say(words.change("uid-1"))
@@ -127,7 +127,7 @@ async def test_words_about_a_new_pod_are_told_when_it_is_known(rig: Rig) -> None
     assert len(rig.engine.of("told")) == 3
 
 
-async def test_a_fault_told_twice_is_passed_on_once_until_the_next_hello(rig: Rig) -> None:
+async def test_repeated_fault_is_passed_on_once_until_next_hello(rig: Rig) -> None:
     agent, _ = await rig.session()
     for message in (words.fault(), words.fault(), words.hello(), words.fault()):
         await agent.say(message)
@@ -136,7 +136,7 @@ async def test_a_fault_told_twice_is_passed_on_once_until_the_next_hello(rig: Ri
     assert rig.counted() == {"Replayed": 1}
 
 
-async def test_a_newer_agents_words_are_passed_over(rig: Rig) -> None:
+async def test_newer_agents_messages_are_ignored(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.say(b"\xfa\x01\x00")
     await agent.say(words.change())
@@ -151,7 +151,7 @@ async def test_a_newer_agents_words_are_passed_over(rig: Rig) -> None:
         (b"\x0a" + b"\x00" * 5000, grpc.StatusCode.RESOURCE_EXHAUSTED, "Oversized"),
     ],
 )
-async def test_who_breaks_the_rules_is_ended_and_nobody_else(data: bytes, code: grpc.StatusCode, reason: str) -> None:
+async def test_broken_rules_end_only_that_stream(data: bytes, code: grpc.StatusCode, reason: str) -> None:
     async with Rig(rules=Rules(limits=Limits(message_bytes=4096))).running() as rig:
         bad, _ = await rig.session("node-1")
         good, _ = await rig.session("node-2")
@@ -163,7 +163,7 @@ async def test_who_breaks_the_rules_is_ended_and_nobody_else(data: bytes, code: 
         assert rig.counted() == {reason: 1}
 
 
-async def test_who_says_too_much_is_ended() -> None:
+async def test_too_many_messages_end_stream() -> None:
     async with Rig(rules=Rules(rate=Rate(per_second=0.001, burst=5))).running() as rig:
         agent, _ = await rig.session()
         for _ in range(5):
@@ -173,7 +173,7 @@ async def test_who_says_too_much_is_ended() -> None:
         assert rig.counted() == {"TooOften": 1}
 
 
-async def test_a_defect_of_the_engine_costs_one_stream_and_is_counted(rig: Rig) -> None:
+async def test_internal_error_of_coordinator_costs_one_stream_and_is_counted(rig: Rig) -> None:
     agent, _ = await rig.session()
     rig.engine.broken = True
     await agent.say(words.change())
@@ -183,7 +183,7 @@ async def test_a_defect_of_the_engine_costs_one_stream_and_is_counted(rig: Rig) 
     await rig.session()
 
 
-async def test_a_defect_of_the_engine_at_what_was_kept_costs_one_stream_and_not_who_tells_of_the_pod(rig: Rig) -> None:
+async def test_internal_error_at_deferred_message_costs_only_its_stream(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "new")
     await agent.say(words.change("uid-1"))
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
@@ -194,7 +194,7 @@ async def test_a_defect_of_the_engine_at_what_was_kept_costs_one_stream_and_not_
     assert rig.counted() == {"Internal": 1}
 
 
-async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
+async def test_silent_peer_times_out() -> None:
     async with Rig(rules=Rules(hello_seconds=0.2)).running() as rig:
         agent = await rig.agent()
         code, text = await agent.ended()
@@ -202,7 +202,7 @@ async def test_a_peer_that_says_nothing_is_not_waited_for() -> None:
         assert rig.counted() == {"Silent": 1}
 
 
-async def test_only_so_many_strangers_at_once() -> None:
+async def test_unauthenticated_streams_are_limited() -> None:
     async with Rig(rules=Rules(strangers=2)).running() as rig:
         rig.tokens.answering.clear()
         waiting = [await rig.agent(f"node-{number}") for number in (1, 2)]
@@ -219,7 +219,7 @@ async def test_only_so_many_strangers_at_once() -> None:
         assert rig.counted() == {"Crowded": 1}
 
 
-async def test_with_the_token_of_one_node_nobody_takes_the_room_of_all_strangers() -> None:
+async def test_one_nodes_token_cannot_use_up_unauthenticated_slots() -> None:
     async with Rig(rules=Rules(strangers=3, streams_of_node=2)).running() as rig:
         silent = [await rig.agent("node-1") for _ in range(3)]
         endings = [asyncio.create_task(each.ended()) for each in silent]

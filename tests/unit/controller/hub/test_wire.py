@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
-from controller.hub import wire
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import wire
 
 
 @given(st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True)), st.integers(min_value=1, max_value=2**64 - 1))
-def test_a_stop_in_two_parts_is_one_message_of_this_epoch(uids: list[str], epoch: int) -> None:
+def test_stop_in_two_parts_is_one_message_with_epoch(uids: list[str], epoch: int) -> None:
     orders = [pb.Order(pod=pb.Pod(uid=uid)) for uid in uids]
     common = pb.Stop(round="train/llm-1", gang="train/JobSet/llm", attempt=3, hold_seconds=30)
     head = wire.encode(pb.HubMessage(stop=common))
@@ -19,6 +19,6 @@ def test_a_stop_in_two_parts_is_one_message_of_this_epoch(uids: list[str], epoch
     assert pb.HubMessage.FromString(head + own + wire.stamp(epoch)) == pb.HubMessage(epoch=epoch, stop=whole)
 
 
-def test_the_hubs_epoch_stands_whatever_the_message_says() -> None:
+def test_hubs_epoch_overrides_messages_epoch() -> None:
     data = wire.encode(pb.HubMessage(epoch=9, sync=pb.Sync())) + wire.stamp(4)
     assert pb.HubMessage.FromString(data) == pb.HubMessage(epoch=4, sync=pb.Sync())

@@ -1,6 +1,6 @@
-"""Messages of agents, as they should be."""
+"""Valid messages of agents."""
 
-from common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 
 def pod(uid: str = "uid-1") -> pb.Pod:

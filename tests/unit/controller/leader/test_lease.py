@@ -1,58 +1,59 @@
-"""The Lease: whose it is, under which epoch, and what the API server's troubles do to it."""
+"""The Lease: its holder, its epoch, and errors of the API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from common import epochs
-from common.kube import client, errors, paths
-from controller.leader import library
-from controller.leader.lease import EPOCH, EpochLock
-from hack.devnode.api import standin
+from hack.devnode import apiproxy
+from kubemend.common import epochs
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.leader import library
+from kubemend.controller.leader.lease import EPOCH, EpochLock
+from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected
 
-LEASES = paths.collection("leases", namespace="default", group="coordination.k8s.io")
 RECORD = library.LeaderElectionRecord("ignored", "15.0", "ignored", "ignored")
 NOW = 1_700_000_000.25
 HIGHEST = epochs.highest(NOW)
 
 
-@pytest.fixture
-async def server_and_api(tmp_path: Path) -> AsyncIterator[tuple[standin.StandIn, client.KubeClient]]:
-    async with connected(tmp_path) as both:
-        yield both
+@dataclass(frozen=True, slots=True)
+class World:
+    """A namespace with or without a Lease, on a server that can fail."""
+
+    server: apiproxy.ApiProxy
+    api: client.KubeClient
+    namespace: str
+
+    @property
+    def leases(self) -> str:
+        return paths.collection("leases", namespace=self.namespace, group="coordination.k8s.io")
+
+    async def look(self, one: EpochLock) -> tuple[bool, Any]:
+        return await one.get("l", self.namespace)
+
+    async def write(self, one: EpochLock) -> bool:
+        found, _ = await self.look(one)
+        return await (one.update("l", self.namespace, RECORD) if found else one.create("l", self.namespace, RECORD))
 
 
 @pytest.fixture
-def api(server_and_api: tuple[standin.StandIn, client.KubeClient]) -> client.KubeClient:
-    return server_and_api[1]
+async def world(tenant: Tenant) -> AsyncIterator[World]:
+    async with connected(tenant) as api:
+        yield World(tenant.server, api, tenant.namespace)
 
 
-@pytest.fixture
-def server(server_and_api: tuple[standin.StandIn, client.KubeClient]) -> standin.StandIn:
-    return server_and_api[0]
+def lock(world: World, identity: str) -> EpochLock:
+    return EpochLock(api=world.api, namespace=world.namespace, name="l", identity=identity, clock=lambda: NOW)
 
 
-def lock(api: client.KubeClient, identity: str) -> EpochLock:
-    return EpochLock(api=api, namespace="default", name="l", identity=identity, clock=lambda: NOW)
-
-
-async def look(one: EpochLock) -> tuple[bool, Any]:
-    return await one.get("l", "default")
-
-
-async def write(one: EpochLock) -> bool:
-    found, _ = await look(one)
-    return await (one.update("l", "default", RECORD) if found else one.create("l", "default", RECORD))
-
-
-async def test_times_are_utc_whatever_the_time_zone(api: client.KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_are_utc_in_any_time_zone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert await write(lock(api, "a"))
-    spec = (await api.get(f"{LEASES}/l"))["spec"]
+    assert await world.write(lock(world, "a"))
+    spec = (await world.api.get(f"{world.leases}/l"))["spec"]
     assert spec == {
         "holderIdentity": "a",
         "leaseDurationSeconds": 15,
@@ -62,26 +63,26 @@ async def test_times_are_utc_whatever_the_time_zone(api: client.KubeClient, monk
     }
 
 
-async def test_the_epoch_grows_with_every_holder_and_stays_with_each(api: client.KubeClient) -> None:
-    first, second = lock(api, "a"), lock(api, "b")
+async def test_epoch_grows_with_each_new_holder_only(world: World) -> None:
+    first, second = lock(world, "a"), lock(world, "b")
     epochs = []
     for one in (first, first, second, second, first):
-        assert await write(one)
+        assert await world.write(one)
         epochs.append((one.epoch, one.regained))
     assert epochs == [(1, True), (1, False), (2, True), (2, False), (3, True)]
 
 
-async def test_of_two_that_write_at_once_one_fails(api: client.KubeClient) -> None:
-    for found, names in ((False, "ab"), (True, "cd")):  # a Lease that is not there yet, and one that is
-        first, second = (lock(api, name) for name in names)
-        assert (await look(first))[0] is (await look(second))[0] is found
+async def test_one_of_two_concurrent_writes_fails(world: World) -> None:
+    for found, names in ((False, "ab"), (True, "cd")):  # a missing Lease, and an existing one
+        first, second = (lock(world, name) for name in names)
+        assert (await world.look(first))[0] is (await world.look(second))[0] is found
         verb = "update" if found else "create"
-        wrote = await asyncio.gather(*(getattr(one, verb)("l", "default", RECORD) for one in (first, second)))
+        wrote = await asyncio.gather(*(getattr(one, verb)("l", world.namespace, RECORD) for one in (first, second)))
         assert sorted(wrote) == [False, True]
         assert first.error is second.error is None
 
 
-async def test_a_lease_without_a_sensible_epoch_begins_anew(api: client.KubeClient) -> None:
+async def test_lease_without_valid_epoch_begins_again(world: World) -> None:
     for told in (
         {},
         {"annotations": {EPOCH: "many"}},
@@ -90,81 +91,83 @@ async def test_a_lease_without_a_sensible_epoch_begins_anew(api: client.KubeClie
         {"annotations": {EPOCH: "9" * 18}},
         {"annotations": {EPOCH: str(HIGHEST + 1)}},
     ):
-        await api.create(LEASES, {"metadata": {"name": "l", **told}, "spec": {"holderIdentity": "x"}})
-        one = lock(api, "a")
-        assert await write(one)
+        await world.api.create(world.leases, {"metadata": {"name": "l", **told}, "spec": {"holderIdentity": "x"}})
+        one = lock(world, "a")
+        assert await world.write(one)
         assert one.epoch == 1
-        await api.delete(f"{LEASES}/l")
+        await world.api.delete(f"{world.leases}/l")
 
 
-async def test_above_the_highest_epoch_there_can_be_the_next_is_taken_when_there_can(api: client.KubeClient) -> None:
+async def test_epoch_above_the_highest_possible_must_wait(world: World) -> None:
     now = 1_800_000_000.0
     highest = epochs.highest(now)
-    one = EpochLock(api=api, namespace="default", name="l", identity="a", clock=lambda: now)
-    await api.create(LEASES, {"metadata": {"name": "l", "annotations": {EPOCH: str(highest)}}})
-    assert not await write(one)
+    one = EpochLock(api=world.api, namespace=world.namespace, name="l", identity="a", clock=lambda: now)
+    await world.api.create(world.leases, {"metadata": {"name": "l", "annotations": {EPOCH: str(highest)}}})
+    assert not await world.write(one)
     assert one.epoch == 0
     now += 1
-    assert await write(one)
+    assert await world.write(one)
     assert (one.epoch, one.regained) == (highest + 1, True)
 
 
-async def test_a_huge_epoch_written_under_a_leader_does_not_cost_it_its_own(api: client.KubeClient) -> None:
-    one = lock(api, "a")
+async def test_huge_foreign_epoch_does_not_cost_the_leader_its_own(world: World) -> None:
+    one = lock(world, "a")
     one.floor = 42
-    assert await write(one)
-    lease = await api.get(f"{LEASES}/l")
-    await api.update(f"{LEASES}/l", {**lease, "metadata": {**lease["metadata"], "annotations": {EPOCH: "9" * 18}}})
-    assert await write(one)
+    assert await world.write(one)
+    lease = await world.api.get(f"{world.leases}/l")
+    await world.api.update(
+        f"{world.leases}/l", {**lease, "metadata": {**lease["metadata"], "annotations": {EPOCH: "9" * 18}}}
+    )
+    assert await world.write(one)
     assert (one.epoch, one.regained) == (42, False)
-    assert (await api.get(f"{LEASES}/l"))["metadata"]["annotations"][EPOCH] == "42"
+    assert (await world.api.get(f"{world.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
 
 
-async def test_a_deleted_lease_keeps_its_last_holders_epoch_growing(api: client.KubeClient) -> None:
-    one = lock(api, "a")
-    assert await write(one)
-    await api.delete(f"{LEASES}/l")
-    assert await write(one)
+async def test_epoch_grows_after_lease_was_deleted(world: World) -> None:
+    one = lock(world, "a")
+    assert await world.write(one)
+    await world.api.delete(f"{world.leases}/l")
+    assert await world.write(one)
     assert (one.epoch, one.regained) == (2, True)
 
 
-async def test_the_floor_is_kept(api: client.KubeClient) -> None:
-    one = lock(api, "a")
+async def test_floor_is_respected(world: World) -> None:
+    one = lock(world, "a")
     one.floor = 42
-    assert await write(one)
-    assert (await api.get(f"{LEASES}/l"))["metadata"]["annotations"][EPOCH] == "42"
+    assert await world.write(one)
+    assert (await world.api.get(f"{world.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
 
 
-async def test_foreign_annotations_stay(api: client.KubeClient) -> None:
-    await api.create(LEASES, {"metadata": {"name": "l", "annotations": {"x": "1"}, "labels": {"y": "2"}}})
-    assert await write(lock(api, "a"))
-    metadata = (await api.get(f"{LEASES}/l"))["metadata"]
+async def test_foreign_annotations_are_kept(world: World) -> None:
+    await world.api.create(world.leases, {"metadata": {"name": "l", "annotations": {"x": "1"}, "labels": {"y": "2"}}})
+    assert await world.write(lock(world, "a"))
+    metadata = (await world.api.get(f"{world.leases}/l"))["metadata"]
     assert (metadata["annotations"]["x"], metadata["labels"]) == ("1", {"y": "2"})
 
 
-async def test_what_fails_is_told_and_never_raised(server: standin.StandIn, api: client.KubeClient) -> None:
-    one = lock(api, "a")
-    server.handler.faults.fail_next(1, status=403, method="GET", path="/leases")
-    found, why = await look(one)
+async def test_errors_are_reported_and_never_raised(world: World) -> None:
+    one = lock(world, "a")
+    world.server.fail_next(1, status=403, method="GET", path="/leases")
+    found, why = await world.look(one)
     assert not found
     assert why.status == 403
     assert isinstance(one.error, errors.ForbiddenError)
-    assert (await look(one))[1].body == '{"code": 404}'
+    assert (await world.look(one))[1].body == '{"code": 404}'
     assert one.error is None
-    server.handler.faults.fail_next(1, status=403, method="POST", path="/leases")
-    assert not await one.create("l", "default", RECORD)
+    world.server.fail_next(1, status=403, method="POST", path="/leases")
+    assert not await one.create("l", world.namespace, RECORD)
     assert isinstance(one.error, errors.ForbiddenError)
-    await server.stop()
-    assert not (await look(one))[0]
+    await world.server.stop()
+    assert not (await world.look(one))[0]
     assert isinstance(one.error, errors.ApiUnavailableError)
 
 
-async def test_only_its_holder_gives_it_up(api: client.KubeClient) -> None:
-    first, second = lock(api, "a"), lock(api, "b")
-    assert await write(first)
+async def test_only_the_holder_releases_lease(world: World) -> None:
+    first, second = lock(world, "a"), lock(world, "b")
+    assert await world.write(first)
     await second.release()
-    assert (await api.get(f"{LEASES}/l"))["spec"]["holderIdentity"] == "a"
+    assert (await world.api.get(f"{world.leases}/l"))["spec"]["holderIdentity"] == "a"
     await first.release()
-    assert await look(second) == (True, None)
-    assert await write(second)
+    assert await world.look(second) == (True, None)
+    assert await world.write(second)
     assert second.epoch == 2

@@ -1,11 +1,11 @@
-"""A term's epoch: what it is raised for, and who hears of it."""
+"""A term's epoch: what raises it, and which tasks are notified."""
 
 import asyncio
 
 import pytest
 
-from common import epochs
-from controller.leader.election import LostError, Term
+from kubemend.common import epochs
+from kubemend.controller.leader.election import LostError, Term, who_leads
 
 NOW = 1_800_000_000.0
 HIGHEST = epochs.highest(NOW)
@@ -16,7 +16,7 @@ def begun(*, epoch: int) -> Term:
 
 
 @pytest.mark.parametrize("seen", [7, 8, 10_007, HIGHEST - 1])
-def test_an_epoch_that_is_as_high_or_higher_is_risen_above(seen: int) -> None:
+def test_equal_or_higher_epoch_raises_ours(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
     assert term.seen == seen
@@ -24,14 +24,14 @@ def test_an_epoch_that_is_as_high_or_higher_is_risen_above(seen: int) -> None:
 
 
 @pytest.mark.parametrize("seen", [0, 6, HIGHEST, 2**63])
-def test_a_lower_epoch_and_one_beyond_belief_change_nothing(seen: int) -> None:
+def test_lower_or_impossible_epoch_changes_nothing(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
     assert term.seen == 6
     assert not term.wish.is_set()
 
 
-def test_what_is_asked_for_already_is_not_asked_for_again() -> None:
+def test_pending_raise_is_not_requested_again() -> None:
     term = begun(epoch=1)
     term.raise_above(8)
     term.wish.clear()  # a renewal is under way
@@ -46,7 +46,7 @@ def test_what_is_asked_for_already_is_not_asked_for_again() -> None:
     assert term.wish.is_set()
 
 
-async def test_who_waits_for_a_higher_epoch_hears_of_it_and_of_no_mere_renewal() -> None:
+async def test_risen_ignores_mere_renewals() -> None:
     term = begun(epoch=1)
     waiting = asyncio.create_task(term.risen(above=1))
     await asyncio.sleep(0)
@@ -58,10 +58,15 @@ async def test_who_waits_for_a_higher_epoch_hears_of_it_and_of_no_mere_renewal()
     assert await term.risen(above=8) == 9
 
 
-async def test_who_waits_for_a_higher_epoch_hears_of_the_terms_end() -> None:
+async def test_risen_raises_at_end_of_term() -> None:
     term = begun(epoch=1)
     waiting = asyncio.create_task(term.risen(above=1))
     await asyncio.sleep(0)
     term.end()
     with pytest.raises(LostError):
         await waiting
+
+
+def test_lease_without_holder_has_full_sentence() -> None:
+    assert who_leads("") == "no replica leads yet"
+    assert who_leads("pod-a_uid-a_1") == "pod-a_uid-a_1 leads"

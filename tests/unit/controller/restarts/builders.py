@@ -1,11 +1,11 @@
-"""Restart objects for tests of what is done with them."""
+"""Restart objects for tests."""
 
 from typing import Any
 
-from common.gangs import GangKey
-from common.kube import timestamps
-from controller.restarts import names, objects
-from controller.restarts.objects import NewRound, Restart
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import timestamps
+from kubemend.controller.restarts import names, objects
+from kubemend.controller.restarts.objects import NewRound, Restart
 
 GANG = GangKey("team", "Job", "train")
 NOW = 1_700_000_000.0
@@ -18,12 +18,12 @@ STATUS = {
 
 
 def new_round(**changes: Any) -> NewRound:
-    """A round that begins."""
+    """Return a round that begins."""
     return NewRound(**{"gang": GANG, "attempt": 1, "epoch": 5, "status": STATUS, **changes})
 
 
 def obj(name: str = "a", *, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    """A Restart as the API server has it; without a word a request for the gang."""
+    """Return a Restart as the API server has it; by default a request for the gang."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -41,7 +41,7 @@ def obj(name: str = "a", *, spec: dict[str, Any] | None = None, **metadata: Any)
 
 
 def of_round(new: NewRound, *, name: str = "a", status: dict[str, Any] | None = None) -> Restart:
-    """A round's object, read back."""
+    """Return a round's object, read back."""
     body = new.body(name)
     found = obj(name, **{key: value for key, value in body["metadata"].items() if key != "name"}, spec=body["spec"])
     return objects.parse({**found, **({"status": status} if status is not None else {})})

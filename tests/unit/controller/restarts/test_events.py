@@ -1,23 +1,20 @@
-"""What became of rounds, told while some of it cannot be."""
+"""Events about rounds, while some of them cannot be written."""
 
-from pathlib import Path
-
-from common.kube import paths
-from controller.restarts.events import EventTeller, ObjectRef
+from kubemend.controller.restarts.events import EventTeller, ObjectRef
 from tests import eventually
+from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 
-async def test_a_namespace_that_takes_no_events_keeps_no_other_waiting(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (server, api):
-        await api.create(paths.collection("namespaces"), {"metadata": {"name": "going"}})
-        server.handler.faults.fail_next(10_000, status=403, path="/namespaces/going/")
+async def test_namespace_that_refuses_events_does_not_block_others(tenant: Tenant) -> None:
+    async with connected(tenant) as api:
+        tenant.server.fail_next(10_000, status=403, path="/namespaces/going/")
         teller = EventTeller(api=api, report=lambda _: None)
-        for namespace in ("going", "default"):
+        for namespace in ("going", tenant.namespace):
             teller.tell(ObjectRef("v1", "Pod", namespace, "a", "uid"), reason="RoundDone", message="all run")
 
         async def told() -> bool:
-            return bool((await api.list(paths.collection("events", namespace="default"))).items)
+            return bool((await api.list(tenant.of("events"))).items)
 
         async with started(teller):
             await eventually.true(told)

@@ -1,4 +1,4 @@
-"""Restart objects as values: read back as they were written, and never more than they say."""
+"""Restart objects as values: read back as written, and nothing more."""
 
 import re
 
@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.gangs import GangKey
-from controller.decisions.facts import Decision, Kind, Reason
-from controller.model.faults import Cause, Request
-from controller.model.members import Owner
-from controller.model.rounds import RoundRef
-from controller.restarts import names, objects
-from controller.restarts.objects import RestartSpec
-from controller.rounds import machine, status
+from kubemend.common.gangs import GangKey
+from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.model.faults import Cause, Request
+from kubemend.controller.model.members import Owner
+from kubemend.controller.model.rounds import RoundRef
+from kubemend.controller.restarts import names, objects
+from kubemend.controller.restarts.objects import RestartSpec
+from kubemend.controller.rounds import machine, status
 from tests.unit.controller import builders as controller_builders
 from tests.unit.controller.restarts import builders
 
 LABEL_VALUE = st.from_regex(r"\A[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
 
 
-def test_a_round_is_read_back_as_it_was_begun() -> None:
+def test_round_is_read_back_as_begun() -> None:
     new = builders.new_round(attempt=3, epoch=9)
     found = builders.of_round(new)
     assert (found.gang, found.attempt, found.epoch, dict(found.status)) == (new.gang, 3, 9, builders.STATUS)
@@ -31,27 +31,27 @@ def test_a_round_is_read_back_as_it_was_begun() -> None:
     assert (found.ref.id, found.ref.attempt) == ("team/a", 3)
 
 
-def test_its_own_status_goes_before_the_one_that_it_began_with() -> None:
+def test_own_status_overrides_first_status() -> None:
     found = builders.of_round(builders.new_round(), status={"phase": "Done", "completionTime": "2026-01-31T08:00:00Z"})
     assert found.is_finished
     assert found.finished_at == 1769846400
     assert "trigger" not in found.status
 
 
-def test_what_another_leader_needs_stays_until_the_end() -> None:
+def test_resume_data_stays_until_the_end() -> None:
     new = builders.new_round(status={**builders.STATUS, "resume": {"startedAt": 1.5}})
     found = builders.of_round(new, status={"phase": "Releasing"})
     assert (found.phase, found.status["resume"]) == ("Releasing", {"startedAt": 1.5})
     assert "resume" not in builders.of_round(new, status={"phase": "Failed"}).status
 
 
-def test_what_kubectl_shows_is_annotated() -> None:
+def test_kubectl_columns_are_annotated() -> None:
     annotations = builders.new_round(attempt=3).annotations()
     shown = {name: annotations[name] for name in (names.ATTEMPT, names.CAUSE, names.DECISION)}
     assert shown == {names.ATTEMPT: "3", names.CAUSE: "Xid31", names.DECISION: "InPlace"}
 
 
-def test_a_request_is_one_until_it_is_taken_or_refused_or_deleted() -> None:
+def test_request_is_one_until_taken_refused_or_deleted() -> None:
     assert objects.parse(builders.obj()).is_request
     assert not objects.parse({**builders.obj(), "status": {"phase": "Refused"}}).is_request
     assert not objects.parse(builders.obj(deletionTimestamp="2026-01-31T08:00:00Z")).is_request
@@ -65,19 +65,20 @@ def test_a_request_is_one_until_it_is_taken_or_refused_or_deleted() -> None:
         ({"targetRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "x"}}, GangKey("team", "Job", "x")),
         ({"targetRef": {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "x"}},
          GangKey("team", "JobSet", "x")),
-        ({"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}, None),  # stored before it was refused
+        ({"targetRef": {"apiVersion": "v1", "kind": "Pod", "name": "x"}}, GangKey("team", "Pod", "x")),
+        ({"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}}, None),
     ],
 )  # fmt: skip
-def test_the_gang_is_the_one_that_is_named(spec: dict[str, object], gang: GangKey | None) -> None:
+def test_gang_is_the_named_one(spec: dict[str, object], gang: GangKey | None) -> None:
     assert objects.parse(builders.obj(spec=spec)).gang == gang
 
 
-def test_a_request_is_for_what_its_spec_says_whatever_its_labels_do() -> None:
+def test_requests_spec_counts_whatever_its_labels() -> None:
     labels = {names.GANG_KIND: "Job", names.GANG_NAME: "other"}
     assert objects.parse(builders.obj(labels=labels)).gang == builders.GANG
 
 
-def test_the_whole_spec_is_read() -> None:
+def test_whole_spec_is_read() -> None:
     spec = {
         "gang": {"kind": "Job", "name": "train"},
         "containers": ["a", "b"],
@@ -113,13 +114,13 @@ def test_the_whole_spec_is_read() -> None:
         ("100%", 8, 8),
     ],
 )
-def test_a_part_of_the_members_is_at_least_one(limit: object, members: int, away: int | None) -> None:
+def test_percentage_gives_at_least_one_member(limit: object, members: int, away: int | None) -> None:
     spec = {"gang": {"kind": "Job", "name": "train"}, **({"maxUnavailable": limit} if limit is not None else {})}
     assert objects.parse(builders.obj(spec=spec)).spec.unavailable(members) == away
 
 
 @given(LABEL_VALUE, st.integers(1, 10**6))
-def test_every_gang_gets_names_that_the_api_server_takes(name: str, attempt: int) -> None:
+def test_every_gang_gets_valid_names(name: str, attempt: int) -> None:
     found = objects.name_for(GangKey("team", "Gang", name), attempt)
     assert len(found) <= 253
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", found)
@@ -127,7 +128,7 @@ def test_every_gang_gets_names_that_the_api_server_takes(name: str, attempt: int
     assert objects.name_for(GangKey("team", "Gang", name), attempt) != found
 
 
-def test_it_goes_with_its_gangs_owner_where_that_is_known() -> None:
+def test_object_has_owner_of_its_gang_if_known() -> None:
     owned = builders.new_round(owner=Owner("batch", "Job", "train", "uid-job")).body("a")["metadata"]
     assert owned["ownerReferences"] == [
         {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}
@@ -137,12 +138,12 @@ def test_it_goes_with_its_gangs_owner_where_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Stopping", "Releasing"])
-def test_there_is_nothing_to_wait_for_before_the_end(phase: str) -> None:
+def test_condition_is_absent_before_the_end(phase: str) -> None:
     told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
     assert told == {"phase": phase, "observedGeneration": 2}
 
 
-def test_other_conditions_stay_beside_the_one_that_completes_it() -> None:
+def test_other_conditions_stay_with_complete_condition() -> None:
     held = {"type": "HeldTogether", "status": "True"}
     status = {"phase": "Done", "conditions": [held, {"type": "Complete", "status": "False"}]}
     told = objects.completed(status, generation=1, now=builders.NOW)
@@ -152,7 +153,7 @@ def test_other_conditions_stay_beside_the_one_that_completes_it() -> None:
 
 
 @pytest.mark.parametrize("phase", sorted(objects.FINAL))
-def test_the_end_completes_it(phase: str) -> None:
+def test_final_status_has_complete_condition(phase: str) -> None:
     told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
     (condition,) = told["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Complete", "True", phase)
@@ -177,9 +178,9 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
-def test_what_somebody_has_written_in_place_of_a_rounds_beginning_is_not_understood(forged: str) -> None:
+def test_forged_first_status_is_invalid(forged: str) -> None:
     annotations = {**builders.new_round().annotations(), names.ROUND: forged}
-    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):  # what common.kube.mirror passes over
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):  # errors that common.kube.informer handles
         objects.parse(builders.obj(annotations=annotations))
 
 
@@ -187,24 +188,24 @@ def test_what_somebody_has_written_in_place_of_a_rounds_beginning_is_not_underst
     ("name", "text"),
     [(names.ATTEMPT, "0"), (names.ATTEMPT, str(2**31)), (names.ATTEMPT, "-1"), (names.EPOCH, str(2**64))],
 )
-def test_numbers_that_fit_nowhere_are_not_understood(name: str, text: str) -> None:
+def test_out_of_range_numbers_are_invalid(name: str, text: str) -> None:
     with pytest.raises(ValueError, match="is not from"):
         objects.parse(builders.obj(annotations={**builders.new_round().annotations(), name: text}))
 
 
 @pytest.mark.parametrize("name", ["startTime", "completionTime"])
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00+99:99", "0000-01-01T00:00:00Z"])
-def test_times_that_are_none_are_not_understood_though_the_server_takes_them(name: str, text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - what common.kube.mirror passes over
+def test_times_accepted_by_server_may_be_invalid(name: str, text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - an error that common.kube.informer handles
         objects.parse({**builders.obj(), "status": {"phase": "Done", name: text}})
 
 
-def test_what_it_ends_with_is_never_read_from_its_beginning() -> None:
+def test_final_status_is_never_read_from_annotation() -> None:
     new = builders.new_round(status={**builders.STATUS, "slowest": "none", "conditions": 5})
     assert {"slowest", "conditions"}.isdisjoint(builders.of_round(new).status)
 
 
-def test_no_detail_is_too_long_for_the_condition() -> None:
+def test_detail_is_cut_to_the_conditions_limit() -> None:
     told = {"phase": "Refused", "decision": {"detail": "x" * 300_000}}
     (condition,) = objects.completed(told, generation=1, now=builders.NOW)["conditions"]
     assert len(condition["message"]) == 1024
@@ -217,7 +218,7 @@ def test_no_detail_is_too_long_for_the_condition() -> None:
         Request(builders.GANG, by="team/a", why="new data", at=builders.NOW, max_unavailable=2),
     ],
 )
-def test_what_rounds_begin_with_is_understood(cause: Cause) -> None:
+def test_first_status_of_rounds_is_valid(cause: Cause) -> None:
     decision = Decision(Kind.IN_PLACE, Reason.MEMBER_FAILED)
     members = controller_builders.gang(3)
     ref = RoundRef("team", "a", builders.GANG, 1)

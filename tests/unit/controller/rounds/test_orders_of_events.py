@@ -1,11 +1,11 @@
-"""Words that come twice, late or in another order lead to the same end; and every move is in the tables."""
+"""Events that are repeated, late or reordered have the same result; and every transition is in the tables."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.model.rounds import RoundEvent, StepPhase, StepTold
-from controller.rounds import outcome, transitions
-from controller.rounds.states import Phase, Stand
+from kubemend.controller.model.rounds import RoundEvent, StepPhase, StepTold
+from kubemend.controller.rounds import outcome, transitions
+from kubemend.controller.rounds.states import MemberPhase, Phase
 from tests.unit.controller import builders
 from tests.unit.controller.rounds.test_machine import Play, uid
 
@@ -21,7 +21,7 @@ RUNNING: list[RoundEvent] = [StepTold(uid(index), StepPhase.RUNNING) for index i
     stale=st.lists(st.sampled_from(STOPPED + RUNNING[:1]), max_size=6),
     at_once=st.booleans(),
 )
-def test_the_end_is_the_same(
+def test_any_order_of_events_has_same_end(
     first: list[RoundEvent],
     twice: list[RoundEvent],
     second: list[RoundEvent],
@@ -37,27 +37,27 @@ def test_the_end_is_the_same(
             for event in batch:
                 play.tell(event)
     assert play.round.phase is Phase.DONE
-    assert {one.stand for one in outcome.current(play.round)} == {Stand.RUNNING}
+    assert {one.stand for one in outcome.current(play.round)} == {MemberPhase.RUNNING}
 
 
-def test_what_is_over_has_nothing_after_it() -> None:
+def test_final_phases_have_no_transitions() -> None:
     assert transitions.PHASES.keys() == set(Phase)
     assert {phase for phase, after in transitions.PHASES.items() if not after} == {
         phase for phase in Phase if phase.is_final
     }
-    assert transitions.STANDS.keys() == set(Stand)
+    assert transitions.STANDS.keys() == set(MemberPhase)
     ends = {stand for stand, after in transitions.STANDS.items() if not after}
-    assert ends == {Stand.COMPLETED, Stand.GONE, Stand.FAILED}
+    assert ends == {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED}
 
 
-def test_nothing_goes_back() -> None:
-    """From each stand the ends can be reached, and no stand can be come to again."""
-    for stand in Stand:
-        reached: set[Stand] = set()
+def test_phases_never_repeat() -> None:
+    """From each phase the final ones can be reached, and no phase can be entered again."""
+    for stand in MemberPhase:
+        reached: set[MemberPhase] = set()
         waiting = [stand]
         while waiting:
             for after in transitions.STANDS[waiting.pop()] - reached:
                 reached.add(after)
                 waiting.append(after)
         assert stand not in reached
-        assert not transitions.STANDS[stand] or {Stand.COMPLETED, Stand.GONE, Stand.FAILED} <= reached
+        assert not transitions.STANDS[stand] or {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED} <= reached

@@ -1,4 +1,4 @@
-"""A round's status: what people read, of bounded size, and what another leader needs, without loss."""
+"""A round's status: limited in size, and complete for a new leader."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decisions.facts import Decision, Kind, Reason
-from controller.model.faults import Cause, Fault, FaultKind, Request
-from controller.model.rounds import StepPhase, StepTold
-from controller.rounds import machine, status
-from controller.rounds.states import Limits, Phase, Round
+from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.model.faults import Cause, Fault, FaultKind, Request
+from kubemend.controller.model.rounds import StepPhase, StepTold
+from kubemend.controller.rounds import machine, status
+from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders
 from tests.unit.controller.builders import GANG, NOW
 from tests.unit.controller.rounds.test_machine import IN_PLACE, REF, uid
@@ -42,7 +42,7 @@ def done(size: int) -> Round:
     return told(state, StepPhase.RUNNING, range(size), at=0.1)
 
 
-def test_a_round_that_is_done_reads_like_a_log_line() -> None:
+def test_done_round_has_complete_status() -> None:
     at = "2023-11-14T22:13:20Z"
     assert status.render(done(2)) == {
         "phase": "Done",
@@ -86,7 +86,7 @@ def test_a_round_that_is_done_reads_like_a_log_line() -> None:
         "conditions": [
             {
                 "type": "HeldTogether",
-                "status": "True",
+                "status": "False",
                 "lastTransitionTime": at,
                 "reason": "HeldAfterMilliseconds",
                 "message": "1 members ran for 4 ms at most before they were held, such as train-1-0",
@@ -95,9 +95,19 @@ def test_a_round_that_is_done_reads_like_a_log_line() -> None:
     }
 
 
+def test_worst_unheld_member_is_named() -> None:
+    state = begun(3)
+    for index, slipped in enumerate((0.0, 0.002, 0.115)):
+        state = told(state, StepPhase.STOPPED, range(index, index + 1), at=0.1, slipped=slipped)
+    state = told(state, StepPhase.RUNNING, range(3), at=0.2)
+    (held,) = [each for each in status.render(state)["conditions"] if each["type"] == "HeldTogether"]
+    assert (held["status"], held["reason"]) == ("False", "HeldAfterMilliseconds")
+    assert held["message"] == "2 members ran for 115 ms at most before they were held, such as train-2-0"
+
+
 def test_five_thousand_members_fit_into_a_small_object() -> None:
     state = told(begun(5000), StepPhase.STOPPED, range(5000), at=0.1)
-    state = machine.advance(state, (), now=NOW + Limits().release + 0.1).round
+    state = machine.advance(state, (), now=NOW + Limits().release + Limits().reconnect + 0.2).round
     assert state.phase is Phase.FAILED
     found = status.render(state)
     assert (found["members"]["total"], found["members"]["failed"]) == (5000, 5000)
@@ -105,7 +115,7 @@ def test_five_thousand_members_fit_into_a_small_object() -> None:
     assert len(json.dumps(found)) < 20_000
 
 
-def test_what_fails_is_told_with_its_reason() -> None:
+def test_failures_have_their_reasons() -> None:
     state = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn", detail="no annotation")
     found = status.render(state)
     assert found["failures"][0] == {
@@ -131,7 +141,7 @@ CAUSES: tuple[Cause, ...] = (
     kind=st.sampled_from((Kind.IN_PLACE, Kind.IN_PLACE_AND_RECREATE, Kind.RECREATE_ALL)),
     recreate=st.frozensets(st.sampled_from(("train/0", "train/1"))),
 )
-def test_another_leader_reads_what_was_decided(cause: Cause, kind: Kind, recreate: frozenset[str]) -> None:
+def test_new_leader_reads_the_decision(cause: Cause, kind: Kind, recreate: frozenset[str]) -> None:
     decision = Decision(kind, Reason.MEMBERS_LOST, "because", recreate)
     written = json.dumps(status.render(begun(cause=cause, decision=decision)))
     kept = status.parse(json.loads(written), created_at=NOW)
@@ -139,32 +149,32 @@ def test_another_leader_reads_what_was_decided(cause: Cause, kind: Kind, recreat
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_is_written_down_first_is_what_the_round_says_once_it_has_begun(cause: Cause) -> None:
+def test_first_status_equals_rendered_status(cause: Cause) -> None:
     hit = builders.member(0) if isinstance(cause, Fault) else None
     first = status.first(cause, decision=IN_PLACE, attempt=REF.attempt, hit=hit, started_at=NOW)
     assert first == status.render(begun(cause=cause))
 
 
-def test_a_status_without_what_is_kept_is_refused() -> None:
+def test_status_without_resume_data_is_refused() -> None:
     with pytest.raises(KeyError):
         status.parse(status.render(done(2)), created_at=NOW)
 
 
-def test_the_budget_counts_a_round_from_when_its_members_ran_again() -> None:
+def test_budget_counts_round_from_when_members_ran() -> None:
     found = status.past(status.render(done(2)), created_at=NOW - 3.0)
     assert (found.at, found.fault_at, found.slot, found.code) == (NOW, NOW - 1.0, "train/0", "Exit1")
 
 
-def test_the_budget_counts_a_round_that_is_not_over_from_its_begin() -> None:
+def test_budget_counts_unfinished_round_from_its_begin() -> None:
     found = status.past(status.render(begun(cause=CAUSES[2])), created_at=NOW - 3.0)
     assert (found.at, found.fault_at, found.slot, found.code) == (NOW, NOW - 6.0, "", "")
 
 
-def test_the_budget_counts_a_round_of_which_nothing_is_known_from_its_creation() -> None:
+def test_budget_counts_unknown_round_from_its_creation() -> None:
     assert status.past({}, created_at=NOW).at == NOW
 
 
-def test_what_is_written_is_what_the_resource_has_fields_for() -> None:
+def test_status_fits_the_resources_schema() -> None:
     crd = yaml.safe_load(CRD.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     failed = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn")

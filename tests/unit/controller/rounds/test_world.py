@@ -1,4 +1,4 @@
-"""The round machine in a world of lost messages, dying replicas and agents: thousands of schedules, by their seeds."""
+"""The round machine with lost messages and dying replicas and agents: thousands of schedules, by their seeds."""
 
 import random
 from collections import Counter
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from controller.rounds import status
-from controller.rounds.states import Phase, Stand
+from kubemend.controller.rounds import status
+from kubemend.controller.rounds.states import MemberPhase, Phase
 from tests.unit.controller import builders
 from tests.unit.controller.rounds import world as worlds
 from tests.unit.controller.rounds.world import New, Node, Pod, World
@@ -26,7 +26,7 @@ def _node(world: World, act: Callable[[Node], None]) -> None:
 
 
 def _ordinary(world: World) -> None:
-    """Whatever goes its way sooner or later."""
+    """Take a step that happens sooner or later."""
     for _ in range(3):
         world.carry_to_agent()
         world.carry_to_hub()
@@ -60,11 +60,11 @@ FAULTS: tuple[tuple[float, Callable[[World], None]], ...] = (
     (0.10, lambda world: world.grow()),
     (0.50, lambda world: _pod(world, world.fault)),
 )
-"""In these schedules little else goes wrong, so that rounds come to their release."""
+"""In these schedules few other things go wrong, so that rounds reach their release."""
 
 
 def play(seed: int, *, mishaps: Sequence[tuple[float, Callable[[World], None]]] = MISHAPS) -> World:
-    """Play one schedule to its end: trouble first, then time enough for all to be mended."""
+    """Play one schedule to its end: trouble first, then enough time to recover."""
     rolls = random.Random(seed)
     world = worlds.make(rolls)
     world.begin()
@@ -80,12 +80,12 @@ def play(seed: int, *, mishaps: Sequence[tuple[float, Callable[[World], None]]] 
     for _ in range(600):
         if world.outcome is not None:
             break
-        _mend(world)
+        _hint(world)
         world.look()
     return world
 
 
-def _mend(world: World) -> None:
+def _hint(world: World) -> None:
     world.resume()
     world.pass_time(1.0)
     for node in world.nodes.values():
@@ -106,7 +106,7 @@ def _mend(world: World) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_happens_nothing_new_runs_beside_something_old_and_the_round_ends(chunk: int) -> None:
+def test_new_containers_never_meet_old_ones_and_round_ends(chunk: int) -> None:
     phases = set()
     for seed in range(chunk * IN_A_CHUNK, (chunk + 1) * IN_A_CHUNK):
         world = play(seed)
@@ -117,23 +117,28 @@ def test_whatever_happens_nothing_new_runs_beside_something_old_and_the_round_en
         _what_was_let_go_is_told(world, seed)
         _done_is_done(world, seed)
         assert not world.dropped(), f"seed {seed}: {world.dropped()} are dropped"
-    assert {Phase.DONE, Phase.FAILED} <= phases, "these schedules say too little"
+    assert {Phase.DONE, Phase.FAILED} <= phases, "these schedules show too little"
 
 
-def test_no_fault_that_a_round_has_taken_is_dropped() -> None:
-    decided_next: Counter[Stand | None] = Counter()
+def test_no_fault_of_a_round_is_dropped() -> None:
+    decided_next: Counter[MemberPhase | None] = Counter()
     for seed in range(1000):
         world = play(seed, mishaps=FAULTS)
         assert world.outcome is not None, f"seed {seed}: the round has not ended"
         assert not world.dropped(), f"seed {seed}: {world.dropped()} are dropped"
         again = world.outcome.again
         decided_next.update(each.stood for each in world.answered if each.fault in again)
-    for stood in (None, Stand.FAILED, Stand.RELEASING, Stand.RUNNING):  # None: the round did not know the pod
-        assert decided_next[stood] > 5, f"these schedules say too little of faults of pods that stand {stood}"
+    for stood in (
+        None,
+        MemberPhase.FAILED,
+        MemberPhase.RELEASING,
+        MemberPhase.RUNNING,
+    ):  # None: the round did not know the pod
+        assert decided_next[stood] > 5, f"these schedules show too few faults of pods that stand {stood}"
 
 
 def calm(seed: int, *, lossy: bool) -> World:
-    """A healthy gang, some of whose members are recreated: deletions are slow, messages quick unless they are lost."""
+    """Play a healthy gang with some recreated members: deletions are slow, messages quick unless they are lost."""
     rolls = random.Random(seed)
     world = worlds.make(rolls, healthy=True)
     world.trouble, world.rolling = False, None
@@ -166,30 +171,30 @@ def _deliver(world: World) -> None:
 
 
 @pytest.mark.parametrize("lossy", [False, True], ids=["replicas die", "messages are lost"])
-def test_a_healthy_gang_is_back_whoever_leads_and_whatever_is_lost(lossy: bool) -> None:
+def test_healthy_gang_recovers_despite_lost_messages_and_leaders(lossy: bool) -> None:
     recreated = 0
     for seed in range(500):
         world = calm(seed, lossy=lossy)
         assert world.outcome is not None, f"seed {seed}: the round has not ended"
         assert world.outcome.phase in (Phase.DONE, Phase.DEGRADED), f"seed {seed}: {world.outcome.detail}"
         late = world.outcome.phase is Phase.DEGRADED
-        assert not late or world.decision.recreate, f"seed {seed}: nobody had to be waited for"
+        assert not late or world.decision.recreate, f"seed {seed}: no member had to be waited for"
         assert lossy or not world.excused, f"seed {seed}: {world.excused} ran beside old ones"
         left = [pod.uid for pod in world.pods.values() if pod.old_runs or pod.new is New.HELD]
         assert late or not left, f"seed {seed}: {left} are not back"
         recreated += bool(world.decision.recreate) and not late
-    assert recreated > 50, "these schedules say too little of recreation"
+    assert recreated > 50, "these schedules show too little recreation"
 
 
 def _nothing_is_kept(world: World, seed: int) -> None:
-    """What is held at the end was released or aborted, or will let go by itself: its agent has been killed since."""
+    """Check that every hold at the end was released or aborted, or will expire because its agent was killed."""
     for pod in world.pods.values():
         if pod.new is New.HELD and world.epoch == 1:
             assert pod.uid in world.let_go, f"seed {seed}: {pod.uid} is kept"
 
 
 def _done_is_done(world: World, seed: int) -> None:
-    """Whoever reads Done may rely on it: no process of before the round is left."""
+    """Check that Done is reliable: no process from before the round is left."""
     assert world.outcome is not None
     if world.outcome.phase is Phase.DONE:
         left = [pod.uid for pod in world.pods.values() if pod.old_runs and pod.uid in world.outcome.members]
@@ -205,4 +210,4 @@ def _what_was_let_go_is_told(world: World, seed: int) -> None:
     assert isinstance(conditions, list)
     told = {each["type"]: each for each in conditions}[status.HELD_TOGETHER]
     if known and outcome.phase is not Phase.FAILED:
-        assert told["reason"] != "AllHeld", f"seed {seed}: nobody says that {known} ran early"
+        assert told["reason"] != "AllHeld", f"seed {seed}: no record shows that {known} ran early"

@@ -1,7 +1,7 @@
-"""A world for one round: nodes with agents and containers, an API server, a network, and replicas that run the machine.
+"""An environment for one round: nodes with agents and containers, an API server, a network, and replicas.
 
-What runs is known here and nowhere else; everybody in it acts on messages that may be late, doubled, out of order or
-lost. Processes are of two generations: old ones ran before the round, new ones were started because of it.
+Only the environment knows what runs. Every participant acts on messages that may be late, duplicated, reordered or
+lost. Processes are of two generations: old ones ran before the round, new ones were started by it.
 """
 
 import enum
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from controller.decisions.facts import Decision, Kind, Reason
-from controller.model.faults import Cause, Request
-from controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
-from controller.model.rounds import (
+from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.model.faults import Cause, Request
+from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
+from kubemend.controller.model.rounds import (
     Abort,
     Cancelled,
     Effect,
@@ -32,8 +32,8 @@ from controller.model.rounds import (
     StepTold,
     Stop,
 )
-from controller.rounds import machine, outcome, status
-from controller.rounds.states import BEFORE_RELEASE, Advance, Limits, Phase, Round, Stand
+from kubemend.controller.rounds import machine, outcome, status
+from kubemend.controller.rounds.states import BEFORE_RELEASE, Advance, Limits, MemberPhase, Phase, Round
 from tests.unit.controller import builders
 
 LIMITS = Limits(slow=40.0, absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
@@ -43,7 +43,7 @@ REF = RoundRef("team", "train-1", builders.GANG, 1)
 
 
 class New(enum.Enum):
-    """What has become of a pod's new process."""
+    """The state of a pod's new process."""
 
     NONE = "none"
     HELD = "held"
@@ -52,7 +52,7 @@ class New(enum.Enum):
 
 @dataclass
 class Known:
-    """What an agent has written down of a pod in the round."""
+    """An agent's record of a pod in the round."""
 
     order: OrderKind
     heard_at: float
@@ -64,23 +64,23 @@ class Known:
 
 @dataclass
 class Answered:
-    """A fault that the replica which leads has taken into its round.
+    """A fault that the leading replica has added to its round.
 
-    ``stood`` is where its pod stood then, by the replica's books. ``unheard``: these are behind, for it has not heard
-    that another one has released the pod.
+    ``stood`` is its pod's phase at that time, by the replica's state. ``unheard``: that state is outdated, because the
+    replica does not know that another one has released the pod.
     """
 
     fault: FaultTold
-    stood: Stand | None
+    stood: MemberPhase | None
     unheard: bool
 
 
 @dataclass
 class Pod:
-    """A pod, its processes, and what its node's agent knows of it. ``refuses``: what its agent says to a RESTART.
+    """A pod, its processes, and its agent's state. ``refuses``: its agent's answer to a RESTART.
 
-    ``ended_at`` is when what ran in it was killed, or what was held was let run: what happened before is over. ``told``
-    are the faults that its agent tells each replica, until an order comes; and whether one has answered.
+    ``ended_at`` is when its old process was killed, or its held one released: earlier faults are over. ``told`` are the
+    faults that its agent reports to each replica until an order comes, and whether one has answered.
     """
 
     member: Member
@@ -101,7 +101,7 @@ class Pod:
 
 @dataclass
 class Node:
-    """A node. ``dead``: it has lost its power, and an administrator has said so (the taint out-of-service)."""
+    """A node. ``dead``: it has lost power, and an administrator has set the taint out-of-service."""
 
     name: NodeName
     agent: bool = True
@@ -112,7 +112,7 @@ class Node:
 
 @dataclass
 class World:
-    """See above. ``rolls`` is where all chance comes from; ``trouble`` is whether there is to be any."""
+    """The environment. ``rolls`` is the only source of randomness; ``trouble`` enables failures."""
 
     rolls: random.Random
     pods: dict[PodUid, Pod]
@@ -140,12 +140,12 @@ class World:
     heard: set[PodUid] = field(default_factory=set)
     answered: list[Answered] = field(default_factory=list)
 
-    # ---- the replica that leads ----
+    # ---- the leading replica ----
 
     def begin(self) -> None:
         cause: Cause = builders.fault()
         if self.rolling is not None:
-            cause = Request(builders.GANG, "somebody", "new weights", builders.NOW, self.rolling)
+            cause = Request(builders.GANG, "a user", "new weights", builders.NOW, self.rolling)
         advance = machine.begin(
             REF,
             cause=cause,
@@ -158,11 +158,11 @@ class World:
         )
         self.record = json.dumps(status.render(advance.round))
         if advance.round.phase.is_final:
-            self.outcome, self.final = advance.round, status.render(advance.round)  # its object says so from the start
+            self.outcome, self.final = advance.round, status.render(advance.round)  # its object has it from the start
         self._perform(advance)
 
     def kill_hub(self) -> None:
-        """Streams die with it; what it has sent may still be on its way."""
+        """Kill the hub and its streams; messages that it has sent may still arrive."""
         self.hub, self.wake_at, self.to_hub, self.heard, self.answered = None, None, [], set(), []
 
     def resume(self) -> None:
@@ -196,12 +196,12 @@ class World:
             self._perform(machine.advance(self.hub, events, now=self.now))
 
     def _hear(self, events: Iterable[RoundEvent]) -> None:
-        """Note who is known to have been let go by its agent."""
+        """Note the members known to have been released by their agents."""
         told = [event for event in events if isinstance(event, StepTold) and event.phase is StepPhase.SELF_RELEASED]
         self.heard |= {event.pod for event in told}
 
     def _answer(self, fault: FaultTold) -> None:
-        """The agent of a fault's pod hears that it is the round's."""
+        """Deliver the answer that a fault belongs to the round to its agent."""
         assert self.hub is not None
         pod, one = self.pods.get(fault.pod), self.hub.members.get(fault.pod)
         unheard = pod is not None and pod.known is not None and pod.known.phase is StepPhase.RUNNING
@@ -256,7 +256,7 @@ class World:
                 self.tell(event)
 
     def _pick(self, queue: list[_Message]) -> _Message:
-        """Take a message out, any one, or leave it there to be carried again."""
+        """Take any message out, or leave it to be delivered again."""
         place = self.rolls.randrange(min(len(queue), 8)) if self.trouble else 0
         return queue[place] if self.trouble and self.rolls.random() < 0.15 else queue.pop(place)
 
@@ -321,7 +321,7 @@ class World:
         self._tell_of(pod)
 
     def work(self, pod: Pod) -> None:
-        """The agent of a pod goes one step on: kill what is old, then start what is new, held."""
+        """Advance a pod's agent by one step: kill the old process, then start the new one, held."""
         known = pod.known
         if known is None or not self._agent_of(pod) or known.phase is not StepPhase.STOPPING:
             return
@@ -332,13 +332,13 @@ class World:
             self._tell_of(pod)
 
     def go_on(self, pod: Pod) -> None:
-        """The agent of a pod tells that it still stops, or still starts."""
+        """Have a pod's agent report that it still stops, or still starts."""
         known = pod.known
         if known is None or not self._agent_of(pod):
             return
         if known.phase is StepPhase.STOPPING:
             self._say(StepTold(pod.uid, StepPhase.STOPPING, "ProcessExiting"))
-        elif known.phase is StepPhase.RUNNING:  # the word was on its way when it began to run
+        elif known.phase is StepPhase.RUNNING:  # the result was on its way when it began to run
             self._say(StepTold(pod.uid, StepPhase.STOPPED, "Starting"))
 
     def look_at_holds(self) -> None:
@@ -405,7 +405,7 @@ class World:
         )
 
     def delete(self) -> None:
-        """The API server answers a deletion that we asked for."""
+        """Have the API server answer a deletion of the round."""
         if not self.deletions:
             return
         effect = self.deletions.pop(0)
@@ -424,7 +424,7 @@ class World:
             self._come_anew(pod.member)
 
     def end_deleted(self, pod: Pod) -> None:
-        """Kubelet has killed what ran in a pod that is deleted."""
+        """Have kubelet kill the processes of a deleted pod."""
         node = self.nodes.get(pod.member.node)
         if pod.member.deleting and (node is None or (node.ready and not node.dead)):
             self._remove(pod)
@@ -450,7 +450,7 @@ class World:
             self._seen(pod, node=self.rolls.choice(able))
 
     def start(self, pod: Pod) -> None:
-        """Kubelet starts a pod that has come anew; what starts is held at once where that was ordered before."""
+        """Have kubelet start a replacement; its process is held at once if that was ordered before."""
         if pod.started or not pod.member.node or pod.member.deleting or not self.nodes[pod.member.node].ready:
             return
         pod.started, pod.ended_at = True, self.now
@@ -477,7 +477,7 @@ class World:
         self._say(self._node_told(node))
 
     def mend_node(self, node: Node) -> None:
-        """It comes back, or an administrator has it switched off and says so."""
+        """Bring the node back, or have an administrator switch it off and set the taint."""
         if node.ready or node.dead:
             return
         if self.rolls.random() < 0.5:
@@ -491,7 +491,7 @@ class World:
         self._say(self._node_told(node))
 
     def collect(self) -> None:
-        """The pod garbage collector removes pods that are being deleted from nodes that are out of service."""
+        """Have the pod garbage collector remove pods being deleted from nodes that are out of service."""
         for pod in list(self.pods.values()):
             if pod.member.deleting and pod.member.node and self.nodes[pod.member.node].dead:
                 self._remove(pod)
@@ -500,7 +500,7 @@ class World:
         pod.member = replace(pod.member, **changes)  # type: ignore[arg-type]
         self._say(MemberSeen(pod.member))
 
-    # ---- time, faults, people ----
+    # ---- time, faults, users ----
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -509,7 +509,7 @@ class World:
             self.tell()
 
     def fault(self, pod: Pod) -> None:
-        """Something befalls what runs in a pod, and its agent tells of it for as long as it lives."""
+        """Cause a fault in a pod; its agent reports it for as long as it lives."""
         if not self._agent_of(pod) or not (pod.old_runs or pod.new is not New.NONE):
             return
         self.faulty.add(pod.uid)
@@ -518,7 +518,7 @@ class World:
         self._say(fault)
 
     def grow(self) -> None:
-        """The gang gets a member more."""
+        """Add a member to the gang."""
         self.size += 1
         member = builders.member(self.size - 1, node=NodeName(""), phase=PodPhase.PENDING, created_at=self.now)
         self.pods[member.pod.uid] = Pod(member, old_runs=False, started=False)
@@ -527,10 +527,10 @@ class World:
     def cancel(self) -> None:
         self._say(Cancelled("its Restart object was deleted"))
 
-    # ---- what must hold ----
+    # ---- invariants ----
 
     def look(self) -> None:
-        """Nothing new runs beside something old, unless its agent let it go, or it came before the order to hold."""
+        """Check that no new process runs next to an old one, unless self-released or before the hold order."""
         if self.rolling is not None:
             held = [pod.uid for pod in self.pods.values() if pod.new is New.HELD and pod.uid not in self.faulty]
             assert self.epoch > 1 or len(held) <= self.rolling, f"{held} are away: more than was allowed"
@@ -543,9 +543,9 @@ class World:
             self.excused.add(pod.uid)
 
     def dropped(self) -> list[FaultTold]:
-        """Return the faults that the round has taken, has done nothing about, and does not have decided on next.
+        """Return the faults that the round has taken, but neither handled nor passed on to the next decision.
 
-        None where it has failed before it released anything: its record says why nothing is done.
+        None if it failed before any release: its record has the reason.
         """
         if self.outcome is None or self.outcome.stopped is None:
             return []
@@ -556,7 +556,7 @@ class World:
         if fault in ended.again or pod is None or pod.member.deleting or pod.completed:
             return True
         node = self.nodes.get(pod.member.node)
-        timed_out = pod.known is not None and pod.known.reason == "HoldTimeout"  # which the hub may hear too late
+        timed_out = pod.known is not None and pod.known.reason == "HoldTimeout"  # the hub may receive it too late
         if answered.unheard or timed_out or node is None or node.dead:
             return True
         not_back = {each.member for each in outcome.failures(ended)}
@@ -567,7 +567,7 @@ class World:
 
 
 def check(state: Round) -> None:
-    """Whether the machine's own books are right."""
+    """Check the machine's own counts."""
     counted = dict.fromkeys(state.tally, 0)
     for one in state.members.values():
         counted[one.stand] = counted.get(one.stand, 0) + 1
@@ -578,7 +578,7 @@ def check(state: Round) -> None:
 
 
 def make(rolls: random.Random, *, healthy: bool = False) -> World:
-    """A world at random, with the decision that fits it; ``healthy``: all run, and may be restarted in place."""
+    """Return a random environment with a matching decision; ``healthy``: all run, and may be restarted in place."""
     size = rolls.randint(1, 5)
     early = rolls.random() < 0.3
     pods: dict[PodUid, Pod] = {}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.model.members import NodeName, NodeView
-from controller.watches import nodes
+from kubemend.controller.model.members import NodeName, NodeView
+from kubemend.controller.watches import nodes
 
 
 def node(*, ready: str | None = None, taints: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -21,20 +21,20 @@ def node(*, ready: str | None = None, taints: tuple[str, ...] = ()) -> dict[str,
 @pytest.mark.parametrize(
     ("status", "ready"), [("True", True), ("False", False), ("Unknown", None), (None, None), ("Strange", None)]
 )
-def test_what_kubelet_does_not_say_is_unknown(status: str | None, ready: bool | None) -> None:
+def test_unreported_readiness_is_unknown(status: str | None, ready: bool | None) -> None:
     assert nodes.view(node(ready=status)) == NodeView(NodeName("node-1"), ready=ready)
 
 
-def test_the_taint_by_which_we_keep_others_off_is_known() -> None:
+def test_own_taint_is_recognized() -> None:
     assert nodes.view(node(taints=("kubemend.io/device-failure",))).kept_off
     assert not nodes.view(node(taints=(nodes.OUT_OF_SERVICE,))).kept_off
 
 
-def test_a_node_without_anything_is_unknown() -> None:
+def test_node_without_status_is_unknown() -> None:
     assert nodes.view({"metadata": {"name": "node-1"}}) == NodeView(NodeName("node-1"), ready=None)
 
 
-def test_only_the_out_of_service_taint_says_that_it_is_dead() -> None:
+def test_only_out_of_service_taint_means_dead() -> None:
     assert nodes.view(node(taints=(nodes.OUT_OF_SERVICE,))).out_of_service
     assert not nodes.view(
         node(taints=("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"))

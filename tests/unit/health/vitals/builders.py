@@ -1,12 +1,12 @@
-"""Polls of one GPU, written down in few words."""
+"""Short builders for polls of one GPU."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from agent.health.vitals import fold
-from agent.health.vitals.limits import Limits
-from agent.health.vitals.readings import Key, Vital, Vitals
-from agent.model.findings import FindingKind
+from kubemend.agent.health.gpu import fold
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
+from kubemend.agent.model.findings import FindingKind
 
 PERIOD = 30.0  # seconds between two polls
 LIMITS = Limits()
@@ -29,14 +29,14 @@ AT_WORK: Mapping[Vital, int] = {
     Vital.MEMORY_MAX_TEMPERATURE: 95,
     Vital.SM_CLOCK_MAX: 1980,
     Vital.RETIREMENT_PENDING: 0,
-    Vital.ECC_CORRECTED: 12_000,  # boards carry counts from their making
+    Vital.ECC_CORRECTED: 12_000,  # boards carry counts from their production
     Vital.ECC_UNCORRECTED: 0,
     Vital.ECC_UNCORRECTED_DRAM: 0,
     Vital.ECC_UNCORRECTED_SRAM: 0,
     Vital.SRAM_THRESHOLD: 0,
     Vital.FABRIC_STATE: 3,
     Vital.FABRIC_STATUS: 0,
-    Vital.FABRIC_HEALTH: 0x1AA,  # each 2-bit field says no, the configuration has no fault
+    Vital.FABRIC_HEALTH: 0x1AA,  # each 2-bit field is "no", the configuration has no fault
     Vital.PCIE_GENERATION: 5,
     Vital.PCIE_GENERATION_MAX: 5,
     Vital.PCIE_WIDTH: 16,
@@ -89,8 +89,8 @@ AT_REST = but(
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was told when: a kind that began, or one that is over."""
+class Emitted:
+    """When a kind began or was over."""
 
     at: float
     kind: FindingKind
@@ -106,28 +106,28 @@ class Watched:
         self.limits = limits
         self.now = 1000.0
         self.state = fold.GpuVitals()
-        self.told: list[Told] = []
+        self.emitted: list[Emitted] = []
 
-    def poll(self, vitals: Vitals, *, seconds: float = 0.0, period: float = PERIOD) -> list[Told]:
-        """Poll for so long (once at least) and return what was told meanwhile."""
-        before, end = len(self.told), self.now + seconds
+    def poll(self, vitals: Vitals, *, seconds: float = 0.0, period: float = PERIOD) -> list[Emitted]:
+        """Poll for so long (once at least) and return the notices emitted in that time."""
+        before, end = len(self.emitted), self.now + seconds
         while True:
             self.now += period
             self.state, notices = fold.fold(self.state, vitals, now=self.now, limits=self.limits)
-            self.told += [self._told(notice) for notice in notices]
+            self.emitted += [self._emitted(notice) for notice in notices]
             if self.now >= end:
-                return self.told[before:]
+                return self.emitted[before:]
 
     def of(self, kind: FindingKind) -> list[bool]:
-        """Return whether it began (True) or was over (False), in the order told."""
-        return [told.begins for told in self.told if told.kind is kind]
+        """Return whether it began (True) or was over (False), in order of emission."""
+        return [emitted.begins for emitted in self.emitted if emitted.kind is kind]
 
-    def _told(self, notice: fold.Notice) -> Told:
+    def _emitted(self, notice: fold.Notice) -> Emitted:
         if notice.kind is FindingKind.FAULT_OVER:
-            return Told(self.now, FindingKind(notice.code), begins=False)
-        return Told(self.now, notice.kind, begins=True, code=notice.code, text=notice.text)
+            return Emitted(self.now, FindingKind(notice.code), begins=False)
+        return Emitted(self.now, notice.kind, begins=True, code=notice.code, text=notice.text)
 
 
-def begun(told: Iterable[Told]) -> list[FindingKind]:
+def begun(emitted: Iterable[Emitted]) -> list[FindingKind]:
     """Return the kinds that began."""
-    return [each.kind for each in told if each.begins]
+    return [each.kind for each in emitted if each.begins]

@@ -1,18 +1,18 @@
-"""What holds for every row of polls, whatever they read."""
+"""Properties of every sequence of polls, whatever they read."""
 
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.health.vitals import fold
-from agent.health.vitals.limits import Limits
-from agent.health.vitals.readings import Key, Vital, Vitals
-from agent.health.vitals.speed_rules import BOARD_FAULTS
-from agent.model.findings import FindingKind
+from kubemend.agent.health.gpu import fold
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
+from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
+from kubemend.agent.model.findings import FindingKind
 from tests.unit.health.vitals.builders import AT_REST, HEALTHY, Watched, begun
 
-QUICK = Limits(  # so that short rows of polls reach every rule
+QUICK = Limits(  # so that short sequences of polls reach every rule
     settle=60.0,
     corrected_window=200.0,
     link_window=200.0,
@@ -54,19 +54,19 @@ def watch(row: list[Vitals]) -> Watched:
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls)
-def test_every_kind_begins_and_ends_in_turn(row: list[Vitals]) -> None:
+def test_every_kind_begins_and_ends_alternately(row: list[Vitals]) -> None:
     gpu = watch(row)
 
     for kind in fold.RULES:
-        turns = [told.begins for told in gpu.told if told.kind is kind]
+        turns = [emitted.begins for emitted in gpu.emitted if emitted.kind is kind]
         ends = [place for place, begins in enumerate(turns) if not begins]
-        assert all(turns[place - 1] for place in ends if place > 0)  # no end twice in a row
+        assert all(turns[place - 1] for place in ends if place > 0)  # no two ends in sequence
         assert (kind in gpu.state.held()) is (bool(turns) and turns[-1])
 
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls)
-def test_the_same_poll_again_at_the_same_time_changes_nothing(row: list[Vitals]) -> None:
+def test_repeated_poll_at_same_time_changes_nothing(row: list[Vitals]) -> None:
     gpu = watch(row)
     last = row[-1] if row else HEALTHY
     gpu.poll(last)
@@ -79,7 +79,7 @@ def test_the_same_poll_again_at_the_same_time_changes_nothing(row: list[Vitals])
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls, old=st.floats(0, 1000))
-def test_an_old_poll_changes_nothing(row: list[Vitals], old: float) -> None:
+def test_old_poll_changes_nothing(row: list[Vitals], old: float) -> None:
     gpu = watch([HEALTHY, *row])
 
     assert fold.fold(gpu.state, HEALTHY, now=old, limits=QUICK) == (gpu.state, ())
@@ -87,8 +87,8 @@ def test_an_old_poll_changes_nothing(row: list[Vitals], old: float) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls, gaps=st.lists(st.integers(0, 30)))
-def test_polls_that_could_read_nothing_do_not_move_the_outcome(row: list[Vitals], gaps: list[int]) -> None:
-    """Whatever such polls are put in between, at times of their own: only what was read counts."""
+def test_polls_without_values_do_not_change_the_outcome(row: list[Vitals], gaps: list[int]) -> None:
+    """Such polls, inserted at any time, have no effect: only values that were read count."""
     plain, torn = Watched(limits=QUICK), Watched(limits=QUICK)
     for number, vitals in enumerate(row):
         plain.poll(vitals)
@@ -98,12 +98,12 @@ def test_polls_that_could_read_nothing_do_not_move_the_outcome(row: list[Vitals]
         else:
             torn.poll(vitals)
 
-    assert torn.told == plain.told
+    assert torn.emitted == plain.emitted
 
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls)
-def test_every_row_of_polls_is_healed_by_a_healthy_gpu_at_work(row: list[Vitals]) -> None:
+def test_healthy_gpu_at_work_ends_every_fault(row: list[Vitals]) -> None:
     gpu = watch(row)
     gpu.poll(HEALTHY, seconds=1200.0)
 
@@ -112,16 +112,16 @@ def test_every_row_of_polls_is_healed_by_a_healthy_gpu_at_work(row: list[Vitals]
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls)
-def test_a_board_error_is_raised_only_by_one(row: list[Vitals]) -> None:
-    told = watch(row).told
+def test_board_error_is_raised_only_by_board_error(row: list[Vitals]) -> None:
+    emitted = watch(row).emitted
 
     if not any(code in BOARD_FAULTS for vitals in row for code in vitals.errors.values()):
-        assert FindingKind.NVML_ERROR not in begun(told)
+        assert FindingKind.NVML_ERROR not in begun(emitted)
 
 
 @settings(max_examples=50, deadline=None)
 @given(row=polls)
-def test_where_no_two_polls_know_a_value_no_rate_is_raised(row: list[Vitals]) -> None:
+def test_rate_needs_two_polls_with_the_value(row: list[Vitals]) -> None:
     rates = {
         FindingKind.ECC_CORRECTED_RATE,
         FindingKind.NVLINK_ERRORS,
@@ -132,4 +132,4 @@ def test_where_no_two_polls_know_a_value_no_rate_is_raised(row: list[Vitals]) ->
         gpu.poll(vitals)
         gpu.state = fold.renewed(gpu.state)
 
-    assert rates.isdisjoint(begun(gpu.told))
+    assert rates.isdisjoint(begun(gpu.emitted))

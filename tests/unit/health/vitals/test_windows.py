@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.health.vitals.windows import PARTS, Window
+from kubemend.agent.health.gpu.windows import PARTS, Window
 
 LENGTH = 600.0
 
@@ -21,7 +21,7 @@ def counted(steps: list[tuple[float, int]]) -> tuple[Window, list[tuple[float, i
 
 @settings(deadline=None)
 @given(steps=looks)
-def test_it_holds_what_is_younger_than_its_length_and_little_more(steps: list[tuple[float, int]]) -> None:
+def test_window_keeps_hits_of_about_its_length(steps: list[tuple[float, int]]) -> None:
     window, at = counted(steps)
     now = at[-1][0]
 
@@ -32,19 +32,19 @@ def test_it_holds_what_is_younger_than_its_length_and_little_more(steps: list[tu
 
 @settings(deadline=None)
 @given(steps=looks)
-def test_it_stays_small(steps: list[tuple[float, int]]) -> None:
+def test_window_stays_small(steps: list[tuple[float, int]]) -> None:
     window, _ = counted(steps)
 
     assert len(window.parts) <= PARTS
 
 
-def test_a_few_looks_at_its_ends_do_not_fill_it() -> None:
+def test_few_polls_at_its_ends_do_not_fill_it() -> None:
     window, _ = counted([(1, 0), (500, 0), (95, 0)])
 
     assert not window.full(now=596.0)
 
 
-def test_regular_looks_over_its_length_fill_it_and_a_long_gap_empties_it() -> None:
+def test_regular_polls_fill_it_and_a_long_gap_empties_it() -> None:
     window, _ = counted([(60, 0)] * 10)
     later = window.with_look(now=1300.0, hits=0)
 
@@ -52,7 +52,7 @@ def test_regular_looks_over_its_length_fill_it_and_a_long_gap_empties_it() -> No
     assert not later.full(now=1300.0)
 
 
-def test_a_share_is_per_look() -> None:
+def test_share_is_per_poll() -> None:
     window, _ = counted([(5, 1), (5, 0), (5, 1), (5, 0)])
 
     assert window.share == 0.5

@@ -1,4 +1,4 @@
-"""What is a NIC, what it is called, and how its ports do, from a sysfs laid out in files."""
+"""NICs, their names and their ports, from a sysfs made of files."""
 
 import errno
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.health import pairing
-from agent.model.devices import PciAddress
-from agent.model.nics import LinkLayer, Nic, NicInventory, RdmaPort
-from agent.sources.network.sysfs import Sysfs
+from kubemend.agent.health.nic import pairing
+from kubemend.agent.model.devices import PciAddress
+from kubemend.agent.model.nics import LinkLayer, Nic, NicInventory, RdmaPort
+from kubemend.agent.sources.network.sysfs import Sysfs
 from tests.fakes.sysfs_tree import DOWN, FakePort, SysfsTree
 
 ALL = frozenset({"eth1"})
@@ -34,7 +34,7 @@ def nics(sysfs: Sysfs) -> tuple[Nic, ...]:
     return sysfs.scan().nics
 
 
-def test_a_nic_is_a_function_with_its_netdev_and_rdma_device(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_nic_is_a_function_with_netdev_and_rdma_device(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC, bus="pci0008:00", bridges=("0008:00:00.0",), numa_node=1)
     tree.netdev(NIC, "eth1", port_name="p0")
     tree.rdma(NIC, "mlx5_0", FakePort(link_layer="Ethernet"))
@@ -48,7 +48,7 @@ def test_a_nic_is_a_function_with_its_netdev_and_rdma_device(tree: SysfsTree, sy
     assert nic.names == {NIC, "eth1", "mlx5_0"}
 
 
-def test_a_port_whose_link_layer_cannot_be_read_is_missing(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_port_without_readable_link_layer_is_omitted(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     tree.rdma(NIC, "mlx5_0", FakePort("Ethernet"), FakePort("Unknown"), FakePort("Ethernet"))
@@ -57,7 +57,7 @@ def test_a_port_whose_link_layer_cannot_be_read_is_missing(tree: SysfsTree, sysf
     assert [port.link_layer for port in nic.ports] == [LinkLayer.ETHERNET, LinkLayer.UNSPECIFIED]
 
 
-def test_an_infiniband_adapter_without_a_netdev_is_a_nic(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_infiniband_adapter_without_netdev_is_a_nic(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC, pci_class="0x020700")
     tree.rdma(NIC, "mlx5_0", FakePort(), FakePort(state=DOWN))
     (nic,) = nics(sysfs)
@@ -67,14 +67,14 @@ def test_an_infiniband_adapter_without_a_netdev_is_a_nic(tree: SysfsTree, sysfs:
     ]
 
 
-def test_a_virtio_adapter_has_its_netdev_one_level_down(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_virtio_adapter_has_its_netdev_one_level_down(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC, driver="virtio-pci")
     tree.netdev(NIC, "eth0", below="virtio2")
     assert [nic.netdevs for nic in nics(sysfs)] == [("eth0",)]
 
 
 @pytest.mark.parametrize("what", ["gpu", "virtual function", "veth", "nothing made"])
-def test_what_is_no_nic(what: str, tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_other_functions_are_not_nics(what: str, tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     if what == "gpu":
@@ -89,7 +89,7 @@ def test_what_is_no_nic(what: str, tree: SysfsTree, sysfs: Sysfs) -> None:
     assert [nic.pci for nic in nics(sysfs)] == [pci(NIC)]
 
 
-def test_a_nic_knows_its_virtual_functions(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_nic_knows_its_virtual_functions(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     virtual = [f"0008:03:00.{function}" for function in (1, 2)]
@@ -101,14 +101,14 @@ def test_a_nic_knows_its_virtual_functions(tree: SysfsTree, sysfs: Sysfs) -> Non
     assert [inventory.by_pci(pci(address)) for address in (NIC, *virtual, GPU)] == [nic, nic, nic, None]
 
 
-def test_the_netdevs_of_virtual_functions_are_not_the_nics_own(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_netdevs_of_virtual_functions_are_excluded(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     for name, port_name in {"eth1": "p0", "eth1_0": "pf0vf0", "eth1_1": "c1pf0vf1", "eth1_s": "pf0sf88"}.items():
         tree.netdev(NIC, name, port_name=port_name)
     assert [nic.netdevs for nic in nics(sysfs)] == [("eth1",)]
 
 
-def test_drivers_tell_what_was_unbound_and_what_is_gone(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_drivers_show_unbound_and_missing_functions(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function("0008:05:00.0")
     for address in (NIC, GPU):
         tree.function(address)
@@ -122,15 +122,13 @@ def test_drivers_tell_what_was_unbound_and_what_is_gone(tree: SysfsTree, sysfs: 
 
 
 @pytest.mark.parametrize("missing", ["bus/pci/devices", "bus"])
-def test_a_sysfs_that_is_not_there_is_no_node_without_nics(missing: str, tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_missing_sysfs_raises(missing: str, tree: SysfsTree, sysfs: Sysfs) -> None:
     (tree.root / missing).rename(tree.root / "away")
     with pytest.raises(OSError, match="no PCI devices"):
         sysfs.scan()
 
 
-def test_a_sysfs_that_goes_away_after_it_was_listed_is_no_node_without_nics(
-    tree: SysfsTree, sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sysfs_that_vanishes_during_scan_raises(tree: SysfsTree, sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     listed, bus = os.listdir, tree.root / "bus"
@@ -146,17 +144,17 @@ def test_a_sysfs_that_goes_away_after_it_was_listed_is_no_node_without_nics(
         sysfs.scan()
 
 
-def test_a_driver_that_cannot_be_read_is_no_driver_that_is_missing(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_unreadable_driver_is_not_a_missing_driver(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     (tree.device(NIC) / "driver").unlink()
     (tree.device(NIC) / "driver").write_text("")  # readlink fails with EINVAL
-    with pytest.raises(OSError) as failure:  # noqa: PT011 - the errno is what counts
+    with pytest.raises(OSError) as failure:  # noqa: PT011 - only the errno matters
         sysfs.scan()
     assert failure.value.errno == errno.EINVAL
 
 
-def test_ports_tell_state_and_rate(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_ports_have_state_and_rate(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC, pci_class="0x020700")
     tree.rdma(
         NIC,
@@ -173,14 +171,14 @@ def test_ports_tell_state_and_rate(tree: SysfsTree, sysfs: Sysfs) -> None:
     ]
 
 
-def test_a_roce_port_that_is_down_says_disabled_though_nobody_disabled_it(tree: SysfsTree, sysfs: Sysfs) -> None:
-    """mlx5 says so of every RoCE port that is not active (mlx5_query_port_roce)."""
+def test_down_roce_port_is_not_disabled_by_phys_state(tree: SysfsTree, sysfs: Sysfs) -> None:
+    """mlx5 reports this for every RoCE port that is not active (mlx5_query_port_roce)."""
     tree.function(NIC)
     tree.rdma(NIC, "mlx5_0", FakePort(link_layer="Ethernet", state=DOWN, phys_state="3: Disabled"))
     assert [port.disabled for port in sysfs.ports(nics(sysfs)).values()] == [False]
 
 
-def test_a_port_that_cannot_be_read_is_missing(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_unreadable_port_is_omitted(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.rdma(NIC, "mlx5_0", FakePort(), FakePort())
     known = nics(sysfs)
@@ -190,13 +188,13 @@ def test_a_port_that_cannot_be_read_is_missing(tree: SysfsTree, sysfs: Sysfs) ->
     assert sysfs.ports(known) == {}
 
 
-def test_a_device_that_was_made_anew_is_another_one(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_recreated_device_has_another_serial(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.rdma(NIC, "mlx5_0")
     (before,) = sysfs.ports(nics(sysfs)).values()
     directory = tree.root / "class/infiniband/mlx5_0"
     made = directory.resolve()
-    made.rename(made.with_name("old"))  # so that its inode is not used again
+    made.rename(made.with_name("old"))  # so that its inode is not reused
     tree.root.joinpath("class/infiniband/mlx5_0").unlink()
     tree.rdma(NIC, "mlx5_0")
     (after,) = (state for port, state in sysfs.ports(nics(sysfs)).items() if port.device == "mlx5_0")
@@ -204,9 +202,7 @@ def test_a_device_that_was_made_anew_is_another_one(tree: SysfsTree, sysfs: Sysf
 
 
 @pytest.mark.parametrize(("speed", "read"), [(400_000, {"eth1": 400_000}), (-1, {}), (0, {})])
-def test_a_speed_is_in_megabits_where_there_is_one(
-    speed: int, read: dict[str, int], tree: SysfsTree, sysfs: Sysfs
-) -> None:
+def test_speed_is_in_megabits_or_missing(speed: int, read: dict[str, int], tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1", speed=speed)
     assert sysfs.speeds(nics(sysfs), up=ALL) == read
@@ -218,7 +214,7 @@ COUNTED = FakePort(
 )
 
 
-def test_of_the_counters_only_those_with_a_meaning_are_read(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_only_counters_with_a_limit_are_read(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.rdma(NIC, "mlx5_0", COUNTED)
     known = nics(sysfs)
@@ -227,7 +223,7 @@ def test_of_the_counters_only_those_with_a_meaning_are_read(tree: SysfsTree, sys
     ]
 
 
-def test_a_port_that_is_down_is_not_asked_for_counters(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_counters_of_a_down_port_are_not_read(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.rdma(NIC, "mlx5_0", FakePort(state=DOWN, counters=COUNTED.counters))
     known = nics(sysfs)
@@ -235,7 +231,7 @@ def test_a_port_that_is_down_is_not_asked_for_counters(tree: SysfsTree, sysfs: S
 
 
 @pytest.mark.parametrize("name", [NIC, "eth1", "mlx5_0"])
-def test_a_nic_that_may_not_be_asked_is_not_asked(name: str, tree: SysfsTree) -> None:
+def test_unasked_nic_is_not_queried(name: str, tree: SysfsTree) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     tree.rdma(NIC, "mlx5_0", COUNTED)
@@ -248,8 +244,8 @@ def test_a_nic_that_may_not_be_asked_is_not_asked(name: str, tree: SysfsTree) ->
 
 
 @pytest.mark.parametrize("what", ["state", "counters/symbol_error"])
-def test_what_is_refused_is_not_asked_again_for_a_while(what: str, tree: SysfsTree) -> None:
-    """Each refusal is a line in the kernel log: ``ACCESS_REG … failed``."""
+def test_refused_query_is_suspended_for_a_while(what: str, tree: SysfsTree) -> None:
+    """Each refusal writes a line to the kernel log: ``ACCESS_REG … failed``."""
     now = 1000.0
     sysfs = Sysfs(tree.root, clock=lambda: now)
     tree.function(NIC)
@@ -272,7 +268,7 @@ def test_what_is_refused_is_not_asked_again_for_a_while(what: str, tree: SysfsTr
     assert read()
 
 
-def test_gpus_and_nics_are_paired_by_where_they_sit(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_gpus_and_nics_are_paired_by_position(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(GPU, bus="pci0008:00", bridges=("0008:00:00.0", "0008:01:00.0"), pci_class="0x030200")
     tree.function(NIC, bus="pci0008:00", bridges=("0008:00:00.0", "0008:01:00.0"))
     tree.function("0000:18:00.0", bus="pci0000:15", bridges=("0000:15:01.0",))
@@ -283,14 +279,14 @@ def test_gpus_and_nics_are_paired_by_where_they_sit(tree: SysfsTree, sysfs: Sysf
     assert sysfs.place(pci("0000:ff:00.0")).path == ()
 
 
-def test_only_netdevs_of_devices_belong_to_one(tree: SysfsTree, sysfs: Sysfs) -> None:
+def test_only_netdevs_of_devices_have_a_device(tree: SysfsTree, sysfs: Sysfs) -> None:
     tree.function(NIC)
     tree.netdev(NIC, "eth1")
     tree.virtual_netdev("veth1")
     assert [sysfs.has_device(name) for name in ("eth1", "veth1", "gone")] == [True, False, False]
 
 
-def test_this_machine_is_read_without_a_complaint() -> None:
+def test_sysfs_of_this_machine_is_read() -> None:
     if not os.path.isdir("/sys/bus/pci/devices") or not os.listdir("/sys/bus/pci/devices"):  # noqa: PTH112, PTH208
         pytest.skip("this machine has no PCI bus")
     sysfs = Sysfs(Path("/sys"))

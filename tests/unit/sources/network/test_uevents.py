@@ -1,10 +1,10 @@
-"""Uevents are read as the kernel writes them, and whatever else comes is none."""
+"""Uevents are parsed in the kernel's format, and other messages are ignored."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.network import uevents
-from agent.sources.network.uevents import Uevent
+from kubemend.agent.sources.network import uevents
+from kubemend.agent.sources.network.uevents import Uevent
 from tests.fakes.netlink import uevent_message
 
 UNBIND = (
@@ -14,7 +14,7 @@ UNBIND = (
 )
 
 
-def test_a_uevent_says_what_happened_to_which_device() -> None:
+def test_uevent_has_action_and_device() -> None:
     assert uevents.parse(UNBIND) == Uevent("unbind", "/devices/pci0000:15/0000:15:01.0/0000:18:00.0", "pci")
     stood_in = uevent_message("remove", "/devices/pci0000:15/0000:15:01.0/0000:18:00.0/infiniband/mlx5_0", "infiniband")
     parsed = uevents.parse(stood_in)
@@ -22,10 +22,10 @@ def test_a_uevent_says_what_happened_to_which_device() -> None:
     assert (parsed.action, parsed.subsystem) == ("remove", "infiniband")
 
 
-def test_udevds_own_messages_are_none() -> None:
+def test_messages_of_udevd_are_ignored() -> None:
     assert uevents.parse(b"libudev\0\xfe\xed\xca\xfe\0\0\0(\0\0\0(\0\0\0\x9c") is None
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_survived(noise: bytes) -> None:
+def test_noise_is_tolerated(noise: bytes) -> None:
     uevents.parse(noise)

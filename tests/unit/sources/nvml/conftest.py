@@ -1,4 +1,4 @@
-"""The fake NVML, compiled once, and an NvmlSource on it whose findings and conditions can be awaited."""
+"""The fake NVML, compiled once, and an NvmlSource on it whose findings and statuses can be awaited."""
 
 import asyncio
 import os
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.health.vitals.limits import Limits
-from agent.model.actions import ActionClass
-from agent.model.devices import GpuUuid, PciAddress
-from agent.model.findings import Finding, FindingKind
-from agent.sources.nvml.source import NvmlSource, Periods
-from common.parts import PartState, PartStatus
 from hack.fakenvml import control
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import GpuUuid, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.sources.nvml.source import NvmlSource, Periods
+from kubemend.common.components import ComponentState, ComponentStatus
 from tests.unit.sources.nvml import in_process
 from tests.unit.sources.nvml.in_process import Nvml
 
-PATIENCE = 60.0  # seconds; how long a test waits for what must happen
+PATIENCE = 60.0  # seconds; the timeout of expected events
 NEVER = 3600.0
 QUICK = Periods(
     poll_period=0.2, full_period=0.2, recheck_period=0.2, reinit_period=NEVER, hang_deadline=2.0, stop_deadline=10.0
@@ -29,12 +29,12 @@ NO_PCI = Path("/nowhere")
 
 @dataclass
 class Bench:
-    """A running source and what has come out of it: what begins and what is over apart."""
+    """A running source and its results, with beginnings and ends of faults separated."""
 
     source: NvmlSource
     findings: asyncio.Queue[Finding]
     overs: asyncio.Queue[Finding]
-    statuses: asyncio.Queue[PartStatus]
+    statuses: asyncio.Queue[ComponentStatus]
     inventories: asyncio.Queue[Mapping[GpuUuid, PciAddress]]
 
     async def finding(self, kind: FindingKind) -> Finding:
@@ -45,14 +45,14 @@ class Bench:
         return finding
 
     async def over(self, kind: FindingKind, *, gpu: int | None = None) -> Finding:
-        """Wait until a fault of this kind is told to be over, on this GPU where it is given."""
+        """Wait for the end of a fault of this kind, on this GPU if given."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 finding = await self.overs.get()
                 if finding.code == kind.value and (gpu is None or finding.device.uuid == control.gpu_uuid(gpu)):
                     return finding
 
-    async def status(self, state: PartState) -> PartStatus:
+    async def status(self, state: ComponentState) -> ComponentStatus:
         """Wait until the source is in this state."""
         async with asyncio.timeout(PATIENCE):
             while (status := await self.statuses.get()).state is not state:
@@ -71,7 +71,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(nvml_library: Path, tmp_path: Path) -> Iterator[control.FakeNvml]:
-    """A fake NVML with 8 healthy GPUs. Nothing hangs when the test is over."""
+    """A fake NVML with 8 healthy GPUs. No call hangs after the test."""
     with control.FakeNvml(tmp_path / "nvml-state", nvml_library) as fake:
         yield fake
         fake.resume()
@@ -99,7 +99,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
         limits: Limits | None = None,
     ) -> Bench:
         findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
-        statuses, inventories = asyncio.Queue[PartStatus](), asyncio.Queue[Mapping[GpuUuid, PciAddress]]()
+        statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[Mapping[GpuUuid, PciAddress]]()
         source = NvmlSource(
             emit=lambda finding: (overs if finding.kind is FindingKind.FAULT_OVER else findings).put_nowait(finding),
             classify=classify,
@@ -122,7 +122,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
 
 
 def classify(kind: FindingKind, code: str) -> ActionClass:
-    """A catalog small enough to see through: Xid 94 asks for a restart, recovery action 1 for a reset."""
+    """A minimal catalog: Xid 94 calls for a restart, recovery action 1 for a reset."""
     known = {
         (FindingKind.XID, "94"): ActionClass.RESTART_APP,
         (FindingKind.RECOVERY_ACTION, "1"): ActionClass.RESET_DEVICE,

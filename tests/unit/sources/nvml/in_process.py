@@ -9,11 +9,11 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.health.vitals.readings import Vitals
-from agent.sources.nvml import reader
-from agent.sources.nvml.calls import Calls
-from agent.sources.nvml.outcomes import Value
-from agent.sources.nvml.protocol import Slot, Snapshot
+from kubemend.agent.health.gpu.readings import Vitals
+from kubemend.agent.sources.nvml import reader
+from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.agent.sources.nvml.outcomes import Value
+from kubemend.agent.sources.nvml.protocol import Slot, Snapshot
 
 
 class Counting(Calls):
@@ -47,7 +47,7 @@ class Nvml:
         return snapshot
 
     def slot(self, *, full: bool = True) -> Slot:
-        """Poll, and return what was found of the first GPU."""
+        """Poll, and return the slot of the first GPU."""
         return self.poll(full=full).slots[0]
 
     def vitals(self, *, full: bool = True) -> Vitals:
@@ -58,7 +58,7 @@ class Nvml:
 
 
 def use(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put this process's pynvml on a library. One file is loaded once only: give each test its own."""
+    """Use a library in this process's pynvml. A file is loaded only once: give each test its own."""
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
-from agent.model.findings import FindingKind
-from agent.sources.nvml import changes
-from agent.sources.nvml.changes import Change, View, fold
-from agent.sources.nvml.protocol import Condition, Slot, Snapshot, XidEvent
+from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.sources.nvml import changes
+from kubemend.agent.sources.nvml.changes import Change, View, fold
+from kubemend.agent.sources.nvml.protocol import Condition, Slot, Snapshot, XidEvent
 
 
 def gpu(number: int) -> Gpu:
@@ -31,11 +31,11 @@ def nameless(number: int, condition: Condition) -> Slot:
 
 def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
     """Fold the polls and return the last view with all changes that begin something as (kind, uuid, code)."""
-    view, told = told_by(*polls)
-    return view, [change for change in told if change[0] is not FindingKind.FAULT_OVER]
+    view, emitted = changes_of(*polls)
+    return view, [change for change in emitted if change[0] is not FindingKind.FAULT_OVER]
 
 
-def told_by(
+def changes_of(
     *polls: tuple[Slot, ...], before: View | None = None
 ) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
     """Fold the polls and return the last view with all changes."""
@@ -53,7 +53,7 @@ LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, Finding
     ("polls", "expected"),
     [
         pytest.param([(well(0), well(1))], [], id="healthy-gpus-are-no-news"),
-        pytest.param([(well(0),), (lost(0),), (lost(0),)], [(LOST, "GPU-0", "")], id="lost-is-said-once"),
+        pytest.param([(well(0),), (lost(0),), (lost(0),)], [(LOST, "GPU-0", "")], id="lost-is-emitted-once"),
         pytest.param(
             [(well(0),), (lost(0),), (well(0),)], [(LOST, "GPU-0", ""), (BACK, "GPU-0", "")], id="lost-and-back"
         ),
@@ -77,7 +77,7 @@ LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, Finding
         pytest.param(
             [(replace(well(0), recovery_action=1),), (replace(well(0), recovery_action=None),)],
             [(RECOVERY, "GPU-0", "1")],
-            id="unread-action-keeps-the-last-word",
+            id="unread-action-keeps-the-last-one",
         ),
         pytest.param(
             [(replace(well(0), condition=Condition.RESET_REQUIRED, recovery_action=None),), (well(0),)],
@@ -95,7 +95,7 @@ def test_polls_become_changes(polls: list[tuple[Slot, ...]], expected: list[tupl
     assert run(*polls)[1] == expected
 
 
-def test_a_gpu_that_took_the_place_of_another_replaces_it() -> None:
+def test_gpu_in_the_place_of_another_replaces_it() -> None:
     other = replace(well(0), gpu=replace(gpu(0), uuid=GpuUuid("GPU-new")))
 
     view, seen = run((well(0),), (lost(0),), (other,))
@@ -104,7 +104,7 @@ def test_a_gpu_that_took_the_place_of_another_replaces_it() -> None:
     assert seen == [(LOST, "GPU-0", "")]
 
 
-def test_a_lost_gpu_stays_in_the_view_so_that_findings_on_it_can_be_located() -> None:
+def test_lost_gpu_stays_in_view_to_locate_findings() -> None:
     view, _ = run((well(0), well(1)), (well(0), lost(1)))
 
     assert set(view.gpus) == {"GPU-0", "GPU-1"}
@@ -112,7 +112,7 @@ def test_a_lost_gpu_stays_in_the_view_so_that_findings_on_it_can_be_located() ->
     assert view.wants_reinit
 
 
-def test_an_xid_keeps_the_ids_of_its_mig_instance() -> None:
+def test_xid_keeps_the_ids_of_its_mig_instance() -> None:
     event = XidEvent(observed_at=1.0, code=43, uuid=GpuUuid("GPU-0"), pci=gpu(0).pci, gpu_instance=2)
 
     assert changes.of_xid(event) == Change(
@@ -134,17 +134,15 @@ def over(number: int, kind: FindingKind) -> tuple[FindingKind, GpuUuid | None, s
         pytest.param(
             replace(well(0), recovery_action=1), [over(0, LOST), (RECOVERY, "GPU-0", "1")], id="wants-a-reset"
         ),
-        pytest.param(replace(well(0), recovery_action=None), [over(0, LOST)], id="driver-does-not-say"),
+        pytest.param(replace(well(0), recovery_action=None), [over(0, LOST)], id="driver-gives-no-action"),
         pytest.param(lost(0), [(LOST, "GPU-0", "")], id="lost"),
-        pytest.param(replace(lost(0), condition=Condition.UNREADABLE), [], id="could-not-tell"),
+        pytest.param(replace(lost(0), condition=Condition.UNREADABLE), [], id="unknown"),
     ],
 )
-def test_the_first_answer_ends_what_an_earlier_agent_may_have_raised(
-    first: Slot, expected: list[tuple[FindingKind, str, str]]
-) -> None:
-    _, told = told_by((first,), (first,))
+def test_first_answer_ends_faults_of_previous_agent(first: Slot, expected: list[tuple[FindingKind, str, str]]) -> None:
+    _, emitted = changes_of((first,), (first,))
 
-    assert [change for change in told if change[1] is not None] == expected
+    assert [change for change in emitted if change[1] is not None] == expected
 
 
 NOBODYS_FAULTS_ARE_OVER = [
@@ -160,18 +158,18 @@ NOBODYS_FAULTS_ARE_OVER = [
         pytest.param((well(0), nameless(1, Condition.UNREADABLE)), [], id="it-may-be-the-nameless-one"),
     ],
 )
-def test_what_an_earlier_agent_raised_against_no_gpu_by_name_is_over_when_each_has_one(
+def test_nameless_fault_of_previous_agent_ends_when_all_are_identified(
     first: tuple[Slot, ...], expected: list[tuple[FindingKind, GpuUuid | None, str]]
 ) -> None:
-    _, told = told_by(first, first)
+    _, emitted = changes_of(first, first)
 
-    assert [change for change in told if change[1] is None] == expected
+    assert [change for change in emitted if change[1] is None] == expected
 
 
-def test_a_gpu_that_is_lost_at_first_is_not_lost_any_more_when_it_answers() -> None:
-    _, told = told_by((lost(0),), (well(0),))
+def test_gpu_lost_at_first_is_back_when_it_answers() -> None:
+    _, emitted = changes_of((lost(0),), (well(0),))
 
-    assert [change for change in told if change[1] is not None] == [
+    assert [change for change in emitted if change[1] is not None] == [
         (LOST, "GPU-0", ""),
         (BACK, "GPU-0", ""),
         over(0, LOST),
@@ -190,25 +188,25 @@ def test_a_gpu_that_is_lost_at_first_is_not_lost_any_more_when_it_answers() -> N
         pytest.param([(well(0),), (well(0), well(1))], [(LOST, "GPU-1", ""), (BACK, "GPU-1", "")], id="and-back"),
     ],
 )
-def test_gpus_of_earlier_agents_are_missed(
+def test_gpus_of_previous_agents_are_missed(
     polls: list[tuple[Slot, ...]], expected: list[tuple[FindingKind, str, str]]
 ) -> None:
     before = changes.of_earlier_agents({gpu(number).uuid: gpu(number).pci for number in (0, 1)})
 
-    _, told = told_by(*polls, before=before)
+    _, emitted = changes_of(*polls, before=before)
 
-    assert [change for change in told if change[0] is not FindingKind.FAULT_OVER] == expected
+    assert [change for change in emitted if change[0] is not FindingKind.FAULT_OVER] == expected
 
 
 @pytest.mark.parametrize("name", ["GPU-1", "0000:01:00.0"])
-def test_a_missing_gpu_that_need_not_come_back_is_missed_no_longer(name: str) -> None:
+def test_dismissed_missing_gpu_is_no_longer_missed(name: str) -> None:
     view, _ = run((well(0), well(1)), (well(0),))
 
     forgotten = changes.without_missing(view, name)
-    _, told = told_by((well(0),), before=forgotten)
+    _, emitted = changes_of((well(0),), before=forgotten)
 
     assert set(forgotten.gpus) == {"GPU-0"}
-    assert told == []
+    assert emitted == []
     assert not forgotten.wants_reinit
 
 
@@ -220,7 +218,7 @@ def test_a_missing_gpu_that_need_not_come_back_is_missed_no_longer(name: str) ->
         pytest.param((well(0), nameless(1, Condition.LOST)), id="may-be-the-nameless-one"),
     ],
 )
-def test_a_gpu_that_is_on_the_bus_is_not_forgotten(last: tuple[Slot, ...]) -> None:
+def test_gpu_on_the_bus_is_not_forgotten(last: tuple[Slot, ...]) -> None:
     view, _ = run((well(0), well(1)), last)
 
     assert changes.without_missing(view, "GPU-1") == view
@@ -245,7 +243,7 @@ slots = st.lists(
 
 
 @given(polls=st.lists(slots, max_size=8))
-def test_lost_and_back_take_turns_for_every_gpu(polls: list[tuple[Slot, ...]]) -> None:
+def test_lost_and_back_alternate_for_every_gpu(polls: list[tuple[Slot, ...]]) -> None:
     _, seen = run(*polls)
 
     for uuid in {uuid for _, uuid, _ in seen if uuid is not None}:
@@ -254,7 +252,7 @@ def test_lost_and_back_take_turns_for_every_gpu(polls: list[tuple[Slot, ...]]) -
 
 
 @given(polls=st.lists(slots, max_size=8), last=slots)
-def test_the_same_poll_again_is_no_news(polls: list[tuple[Slot, ...]], last: tuple[Slot, ...]) -> None:
+def test_repeated_poll_gives_no_change(polls: list[tuple[Slot, ...]], last: tuple[Slot, ...]) -> None:
     assert run(*polls, last)[1] == run(*polls, last, last)[1]
 
 

@@ -1,15 +1,15 @@
-"""Waiting for events, in this process: what is registered, and what a wait that fails costs."""
+"""Waiting for events, in this process: which events are registered, and the cost of a failing wait."""
 
 import queue
 import threading
 
 import pytest
 
-from agent.sources.nvml import events, poller, protocol, reader
-from agent.sources.nvml.events import EventPump
-from agent.sources.nvml.outcomes import Failure, Lost
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
+from kubemend.agent.sources.nvml import events, poller, protocol, reader
+from kubemend.agent.sources.nvml.events import EventPump
+from kubemend.agent.sources.nvml.outcomes import Failure, Lost
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
 from tests.unit.sources.nvml.in_process import Nvml
 
@@ -17,35 +17,35 @@ WAIT = "nvmlEventSetWait"
 
 
 class Pumped:
-    """An event pump on all GPUs, and what it has said."""
+    """An event pump on all GPUs, and its reports."""
 
     def __init__(self, nvml: Nvml) -> None:
-        self.told: queue.SimpleQueue[protocol.XidEvent | protocol.DeviceEvent] = queue.SimpleQueue()
+        self.reported: queue.SimpleQueue[protocol.XidEvent | protocol.DeviceEvent] = queue.SimpleQueue()
         self.changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.broken: queue.SimpleQueue[Failure] = queue.SimpleQueue()
         self.pump = EventPump(
             nvml=nvml.reader,
-            on_event=self.told.put,
+            on_event=self.reported.put,
             on_change=self.changes.put,
             on_broken=self.broken.put,
         )
         self.pump.start([slot.gpu for slot in nvml.poll().slots if slot.gpu is not None])
 
 
-def test_a_lost_gpu_ends_the_wait_instead_of_spinning(fake: FakeNvml, nvml: Nvml) -> None:
-    """Peers' defect 2: any error of the wait was tried again at once, for ever, with a whole core."""
+def test_lost_gpu_ends_the_wait_instead_of_spinning(fake: FakeNvml, nvml: Nvml) -> None:
+    """Other tools' defect 2: any error of the wait was retried immediately and indefinitely, using a whole core."""
     pumped = Pumped(nvml)
 
     fake.lost(gpu=3)
 
     assert isinstance(pumped.broken.get(timeout=PATIENCE), Lost)
     pumped.pump.stop()
-    assert nvml.calls.made[WAIT] <= 1 + PATIENCE * 1000 / events.WAIT_MS  # one by one, each over at its timeout
+    assert nvml.calls.made[WAIT] <= 1 + PATIENCE * 1000 / events.WAIT_MS  # one at a time, each until its timeout
     assert pumped.broken.empty()
 
 
-def test_a_set_that_always_fails_is_made_again_ever_more_rarely(fake: FakeNvml, nvml: Nvml) -> None:
-    """Peers' defect 2, where the error is of the driver and not of a GPU: it does not go away by trying again."""
+def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml) -> None:
+    """Other tools' defect 2, for an error of the driver and not of a GPU: retries do not clear it."""
     fake.error("nvmlEventSetWait_v2", reader.UNKNOWN, gpu=0)
     polls, sent = 40, queue.SimpleQueue[protocol.Message]()
     inbox: poller.Inbox = queue.SimpleQueue()
@@ -76,17 +76,17 @@ def test_a_set_that_always_fails_is_made_again_ever_more_rarely(fake: FakeNvml, 
         pytest.param(events.FATAL_POISON, protocol.Happening.MEMORY_POISONED, id="fatal-poison"),
     ],
 )
-def test_events_that_say_what_happened_are_told(
+def test_events_with_meaning_are_reported(
     fake: FakeNvml, nvml: Nvml, event: int, happening: protocol.Happening
 ) -> None:
     pumped = Pumped(nvml)
 
     fake.event(event, gpu=2)
-    told = pumped.told.get(timeout=PATIENCE)
+    reported = pumped.reported.get(timeout=PATIENCE)
     pumped.pump.stop()
 
-    assert isinstance(told, protocol.DeviceEvent)
-    assert (told.happening, told.uuid) == (happening, control.gpu_uuid(2))
+    assert isinstance(reported, protocol.DeviceEvent)
+    assert (reported.happening, reported.uuid) == (happening, control.gpu_uuid(2))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_events_that_say_what_happened_are_told(
         pytest.param(events.CORRECTED_ECC_STORM, True, id="corrected-ecc-storm"),
     ],
 )
-def test_all_other_events_ask_for_a_poll(fake: FakeNvml, nvml: Nvml, event: int, mild: bool) -> None:
+def test_all_other_events_trigger_a_poll(fake: FakeNvml, nvml: Nvml, event: int, mild: bool) -> None:
     pumped = Pumped(nvml)
 
     fake.event(event, gpu=2)
@@ -111,16 +111,16 @@ def test_all_other_events_ask_for_a_poll(fake: FakeNvml, nvml: Nvml, event: int,
     pumped.pump.stop()
 
     assert asked is mild
-    assert pumped.told.empty()
+    assert pumped.reported.empty()
 
 
-def test_only_events_that_a_gpu_supports_are_registered(fake: FakeNvml, nvml: Nvml) -> None:
+def test_only_supported_events_are_registered(fake: FakeNvml, nvml: Nvml) -> None:
     fake.supported_events(events.XID, gpu=0)
     pumped = Pumped(nvml)
 
     fake.event(events.GPU_UNAVAILABLE, gpu=0)
     fake.xid(gpu=0, code=48)
-    told = pumped.told.get(timeout=PATIENCE)
+    reported = pumped.reported.get(timeout=PATIENCE)
     pumped.pump.stop()
 
-    assert isinstance(told, protocol.XidEvent)
+    assert isinstance(reported, protocol.XidEvent)

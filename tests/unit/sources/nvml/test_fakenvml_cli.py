@@ -26,11 +26,11 @@ def status(state: Path) -> dict[str, object]:
     return read
 
 
-def test_a_new_state_has_eight_healthy_gpus(state: Path) -> None:
-    told = status(state)
+def test_new_state_has_eight_healthy_gpus(state: Path) -> None:
+    shown = status(state)
 
-    assert (told["driver"], told["hang"], told["events"]) == ("loaded", [], 0)
-    assert [gpu["present"] for gpu in told["gpus"]].count(True) == 8  # type: ignore[attr-defined]
+    assert (shown["driver"], shown["hang"], shown["events"]) == ("loaded", [], 0)
+    assert [gpu["present"] for gpu in shown["gpus"]].count(True) == 8  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_new_state_has_eight_healthy_gpus(state: Path) -> None:
         pytest.param(["remap", "--gpu", "1", "--pending"], "remap", {"pending": True, "failure": False}, id="remap"),
     ],
 )
-def test_a_fault_is_kept_until_the_reset(state: Path, arguments: list[str], key: str, value: object) -> None:
+def test_fault_persists_until_the_reset(state: Path, arguments: list[str], key: str, value: object) -> None:
     healthy = status(state)["gpus"]
 
     ctl(state, *arguments)
@@ -68,16 +68,16 @@ def test_node_wide_switches(state: Path) -> None:
     ctl(state, "hang")
     ctl(state, "xid", "--gpu", "0", "--code", "94")
 
-    told = status(state)
+    shown = status(state)
 
-    assert (told["driver"], told["events"]) == ("absent", 1)
-    assert told["hang"] == ["init", "handles", "getters", "events"]
+    assert (shown["driver"], shown["events"]) == ("absent", 1)
+    assert shown["hang"] == ["init", "handles", "getters", "events"]
     ctl(state, "resume")
     ctl(state, "driver", "on")
     assert (status(state)["driver"], status(state)["hang"]) == ("loaded", [])
 
 
-def test_plain_numbers_are_set_by_name(state: Path) -> None:
+def test_numbers_are_set_by_name(state: Path) -> None:
     ctl(state, "set", "--gpu", "1", "temperature=91", "pcie-width=8", "clocks-event-reasons=0x40")
 
     readings = status(state)["gpus"][1]["readings"]  # type: ignore[index]
@@ -86,20 +86,20 @@ def test_plain_numbers_are_set_by_name(state: Path) -> None:
 
 
 @pytest.mark.parametrize("argument", ["colour=3", "temperature=hot", "temperature"])
-def test_a_number_that_a_gpu_does_not_have_is_refused(state: Path, argument: str) -> None:
+def test_number_that_a_gpu_lacks_is_refused(state: Path, argument: str) -> None:
     result = CliRunner().invoke(main, ["ctl", "--state", str(state), "set", "--gpu", "1", argument])
 
     assert result.exit_code == 2
     assert "NAME=VALUE" in result.output
 
 
-def test_a_storm_of_events_is_queued(state: Path) -> None:
+def test_storm_of_events_is_queued(state: Path) -> None:
     ctl(state, "event", "--gpu", "0", "--times", "1000", "double-bit-ecc")
 
     assert status(state)["events"] == 1000
 
 
-def test_hot_add_brings_a_gpu_more(state: Path) -> None:
+def test_hot_add_adds_a_gpu(state: Path) -> None:
     ctl(state, "add", "--gpu", "8")
 
     assert [gpu["present"] for gpu in status(state)["gpus"]].count(True) == 9  # type: ignore[attr-defined]
@@ -113,19 +113,19 @@ def test_slow_calls_are_switched_on_and_off(state: Path) -> None:
     assert (slow, status(state)["slow_ms"]) == (50, 0)
 
 
-def test_a_field_value_is_set_with_its_result(state: Path) -> None:
+def test_field_value_is_set_with_its_result(state: Path) -> None:
     ctl(state, "field", "--gpu", "1", "--result", "3", "173", "9")
 
     assert status(state)["gpus"][1]["fields"]["173"] == [9, 3]  # type: ignore[index]
 
 
-def test_a_gpu_that_cannot_exist_is_refused(state: Path) -> None:
+def test_impossible_gpu_is_refused(state: Path) -> None:
     result = CliRunner().invoke(main, ["ctl", "--state", str(state), "lost", "--gpu", "16"])
 
     assert result.exit_code == 2
 
 
-def test_a_process_that_is_no_pid_and_size_is_refused(state: Path) -> None:
+def test_invalid_process_is_refused(state: Path) -> None:
     result = CliRunner().invoke(main, ["ctl", "--state", str(state), "processes", "--gpu", "1", "4711"])
 
     assert result.exit_code == 2

@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from agent.model.actions import ActionClass
-from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
-from agent.model.findings import FindingKind, Source
-from agent.restart.gates import DeviceUse
-from agent.restart.gates import ProcessUse as GateUse
-from agent.sources.nvml.driver import Driver
-from agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
-from agent.sources.nvml.questions import Unknown
-from agent.sources.nvml.source import Periods
-from common.parts import PartState
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from hack.fakenvml.layout import Fault, Group, Kind
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.findings import FindingKind, Source
+from kubemend.agent.restart.device_release import DeviceUse
+from kubemend.agent.restart.device_release import ProcessUse as GateUse
+from kubemend.agent.sources.nvml.driver import Driver
+from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer, ProcessUse
+from kubemend.agent.sources.nvml.queries import Unknown
+from kubemend.agent.sources.nvml.source import Periods
+from kubemend.common.components import ComponentState
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Bench, Start
 
 
@@ -28,7 +28,7 @@ async def ask(bench: Bench, *uuids: str) -> DevicesAnswer:
 
 async def test_all_gpus_are_in_the_inventory(start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     inventory = bench.source.inventory
 
@@ -39,9 +39,9 @@ async def test_all_gpus_are_in_the_inventory(start: Start) -> None:
     assert bench.findings.empty()
 
 
-async def test_an_xid_event_becomes_a_finding_with_its_device(fake: FakeNvml, start: Start) -> None:
+async def test_xid_event_becomes_a_finding_with_its_device(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.xid(gpu=0, code=94)
     finding = await bench.finding(FindingKind.XID)
@@ -52,9 +52,9 @@ async def test_an_xid_event_becomes_a_finding_with_its_device(fake: FakeNvml, st
     assert finding.observed_at > 0
 
 
-async def test_the_same_xid_twice_is_two_findings_with_different_keys(fake: FakeNvml, start: Start) -> None:
+async def test_same_xid_twice_is_two_findings_with_different_keys(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.xid(gpu=0, code=31)
     fake.xid(gpu=0, code=31)
@@ -62,10 +62,10 @@ async def test_the_same_xid_twice_is_two_findings_with_different_keys(fake: Fake
     assert (await bench.finding(FindingKind.XID)).key != (await bench.finding(FindingKind.XID)).key
 
 
-async def test_an_xid_of_a_mig_instance_names_the_instance(fake: FakeNvml, start: Start) -> None:
+async def test_xid_of_mig_instance_names_the_instance(fake: FakeNvml, start: Start) -> None:
     fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2, compute_instance=1), gpu=4)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.xid(gpu=4, code=43, gpu_instance=2, compute_instance=1)
     finding = await bench.finding(FindingKind.XID)
@@ -76,7 +76,7 @@ async def test_an_xid_of_a_mig_instance_names_the_instance(fake: FakeNvml, start
 
 async def test_losing_one_gpu_of_eight_keeps_the_other_seven(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.lost(gpu=3)
     lost = await bench.finding(FindingKind.DEVICE_LOST)
@@ -92,9 +92,9 @@ async def test_losing_one_gpu_of_eight_keeps_the_other_seven(fake: FakeNvml, sta
     assert not answer.all_answer
 
 
-async def test_a_removed_gpu_is_lost_and_back_once_it_is_listed_again(fake: FakeNvml, start: Start) -> None:
+async def test_removed_gpu_is_lost_and_back_once_listed_again(fake: FakeNvml, start: Start) -> None:
     bench = start(periods=Periods(poll_period=0.2, reinit_period=0.2, hang_deadline=NEVER))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.remove(gpu=6)
     lost = await bench.finding(FindingKind.DEVICE_LOST)
@@ -105,7 +105,7 @@ async def test_a_removed_gpu_is_lost_and_back_once_it_is_listed_again(fake: Fake
     assert back.device.uuid == gpu_uuid(6)
 
 
-async def test_a_gpu_off_the_bus_before_the_start_is_reported_without_a_name(fake: FakeNvml, start: Start) -> None:
+async def test_gpu_off_bus_before_start_is_reported_without_name(fake: FakeNvml, start: Start) -> None:
     fake.lost(gpu=1)
     bench = start()
 
@@ -116,9 +116,9 @@ async def test_a_gpu_off_the_bus_before_the_start_is_reported_without_a_name(fak
     assert not bench.source.inventory.complete
 
 
-async def test_a_change_of_the_recovery_action_is_found_by_event_and_by_poll(fake: FakeNvml, start: Start) -> None:
+async def test_recovery_action_change_is_found_by_event_and_poll(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.recovery(RecoveryAction.GPU_RESET, gpu=2)
     by_event = await bench.finding(FindingKind.RECOVERY_ACTION)
@@ -129,18 +129,18 @@ async def test_a_change_of_the_recovery_action_is_found_by_event_and_by_poll(fak
     assert (by_poll.code, by_poll.device.uuid) == ("0", gpu_uuid(2))
 
 
-async def test_an_event_makes_the_poll_come_at_once(fake: FakeNvml, start: Start) -> None:
+async def test_event_triggers_a_poll_immediately(fake: FakeNvml, start: Start) -> None:
     bench = start(periods=Periods(poll_period=NEVER))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.recovery(RecoveryAction.NODE_REBOOT, gpu=0)
 
     assert (await bench.finding(FindingKind.RECOVERY_ACTION)).code == "2"
 
 
-async def test_reset_required_counts_as_the_drivers_word(fake: FakeNvml, start: Start) -> None:
+async def test_reset_required_counts_as_recovery_action(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.fault(Fault.RESET_REQUIRED, gpu=7)
     finding = await bench.finding(FindingKind.RECOVERY_ACTION)
@@ -150,11 +150,11 @@ async def test_reset_required_counts_as_the_drivers_word(fake: FakeNvml, start: 
     assert answer.devices[0].condition is Condition.RESET_REQUIRED
 
 
-async def test_a_field_that_the_driver_lacks_is_no_fault(fake: FakeNvml, start: Start) -> None:
+async def test_field_that_the_driver_lacks_is_not_a_fault(fake: FakeNvml, start: Start) -> None:
     fake.field(control.RECOVERY_ACTION_FIELD, gpu=0, value=1, result=3)
     fake.supported_events(0, gpu=0)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     answer = await ask(bench, gpu_uuid(0))
 
@@ -163,24 +163,24 @@ async def test_a_field_that_the_driver_lacks_is_no_fault(fake: FakeNvml, start: 
     assert bench.findings.empty()
 
 
-async def test_a_gpu_that_cannot_be_read_degrades_the_part_and_is_not_called_lost(fake: FakeNvml, start: Start) -> None:
+async def test_unreadable_gpu_degrades_the_component_and_is_not_lost(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.fault(Fault.UNKNOWN, gpu=5)
-    status = await bench.status(PartState.DEGRADED)
+    status = await bench.status(ComponentState.DEGRADED)
     fake.healthy(gpu=5)
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     assert gpu_uuid(5) in status.message
-    assert status.mend
+    assert status.hint
     assert bench.findings.empty()
 
 
-async def test_a_query_tells_leftover_processes_and_memory(fake: FakeNvml, start: Start) -> None:
+async def test_query_returns_leftover_processes_and_memory(fake: FakeNvml, start: Start) -> None:
     fake.processes({4711: 3 * control.GIB}, gpu=1)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     held, free, never_seen = (await ask(bench, gpu_uuid(1), gpu_uuid(2), "GPU-never-seen")).devices
 
@@ -191,23 +191,21 @@ async def test_a_query_tells_leftover_processes_and_memory(fake: FakeNvml, start
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_a_query_tells_whoever_is_on_the_gpu_whatever_they_do_there(
-    fake: FakeNvml, start: Start, kind: Kind
-) -> None:
+async def test_query_returns_all_processes_of_the_gpu(fake: FakeNvml, start: Start, kind: Kind) -> None:
     fake.processes({4711: control.GIB, 4712: None}, gpu=1, kind=kind)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     (held,) = (await ask(bench, gpu_uuid(1))).devices
 
     assert held.processes == (ProcessUse(pid=4711, used=control.GIB), ProcessUse(pid=4712, used=None))
 
 
-async def test_the_driver_tells_who_is_on_which_gpu(fake: FakeNvml, start: Start) -> None:
+async def test_uses_returns_processes_of_each_gpu(fake: FakeNvml, start: Start) -> None:
     fake.processes({4711: control.GIB}, gpu=1, used=5 * control.GIB)
     fake.lost(gpu=2)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     uuids = [GpuUuid(gpu_uuid(number)) for number in range(3)]
 
     uses = await Driver(bench.source).uses(uuids, timeout=PATIENCE)
@@ -218,19 +216,19 @@ async def test_the_driver_tells_who_is_on_which_gpu(fake: FakeNvml, start: Start
     }
 
 
-async def test_a_driver_that_hangs_does_not_say_who_is_on_a_gpu(fake: FakeNvml, start: Start) -> None:
+async def test_uses_with_hanging_driver_returns_none(fake: FakeNvml, start: Start) -> None:
     bench = start(periods=Periods(poll_period=NEVER, hang_deadline=2.0))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     fake.hang(Group.GETTERS)
 
     assert await Driver(bench.source).uses([GpuUuid(gpu_uuid(0))], timeout=0.2) is None
 
 
-async def test_a_query_for_a_mig_instance_tells_only_its_processes(fake: FakeNvml, start: Start) -> None:
+async def test_query_for_mig_instance_returns_only_its_processes(fake: FakeNvml, start: Start) -> None:
     fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2), gpu=0)
     fake.processes({99: control.GIB}, gpu=0, gpu_instance=2)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     idle, busy = (await ask(bench, mig_uuid(0, 0), mig_uuid(0, 1))).devices
 
@@ -238,22 +236,22 @@ async def test_a_query_for_a_mig_instance_tells_only_its_processes(fake: FakeNvm
     assert [process.pid for process in busy.processes or ()] == [99]
 
 
-async def test_queries_at_the_same_time_get_their_own_answers(start: Start) -> None:
+async def test_concurrent_queries_get_their_own_answers(start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     answers = await asyncio.gather(*(ask(bench, gpu_uuid(number)) for number in range(8)))
 
     assert [answer.devices[0].uuid for answer in answers] == [gpu_uuid(number) for number in range(8)]
 
 
-async def test_a_query_before_nvml_has_answered_is_unknown(start: Start) -> None:
+async def test_query_before_first_answer_is_unknown(start: Start) -> None:
     bench = start()
 
     assert isinstance(await bench.source.query([], timeout=PATIENCE), Unknown)
 
 
-async def test_row_remapping_is_known_and_goes_with_the_recovery_action(fake: FakeNvml, start: Start) -> None:
+async def test_row_remapping_accompanies_the_recovery_action(fake: FakeNvml, start: Start) -> None:
     fake.remapped_rows(gpu=0, pending=True)
     fake.recovery(RecoveryAction.GPU_RESET, gpu=0)
     bench = start(periods=QUICK)

@@ -1,15 +1,15 @@
-"""What is read of a GPU, through the real pynvml on the fake library, in this process."""
+"""The values read of a GPU, through the real pynvml on the fake library, in this process."""
 
 from pathlib import Path
 
 import pytest
 
-from agent.health.vitals.readings import Vital, Vitals
-from agent.sources.nvml import reader
-from agent.sources.nvml.protocol import Condition
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
 from hack.fakenvml.layout import Fault
+from kubemend.agent.health.gpu.readings import Vital, Vitals
+from kubemend.agent.sources.nvml import reader
+from kubemend.agent.sources.nvml.protocol import Condition
 from tests.unit.sources.nvml import in_process
 from tests.unit.sources.nvml.in_process import Nvml
 
@@ -30,7 +30,7 @@ def known(vitals: Vitals) -> set[Vital]:
     return {vital for vital, _ in vitals.values}
 
 
-def test_a_full_poll_reads_everything_that_the_gpu_has(nvml: Nvml) -> None:
+def test_full_poll_reads_all_values_of_the_gpu(nvml: Nvml) -> None:
     vitals = nvml.vitals()
 
     assert known(vitals) == set(Vital) - NVLINK_5 - {Vital.SLOWDOWN_MARGIN}
@@ -39,7 +39,7 @@ def test_a_full_poll_reads_everything_that_the_gpu_has(nvml: Nvml) -> None:
     assert vitals.by_link(Vital.NVLINK_ACTIVE) == dict.fromkeys(range(18), 1)
 
 
-def test_values_come_from_where_they_belong(fake: FakeNvml, nvml: Nvml) -> None:
+def test_values_come_from_their_functions(fake: FakeNvml, nvml: Nvml) -> None:
     fake.busy(gpu=0)
     fake.set(gpu=0, temperature=80, pcie_width=8, pcie_replays=7, retirement_pending=1, sram_threshold_exceeded=1)
     fake.ecc(gpu=0, corrected=5, uncorrected=2)
@@ -75,7 +75,7 @@ def test_values_come_from_where_they_belong(fake: FakeNvml, nvml: Nvml) -> None:
     assert (vitals.get(Vital.NVLINK_ACTIVE, 3), vitals.get(Vital.NVLINK_REPLAYS, 3)) == (0, 9)
 
 
-def test_a_cheap_poll_asks_little_and_still_tells_what_the_values_are_measured_against(nvml: Nvml) -> None:
+def test_cheap_poll_makes_few_calls_and_reports_constants(nvml: Nvml) -> None:
     nvml.poll()
     nvml.calls.made.clear()
 
@@ -114,7 +114,7 @@ FUNCTIONS = (
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_is_not_supported_is_neither_a_value_nor_an_error(fake: FakeNvml, nvml: Nvml, function: str) -> None:
+def test_unsupported_is_neither_value_nor_error(fake: FakeNvml, nvml: Nvml, function: str) -> None:
     everything = known(nvml.vitals())
     fake.error(function, NOT_SUPPORTED, gpu=0)
 
@@ -127,7 +127,7 @@ def test_what_is_not_supported_is_neither_a_value_nor_an_error(fake: FakeNvml, n
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_one_call_that_fails_spoils_no_other_value(fake: FakeNvml, nvml: Nvml, function: str) -> None:
+def test_one_failing_call_affects_no_other_value(fake: FakeNvml, nvml: Nvml, function: str) -> None:
     everything = known(nvml.vitals())
     fake.error(function, UNKNOWN, gpu=0)
 
@@ -139,15 +139,15 @@ def test_one_call_that_fails_spoils_no_other_value(fake: FakeNvml, nvml: Nvml, f
     assert set(failed.errors.values()) <= {UNKNOWN}
     lacking = everything - known(failed)
     assert lacking <= {vital for vital, _ in failed.errors} or function in (
-        "nvmlDeviceGetNvLinkState",  # then nothing asks for the counters of links
+        "nvmlDeviceGetNvLinkState",  # so the counters of links are not read
         "nvmlDeviceGetMigMode",  # only the list of instances needs it
     )
     assert slots[1].vitals is not None
     assert known(slots[1].vitals) == everything
 
 
-def test_each_field_value_is_used_only_with_a_result_of_its_own(fake: FakeNvml, nvml: Nvml) -> None:
-    """Peers' defect 9: a field value that was not supported was read as 0 or as whatever lay there."""
+def test_field_value_is_used_only_with_its_own_result(fake: FakeNvml, nvml: Nvml) -> None:
+    """Other tools' defect 9: an unsupported field value was read as 0 or as uninitialized memory."""
     fake.field(control.RECOVERY_ACTION_FIELD, gpu=0, value=2, result=NOT_SUPPORTED)
     fake.field(173, gpu=0, value=77, result=UNKNOWN)
     fake.field(174, gpu=0, value=5)
@@ -162,13 +162,13 @@ def test_each_field_value_is_used_only_with_a_result_of_its_own(fake: FakeNvml, 
     assert slot.vitals.get(Vital.PCIE_NAKS_RECEIVED) == 5
 
 
-def test_a_field_value_is_read_by_its_type(fake: FakeNvml, nvml: Nvml) -> None:
+def test_field_value_is_read_by_its_type(fake: FakeNvml, nvml: Nvml) -> None:
     fake.field(194, gpu=0, value=-2, value_type=SIGNED_INT)
 
     assert nvml.vitals().get(Vital.SLOWDOWN_MARGIN) == -2
 
 
-def test_functions_that_a_driver_lacks_are_asked_for_once_and_are_no_fault(old_nvml: Nvml) -> None:
+def test_missing_functions_are_called_once_and_are_not_faults(old_nvml: Nvml) -> None:
     first = old_nvml.vitals()
     asked = old_nvml.calls.made.copy()
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_functions_that_a_driver_lacks_are_asked_for_once_and_are_no_fault(old_n
         assert (function, asked[function], old_nvml.calls.made[function]) == (function, 1, 1)
 
 
-def test_links_without_fields_are_counted_by_the_older_function(fake: FakeNvml, nvml: Nvml) -> None:
+def test_links_without_fields_are_counted_by_older_function(fake: FakeNvml, nvml: Nvml) -> None:
     fake.link(2, gpu=0, replays=11, recoveries=4)
     with fake.gpu(0) as gpu:
         gpu.link_results[:] = (NOT_SUPPORTED,) * 4
@@ -210,7 +210,7 @@ def test_nvlink_5_is_counted_by_its_own_fields(fake: FakeNvml, nvml: Nvml) -> No
 
 
 @pytest.mark.parametrize("count", [0, 12])
-def test_a_gpu_with_fewer_links_is_no_fault(fake: FakeNvml, nvml: Nvml, count: int) -> None:
+def test_gpu_with_fewer_links_is_not_a_fault(fake: FakeNvml, nvml: Nvml, count: int) -> None:
     fake.links(count, gpu=0)
 
     vitals = nvml.vitals()
@@ -226,7 +226,7 @@ def test_a_gpu_with_fewer_links_is_no_fault(fake: FakeNvml, nvml: Nvml, count: i
         pytest.param(Fault.RESET_REQUIRED, Condition.RESET_REQUIRED, id="reset-required"),
     ],
 )
-def test_a_gpu_that_is_out_of_use_is_asked_no_more_than_needed(
+def test_unusable_gpu_is_queried_no_more_than_needed(
     fake: FakeNvml, nvml: Nvml, fault: Fault, condition: Condition
 ) -> None:
     nvml.poll()
@@ -240,7 +240,7 @@ def test_a_gpu_that_is_out_of_use_is_asked_no_more_than_needed(
     assert nvml.calls.made["nvmlDeviceGetTemperature"] == 7
 
 
-def test_a_gpu_lost_in_the_middle_of_a_poll_is_lost(fake: FakeNvml, nvml: Nvml) -> None:
+def test_gpu_lost_during_a_poll_is_lost(fake: FakeNvml, nvml: Nvml) -> None:
     fake.error("nvmlDeviceGetPcieReplayCounter", reader.GPU_IS_LOST, gpu=0)
 
     slot = nvml.slot()
@@ -248,7 +248,7 @@ def test_a_gpu_lost_in_the_middle_of_a_poll_is_lost(fake: FakeNvml, nvml: Nvml) 
     assert slot.condition is Condition.LOST
 
 
-def test_a_gpu_that_answers_nothing_but_an_error_tells_that_error(fake: FakeNvml, nvml: Nvml) -> None:
+def test_gpu_that_answers_only_an_error_reports_it(fake: FakeNvml, nvml: Nvml) -> None:
     fake.error("nvmlDeviceGetUUID", 14, gpu=0)
 
     slot = nvml.slot()

@@ -1,4 +1,4 @@
-"""The thread that owns NVML, in this process: what it does in the middle of a poll, and after it."""
+"""The thread that owns NVML, in this process: its actions during a poll, and after it."""
 
 import queue
 import threading
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.model.devices import GpuUuid
-from agent.sources.nvml import poller, protocol
-from agent.sources.nvml.poller import Nudge, Poller, Stop
 from hack.fakenvml.control import gpu_uuid
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.sources.nvml import poller, protocol
+from kubemend.agent.sources.nvml.poller import Nudge, Poller, Stop
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
 from tests.unit.sources.nvml.in_process import Nvml
 
 
 class Polling:
-    """A poller on the fake that polls only when asked; ``start`` it when its inbox holds what it should find."""
+    """A poller on the fake that polls only on request; ``start`` it when its inbox is filled."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.inbox: poller.Inbox = queue.SimpleQueue()
@@ -39,7 +39,7 @@ def polling(nvml: Nvml) -> Iterator[Polling]:
     assert not polling.thread.is_alive()
 
 
-def test_a_question_is_answered_in_the_middle_of_a_poll(polling: Polling) -> None:
+def test_query_is_answered_in_the_middle_of_a_poll(polling: Polling) -> None:
     polling.inbox.put(protocol.Query(request=7, uuids=(GpuUuid(gpu_uuid(5)),)))
     polling.thread.start()
 
@@ -51,7 +51,7 @@ def test_a_question_is_answered_in_the_middle_of_a_poll(polling: Polling) -> Non
     assert len(second.slots) == 8
 
 
-def test_an_event_in_the_middle_of_a_poll_asks_for_another(polling: Polling) -> None:
+def test_event_during_a_poll_triggers_another(polling: Polling) -> None:
     polling.inbox.put(Nudge())
     polling.thread.start()
 
@@ -59,7 +59,7 @@ def test_an_event_in_the_middle_of_a_poll_asks_for_another(polling: Polling) -> 
     assert isinstance(polling.next(), protocol.Snapshot)
 
 
-def test_the_first_poll_reads_everything_and_an_event_makes_the_poller_read_it_again(polling: Polling) -> None:
+def test_first_poll_and_event_polls_are_full(polling: Polling) -> None:
     polling.thread.start()
     first = polling.next()
     polling.inbox.put(Nudge())
@@ -74,7 +74,7 @@ def test_the_first_poll_reads_everything_and_an_event_makes_the_poller_read_it_a
     assert all(slot.vitals is not None and slot.vitals.full for slot in first.slots)
 
 
-def test_a_mild_event_asks_only_for_what_is_cheap(polling: Polling) -> None:
+def test_mild_event_triggers_a_cheap_poll(polling: Polling) -> None:
     polling.thread.start()
     polling.next()
     polling.inbox.put(Nudge(mild=True))

@@ -1,20 +1,20 @@
-"""Whether a node has anything for NVML to show, by its files alone; and what the source makes of it."""
+"""Detection of NVML and GPUs by files alone, and the status of the source."""
 
 from pathlib import Path
 
 import pytest
 
-from agent.sources.nvml import presence
-from common.parts import PartState
 from hack.fakenvml.control import FakeNvml
 from hack.fakenvml.layout import Driver
+from kubemend.agent.sources.nvml import detection
+from kubemend.common.components import ComponentState
 from tests.unit.sources.nvml.conftest import Start
 from tests.unit.sources.nvml.test_supervision import workers
 
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """Two NVIDIA GPUs, one more given to a virtual machine, an audio function, and another vendor's display."""
+    """Two NVIDIA GPUs, one passed through to a virtual machine, an audio function, and another vendor's display."""
     functions = {
         "0000:41:00.0": ("0x10de", "0x030200", "nvidia"),
         "0000:42:00.0": ("0x10de", "0x030000", None),
@@ -35,83 +35,83 @@ def sysfs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """A machine whose own places hold no NVML, and the environment of a process that finds none."""
-    monkeypatch.setattr(presence, "_PLACES", ())
-    monkeypatch.setattr(presence, "_CACHE", tmp_path / "ld.so.cache")
+    """A machine without NVML in its library directories, and the environment of a process that finds none."""
+    monkeypatch.setattr(detection, "_PLACES", ())
+    monkeypatch.setattr(detection, "_CACHE", tmp_path / "ld.so.cache")
     return {"LD_LIBRARY_PATH": str(tmp_path / "driver")}
 
 
 def test_only_nvidia_display_functions_of_this_node_are_gpus(sysfs: Path) -> None:
-    assert presence.gpus_on_bus(sysfs) == 2
+    assert detection.gpus_on_bus(sysfs) == 2
 
 
-def test_a_machine_without_a_pci_bus_has_no_gpus(tmp_path: Path) -> None:
-    assert presence.gpus_on_bus(tmp_path) == 0
+def test_machine_without_pci_bus_has_no_gpus(tmp_path: Path) -> None:
+    assert detection.gpus_on_bus(tmp_path) == 0
 
 
-def test_a_function_that_vanishes_while_it_is_looked_at_is_no_gpu(sysfs: Path) -> None:
+def test_function_that_vanishes_during_the_check_is_not_a_gpu(sysfs: Path) -> None:
     (sysfs / "bus" / "pci" / "devices" / "0000:41:00.0" / "class").unlink()
 
-    assert presence.gpus_on_bus(sysfs) == 1
+    assert detection.gpus_on_bus(sysfs) == 1
 
 
-def test_a_library_is_found_by_the_environment(bare: dict[str, str], nvml_library: Path) -> None:
-    assert not presence.library_found(bare)
-    assert presence.library_found({"LD_LIBRARY_PATH": f"{bare['LD_LIBRARY_PATH']}:{nvml_library}"})
+def test_library_is_found_by_the_environment(bare: dict[str, str], nvml_library: Path) -> None:
+    assert not detection.library_found(bare)
+    assert detection.library_found({"LD_LIBRARY_PATH": f"{bare['LD_LIBRARY_PATH']}:{nvml_library}"})
 
 
-def test_a_library_is_found_in_the_loaders_cache(bare: dict[str, str], tmp_path: Path) -> None:
+def test_library_is_found_in_the_loaders_cache(bare: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\0libc.so.6\0libnvidia-ml.so.1\0")
 
-    assert presence.library_found(bare)
+    assert detection.library_found(bare)
 
 
-def test_a_link_to_a_driver_that_is_not_installed_is_no_library(bare: dict[str, str], tmp_path: Path) -> None:
+def test_dangling_library_link_is_not_a_library(bare: dict[str, str], tmp_path: Path) -> None:
     place = Path(bare["LD_LIBRARY_PATH"])
     place.mkdir()
-    (place / presence.LIBRARY).symlink_to(tmp_path / "not-installed")
+    (place / detection.LIBRARY).symlink_to(tmp_path / "not-installed")
 
-    assert not presence.library_found(bare)
+    assert not detection.library_found(bare)
 
 
-async def test_on_a_cpu_node_the_part_is_idle_and_no_process_is_started(bare: dict[str, str], start: Start) -> None:
+async def test_cpu_node_is_idle_without_a_process(bare: dict[str, str], start: Start) -> None:
     bench = start(env=bare)
 
-    status = await bench.status(PartState.IDLE)
+    status = await bench.status(ComponentState.IDLE)
 
     assert "libnvidia-ml.so.1" in status.message
     assert workers() == []
 
 
-async def test_the_library_is_picked_up_when_it_comes(
+async def test_library_is_picked_up_when_it_appears(
     bare: dict[str, str], start: Start, nvml_library: Path, tmp_path: Path
 ) -> None:
     bench = start(env=bare)
-    await bench.status(PartState.IDLE)
+    await bench.status(ComponentState.IDLE)
 
     (tmp_path / "driver").symlink_to(nvml_library)
 
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
 
-async def test_gpus_on_the_bus_without_a_library_degrade_the_part(
+async def test_gpus_on_bus_without_library_degrade_the_component(
     bare: dict[str, str], sysfs: Path, start: Start
 ) -> None:
     bench = start(env=bare, sysfs=sysfs)
 
-    status = await bench.status(PartState.DEGRADED)
+    status = await bench.status(ComponentState.DEGRADED)
 
     assert "2 NVIDIA GPUs on its PCI bus" in status.message
-    assert "load the driver" in status.mend
+    assert "load the driver" in status.hint
 
 
-async def test_gpus_on_the_bus_without_a_driver_degrade_the_part(fake: FakeNvml, sysfs: Path, start: Start) -> None:
+async def test_gpus_on_bus_without_driver_degrade_the_component(fake: FakeNvml, sysfs: Path, start: Start) -> None:
     fake.driver(Driver.ABSENT)
     bench = start(sysfs=sysfs)
 
-    status = await bench.status(PartState.DEGRADED)
+    status = await bench.status(ComponentState.DEGRADED)
     fake.driver(Driver.LOADED)
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     assert "no NVIDIA driver" in status.message
     assert "2 NVIDIA GPUs on its PCI bus" in status.message

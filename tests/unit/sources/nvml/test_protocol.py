@@ -1,12 +1,12 @@
-"""The worker's messages survive the pipe; anything else is refused."""
+"""The worker's messages round trip; anything else is refused."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.health.vitals.readings import Vital, Vitals
-from agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
-from agent.sources.nvml import protocol
+from kubemend.agent.health.gpu.readings import Vital, Vitals
+from kubemend.agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from kubemend.agent.sources.nvml import protocol
 
 uuids = st.text(min_size=1, max_size=20).map(GpuUuid)
 small = st.integers(0, 2**32)
@@ -68,7 +68,7 @@ messages = st.one_of(
 
 @settings(deadline=None)
 @given(message=messages)
-def test_a_message_survives_the_pipe_as_one_line(message: protocol.Message) -> None:
+def test_message_round_trips_as_one_line(message: protocol.Message) -> None:
     line = protocol.encode(message)
 
     assert line.count(b"\n") == 1
@@ -76,7 +76,7 @@ def test_a_message_survives_the_pipe_as_one_line(message: protocol.Message) -> N
 
 
 @given(line=st.binary(max_size=60))
-def test_any_other_line_is_refused(line: bytes) -> None:
+def test_invalid_line_is_refused(line: bytes) -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(line)
 
@@ -90,6 +90,6 @@ def test_any_other_line_is_refused(line: bytes) -> None:
         pytest.param(b'{"type":"Snapshot"}', id="missing-fields"),
     ],
 )
-def test_a_message_with_the_wrong_content_is_refused(line: bytes) -> None:
+def test_message_with_wrong_content_is_refused(line: bytes) -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(line)

@@ -1,19 +1,19 @@
-"""Faults of the fake NVML that show in its readings, through the worker process, to findings and their ends."""
+"""Faults in the readings of the fake NVML, through the worker process, to findings and their ends."""
 
 from collections.abc import Callable, Mapping
 
 import pytest
 
-from agent.health.vitals import fold
-from agent.health.vitals.limits import Limits
-from agent.model.devices import DeviceLocator, GpuUuid, PciAddress
-from agent.model.findings import FindingKind
-from agent.sources.nvml import events
-from agent.sources.nvml.protocol import DevicesAnswer
-from agent.sources.nvml.source import Periods
-from common.parts import PartState
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
+from kubemend.agent.health.gpu import fold
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.sources.nvml import events
+from kubemend.agent.sources.nvml.protocol import DevicesAnswer
+from kubemend.agent.sources.nvml.source import Periods
+from kubemend.common.components import ComponentState
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, Start
 
 AT_ONCE = Limits(settle=0.0, retell=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
@@ -77,12 +77,10 @@ FAULTS: Mapping[FindingKind, tuple[Change, Change]] = {
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_a_fault_of_one_gpu_is_found_and_is_over_when_it_has_gone(
-    fake: FakeNvml, start: Start, kind: FindingKind
-) -> None:
+async def test_fault_of_one_gpu_is_found_and_ends(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
     begin, end = FAULTS[kind]
     bench = start(limits=AT_ONCE)
-    await bench.over(kind, gpu=GPU)  # the word at the start
+    await bench.over(kind, gpu=GPU)  # the one at the start
 
     begin(fake)
     found = await bench.finding(kind)
@@ -104,8 +102,8 @@ RATES: Mapping[FindingKind, Callable[[FakeNvml, int], None]] = {
 
 
 @pytest.mark.parametrize("kind", RATES)
-async def test_a_counter_is_judged_by_its_growth_alone(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
-    RATES[kind](fake, 1)  # what the board has counted before anybody looked
+async def test_counter_is_judged_by_growth_alone(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
+    RATES[kind](fake, 1)  # counts from before the watch
     bench = start(limits=QUICK_WINDOWS)
     await bench.over(kind, gpu=GPU)
     before = bench.findings.empty()
@@ -129,7 +127,7 @@ async def test_throttling_is_found_after_its_window(fake: FakeNvml, start: Start
     assert "100%" in found.text
 
 
-async def test_a_gpu_that_works_far_below_its_clocks_is_found(fake: FakeNvml, start: Start) -> None:
+async def test_gpu_far_below_its_clocks_is_found(fake: FakeNvml, start: Start) -> None:
     fake.busy(gpu=GPU)
     fake.set(gpu=GPU, sm_clock=500)
     bench = start(limits=QUICK_WINDOWS)
@@ -141,7 +139,7 @@ async def test_a_gpu_that_works_far_below_its_clocks_is_found(fake: FakeNvml, st
     assert "500 of 1980 MHz" in found.text
 
 
-async def test_at_the_start_every_gpu_is_told_free_of_what_does_not_hold(start: Start) -> None:
+async def test_start_emits_over_for_every_absent_fault(start: Start) -> None:
     bench = start(limits=QUICK_WINDOWS)
     needs_load = {FindingKind.SLOW_UNDER_LOAD}
     expected: set[tuple[str | None, str]] = {
@@ -149,14 +147,16 @@ async def test_at_the_start_every_gpu_is_told_free_of_what_does_not_hold(start: 
         for number in range(8)
         for kind in {*fold.RULES, FindingKind.DEVICE_LOST, FindingKind.RECOVERY_ACTION} - needs_load
     }
-    expected |= {(None, kind.value) for kind in (FindingKind.DEVICE_LOST, FindingKind.NVML_ERROR)}  # of a nameless one
+    expected |= {
+        (None, kind.value) for kind in (FindingKind.DEVICE_LOST, FindingKind.NVML_ERROR)
+    }  # without a GPU's name
 
-    told: list[tuple[str | None, str]] = []
-    while set(told) != expected:
+    emitted: list[tuple[str | None, str]] = []
+    while set(emitted) != expected:
         over = await bench.overs.get()
-        told.append((over.device.uuid, over.code))
+        emitted.append((over.device.uuid, over.code))
 
-    assert len(told) == len(expected)
+    assert len(emitted) == len(expected)
     assert bench.findings.empty()
 
 
@@ -167,11 +167,11 @@ async def test_at_the_start_every_gpu_is_told_free_of_what_does_not_hold(start: 
         pytest.param(events.FATAL_POISON, FindingKind.MEMORY_POISONED, id="fatal-poison"),
     ],
 )
-async def test_what_an_event_says_is_over_once_the_driver_wants_nothing(
+async def test_event_fault_is_over_when_driver_recommends_nothing(
     fake: FakeNvml, start: Start, event: int, kind: FindingKind
 ) -> None:
     bench = start(limits=Limits(settle=1.0))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     await bench.over(kind, gpu=GPU)
 
     fake.recovery(RecoveryAction.GPU_RESET, gpu=GPU, event=False)
@@ -196,11 +196,9 @@ async def test_what_an_event_says_is_over_once_the_driver_wants_nothing(
         pytest.param(events.POWER_SOURCE, id="power-source"),
     ],
 )
-async def test_an_event_without_a_kind_of_its_own_makes_a_poll_come_at_once(
-    fake: FakeNvml, start: Start, event: int
-) -> None:
+async def test_event_without_its_own_kind_triggers_a_poll(fake: FakeNvml, start: Start, event: int) -> None:
     bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     fake.remapped_rows(gpu=GPU, pending=True)
 
     fake.event(event, gpu=GPU)
@@ -208,9 +206,9 @@ async def test_an_event_without_a_kind_of_its_own_makes_a_poll_come_at_once(
     await bench.finding(FindingKind.ROW_REMAP_PENDING)
 
 
-async def test_an_event_makes_even_what_is_read_rarely_be_read(fake: FakeNvml, start: Start) -> None:
+async def test_event_triggers_reading_of_rare_values(fake: FakeNvml, start: Start) -> None:
     bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     fake.ecc(gpu=GPU, uncorrected=1)
 
     fake.event(events.DOUBLE_BIT_ECC, gpu=GPU)
@@ -218,9 +216,9 @@ async def test_an_event_makes_even_what_is_read_rarely_be_read(fake: FakeNvml, s
     await bench.finding(FindingKind.ECC_UNCORRECTED)
 
 
-async def test_a_storm_of_events_delays_no_answer_and_hides_no_xid(fake: FakeNvml, start: Start) -> None:
+async def test_event_storm_delays_no_answer_and_hides_no_xid(fake: FakeNvml, start: Start) -> None:
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     for _ in range(20):
         fake.event(events.DOUBLE_BIT_ECC, gpu=1, times=100)
@@ -231,9 +229,7 @@ async def test_a_storm_of_events_delays_no_answer_and_hides_no_xid(fake: FakeNvm
     assert (await bench.finding(FindingKind.XID)).device.uuid == gpu_uuid(GPU)
 
 
-async def test_after_a_reset_counters_start_anew_and_old_faults_end_by_their_evidence(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_reset_restarts_counters_and_faults_end_by_evidence(fake: FakeNvml, start: Start) -> None:
     fake.set(gpu=GPU, pcie_replays=5)
     fake.remapped_rows(gpu=GPU, pending=True)
     bench = start(limits=QUICK_WINDOWS)
@@ -242,18 +238,16 @@ async def test_after_a_reset_counters_start_anew_and_old_faults_end_by_their_evi
 
     assert await bench.source.release(timeout=PATIENCE)
     fake.after_reset(gpu=GPU)
-    fake.set(gpu=GPU, pcie_replays=900)  # more than before: links count while they are trained
+    fake.set(gpu=GPU, pcie_replays=900)  # more than before: links also count during training
     bench.source.resume()
     await bench.over(FindingKind.ROW_REMAP_PENDING, gpu=GPU)
     fake.xid(gpu=GPU, code=13)
 
-    await bench.finding(FindingKind.XID)  # and nothing in between
+    await bench.finding(FindingKind.XID)  # and no finding in between
     assert bench.findings.empty()
 
 
-async def test_a_gpu_that_cannot_be_identified_and_names_a_fault_of_the_board_is_reported(
-    fake: FakeNvml, start: Start
-) -> None:
+async def test_unidentified_gpu_with_board_fault_is_reported(fake: FakeNvml, start: Start) -> None:
     fake.error("nvmlDeviceGetUUID", 8, gpu=GPU)
     bench = start()
 
@@ -266,14 +260,14 @@ async def test_a_gpu_that_cannot_be_identified_and_names_a_fault_of_the_board_is
         over = await bench.over(FindingKind.NVML_ERROR)
 
 
-# ---- peers' defects (each would fail with the naive way) ----
+# ---- defects of other tools (each test fails with the naive approach) ----
 
 
-async def test_every_mig_instance_of_a_gpu_has_its_own_xids(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 3: a map from GPU to one MIG device kept the last only; Xids of its siblings were dropped."""
+async def test_every_mig_instance_has_its_own_xids(fake: FakeNvml, start: Start) -> None:
+    """Other tools' defect 3: a map from GPU to MIG device kept only the last; Xids of its siblings were dropped."""
     fake.mig(*(MigSpec(gpu_instance=number) for number in (1, 2, 3)), gpu=GPU)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     for number in (1, 2, 3):
         fake.xid(gpu=GPU, code=43, gpu_instance=number, compute_instance=0)
@@ -284,11 +278,11 @@ async def test_every_mig_instance_of_a_gpu_has_its_own_xids(fake: FakeNvml, star
     ]
 
 
-async def test_an_xid_of_a_whole_gpu_concerns_every_mig_instance(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 4: an Xid that names no instance was looked up as one, not found, and ignored."""
+async def test_xid_of_whole_gpu_concerns_every_mig_instance(fake: FakeNvml, start: Start) -> None:
+    """Other tools' defect 4: an Xid without an instance was looked up as an instance, not found, and ignored."""
     fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2), gpu=GPU)
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.xid(gpu=GPU, code=79)
     found = await bench.finding(FindingKind.XID)
@@ -297,9 +291,9 @@ async def test_an_xid_of_a_whole_gpu_concerns_every_mig_instance(fake: FakeNvml,
 
 
 async def test_no_xid_of_a_burst_is_dropped(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 4: events that did not fit into a channel were dropped."""
+    """Other tools' defect 4: events that did not fit into a channel were dropped."""
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     for code in range(200):
         fake.xid(gpu=GPU, code=code)
@@ -307,11 +301,11 @@ async def test_no_xid_of_a_burst_is_dropped(fake: FakeNvml, start: Start) -> Non
     assert [(await bench.finding(FindingKind.XID)).code for _ in range(200)] == [str(code) for code in range(200)]
 
 
-async def test_a_field_that_is_not_supported_is_never_taken_for_the_drivers_word(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 9: the value of a field was used without its own nvmlReturn: unsupported read as NONE, healthy."""
+async def test_unsupported_field_is_never_a_recovery_action(fake: FakeNvml, start: Start) -> None:
+    """Other tools' defect 9: a field's value was used without its own nvmlReturn: unsupported read as NONE, healthy."""
     fake.field(control.RECOVERY_ACTION_FIELD, gpu=GPU, value=0, result=3)
     bench = start(limits=AT_ONCE)
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.event(events.GPU_UNAVAILABLE, gpu=GPU)
     await bench.finding(FindingKind.GPU_UNAVAILABLE)
@@ -326,8 +320,8 @@ async def test_a_field_that_is_not_supported_is_never_taken_for_the_drivers_word
     assert FindingKind.GPU_UNAVAILABLE.value not in ended
 
 
-async def test_a_gpu_that_an_earlier_agent_saw_and_that_is_missing_now_is_lost(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 10: the list of GPUs was read at the start; one that was gone by then was never missed."""
+async def test_gpu_of_previous_agent_that_is_missing_is_lost(fake: FakeNvml, start: Start) -> None:
+    """Other tools' defect 10: the list of GPUs was read at the start; a GPU already gone was never missed."""
     gone = {GpuUuid(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
     fake.remove(gpu=GPU)
     bench = start(known_before=gone)
@@ -340,10 +334,10 @@ async def test_a_gpu_that_an_earlier_agent_saw_and_that_is_missing_now_is_lost(f
     assert bench.inventories.empty()  # the next agent needs no other list
 
 
-async def test_a_gpu_lost_later_is_counted_against_all_that_were_ever_seen(fake: FakeNvml, start: Start) -> None:
-    """Peers' defect 10: a GPU that was lost after the start never showed as a mismatch of the count."""
+async def test_gpu_lost_later_counts_against_all_ever_seen(fake: FakeNvml, start: Start) -> None:
+    """Other tools' defect 10: a GPU lost after the start never showed as a mismatch of the count."""
     bench = start()
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     fake.remove(gpu=GPU)
     lost = await bench.finding(FindingKind.DEVICE_LOST)
@@ -353,23 +347,23 @@ async def test_a_gpu_lost_later_is_counted_against_all_that_were_ever_seen(fake:
     assert bench.inventories.empty()
 
 
-async def test_a_missing_gpu_that_need_not_come_back_is_not_handed_on(fake: FakeNvml, start: Start) -> None:
+async def test_dismissed_missing_gpu_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
     bench = start(periods=Periods(poll_period=0.2, full_period=0.2, reinit_period=0.2))
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
     assert gpu_uuid(GPU) in await bench.inventories.get()
     fake.remove(gpu=GPU)
     await bench.finding(FindingKind.DEVICE_LOST)
 
-    bench.source.forget(gpu_uuid(GPU))  # maybe before a new nvmlInit shows that it is not there at all
+    bench.source.forget(gpu_uuid(GPU))  # possibly before a new nvmlInit shows that it is missing
 
     assert gpu_uuid(GPU) not in await bench.inventories.get()
     assert len(bench.source.inventory.gpus) == 7
 
 
-async def test_a_gpu_that_took_the_place_of_an_earlier_one_is_handed_on_instead(fake: FakeNvml, start: Start) -> None:
+async def test_gpu_replaced_in_its_place_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
     place = PciAddress(domain=0, bus=0x10, device=0)
     bench = start(known_before={GpuUuid("GPU-that-was-swapped-out"): place})
-    await bench.status(PartState.READY)
+    await bench.status(ComponentState.READY)
 
     known = bench.inventories.get_nowait()
     assert "GPU-that-was-swapped-out" not in known

@@ -1,0 +1,122 @@
+"""Define the services that carry out restarts (runtime, events, host files), and the specs of successors."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from kubemend.agent.actuator import dying, hooks
+from kubemend.agent.actuator.device_release import ReleaseGates, open_gates
+from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, Hook, PodUid, SandboxId
+from kubemend.agent.restart import clone, host_files, shm
+from kubemend.common.pb.runtime.v1 import api_pb2
+
+TIME_LIMIT = 150.0
+"""Seconds for one restart, beyond its grace period, unless it progresses: kill, wait for the devices, and the rest."""
+LONGEST = 600.0
+"""Maximum seconds for one restart, beyond its grace period, while it progresses."""
+
+
+class Runtime(hooks.Execs, Protocol):
+    """The calls of ``clients.cri.client.CriClient`` that a restart makes. Each has a deadline and raises CriError."""
+
+    async def list_containers(
+        self, *, pod_uid: PodUid | None = None, sandbox_id: SandboxId | None = None, name: str | None = None
+    ) -> tuple[ContainerSummary, ...]: ...
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
+
+    async def create_container(
+        self,
+        *,
+        sandbox_id: SandboxId,
+        config: api_pb2.ContainerConfig,
+        sandbox_config: api_pb2.PodSandboxConfig,
+    ) -> ContainerId: ...
+
+    async def start_container(self, container_id: ContainerId) -> None: ...
+
+    async def stop_container(self, container_id: ContainerId, *, grace: float) -> None: ...
+
+    async def remove_container(self, container_id: ContainerId) -> None: ...
+
+
+class PodEvents(Protocol):
+    """A source of changes of a pod's containers (``agent.sources.containers.ContainerWatch``)."""
+
+    def subscribe(self, pod_uid: PodUid) -> AbstractAsyncContextManager[asyncio.Queue[ContainerEvent]]:
+        """Yield a queue that receives an item at every change of the pod's containers."""
+
+
+class Standbys(Protocol):
+    """Puts successors on standby (``agent.actuator.hold.standby.Standbys``)."""
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
+        """Freeze the old container and prepare the start of its successor. Raises HoldError."""
+
+    def freeze(self, pid: int | None) -> None:
+        """Freeze the old container. Raises HoldError."""
+
+    def thaw(self, pid: int | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActuatorContext:
+    """Services that carry out restarts.
+
+    ``time_limit`` bounds one restart, in seconds beyond its grace period. While the restart progresses the limit is
+    extended, to ``longest`` at most. ``processes`` shows whether killed processes are still ending; without it a second
+    kill without effect counts as proof that they are not.
+
+    ``standbys`` is None on a node that cannot hold containers. ``gates`` delay the start of successors, ``broom``
+    cleans before it. ``ending`` returns why a pod (its sandbox is an argument, too) is terminating; empty if there is
+    no sign of that.
+    """
+
+    runtime: Runtime
+    events: PodEvents
+    files: HostFiles
+    time_limit: float = TIME_LIMIT
+    longest: float = LONGEST
+    processes: dying.Processes | None = None
+    rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
+    standbys: Standbys | None = None
+    gates: ReleaseGates = field(default_factory=open_gates)
+    broom: ShmCleaner = field(default_factory=ShmCleaner)
+    ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreStopHook:
+    """A container's preStop hook. ``pod_ip`` is where an HTTP hook goes by default."""
+
+    hook: Hook
+    pod_ip: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorSpec:
+    """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
+
+    ``shared_memory`` is the container's /dev/shm, ``sweep`` the cleanup before its start.
+    """
+
+    successor: clone.Successor
+    sandbox_config: api_pb2.PodSandboxConfig
+    post_start: Hook | None = None
+    last_wish: PreStopHook | None = None
+    pod_ip: str | None = None
+    shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not examined")  # noqa: RUF009 - frozen
+    sweep: ShmCleanup | None = None
+
+    @property
+    def log_file(self) -> Path:
+        """The successor's log on the host."""
+        return Path(host_files.log_file(self.sandbox_config.log_directory, self.successor.log_path))

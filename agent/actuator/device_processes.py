@@ -1,0 +1,111 @@
+"""Find the processes on devices, from the driver's list and /proc."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import device_release
+
+log = structlog.get_logger(__name__)
+
+
+class Driver(Protocol):
+    """The driver (``agent.sources.nvml.driver.Driver``)."""
+
+    async def uses(
+        self, uuids: Iterable[GpuUuid], *, timeout: float
+    ) -> Mapping[GpuUuid, device_release.DeviceUse] | None:
+        """Return the use of each device that answers; None if the driver does not answer in ``timeout`` seconds."""
+
+
+class ProcessFacts(Protocol):
+    """Facts about a process from /proc (``agent.sources.processes.ProcessFacts``)."""
+
+    @property
+    def container(self) -> ContainerId | None: ...
+    @property
+    def started(self) -> float: ...
+
+
+class Processes(Protocol):
+    """The host's processes (``agent.sources.processes.ProcFs``). ``look`` raises OSError if /proc is unreadable."""
+
+    def look(self, pid: int) -> ProcessFacts | None: ...
+    def is_stuck(self, pid: int) -> bool: ...
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]: ...
+    async def ended(self, pid: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Driver and host together."""
+
+    driver: Driver
+    processes: Processes
+
+    async def look(self, devices: frozenset[GpuUuid], *, timeout: float) -> device_release.Seen | None:
+        """Return the processes on the devices; None if the driver did not answer in ``timeout`` seconds."""
+        if not devices:
+            return device_release.Seen({}, {})
+        uses = await self.driver.uses(devices, timeout=timeout)
+        if uses is None:
+            return None
+        processes = {}
+        for pid in {each.pid for use in uses.values() for each in use.processes}:
+            if (facts := look(self.processes, pid)) is not None:
+                processes[pid] = device_release.Process(started=facts.started, container=facts.container)
+        return device_release.Seen(uses, processes)
+
+
+def look(processes: Processes, pid: int) -> ProcessFacts | None:
+    """Return the facts about a process, or None if it does not exist or cannot be read. The latter is logged.
+
+    For callers that may treat both cases alike.
+    """
+    try:
+        return processes.look(pid)
+    except OSError as error:
+        log.warning("processes.unreadable", pid=pid, error=str(error))
+        return None
+
+
+def is_stuck(processes: Processes, pid: int, *, unless_told: bool) -> bool:
+    """Return whether no signal reaches a process; ``unless_told`` if that is unknown."""
+    try:
+        return processes.is_stuck(pid)
+    except OSError as error:
+        log.warning("processes.unreadable", pid=pid, error=str(error))
+        return unless_told
+
+
+class NoDriver:
+    """A driver that never answers."""
+
+    async def uses(
+        self,
+        uuids: Iterable[GpuUuid],  # noqa: ARG002
+        *,
+        timeout: float,  # noqa: ARG002
+    ) -> Mapping[GpuUuid, device_release.DeviceUse] | None:
+        return None
+
+
+class NoProcesses:
+    """A host without processes."""
+
+    def look(self, pid: int) -> ProcessFacts | None:  # noqa: ARG002
+        return None
+
+    def is_stuck(self, pid: int) -> bool:  # noqa: ARG002
+        return False
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:  # noqa: ARG002
+        return ()
+
+    async def ended(self, pid: int) -> None:
+        """Return at once: there are no processes."""

@@ -1,0 +1,277 @@
+"""Delay the start of a successor until the old process has left its devices.
+
+The rule is in ``agent.restart.device_release``.
+
+The processes on the devices are recorded before the stop, in parallel with the journal write. When the old processes
+have ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
+a gate is mostly open before the successor exists. A driver that does not answer delays nothing.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from kubemend.agent.actuator import device_processes
+from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses, Processes
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.restart import device_release, intents, stuck
+from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
+from kubemend.common import aio
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts in seconds.
+
+    ``before`` bounds the driver's list of processes before the stop, ``answer`` each answer after it. ``leave`` is the
+    time for the old processes to leave, from when the successor could start; it restarts whenever they progress, up to
+    ``longest``. ``stuck`` is how long an unkillable process must show no change.
+    """
+
+    before: float = 0.25
+    answer: float = 1.0
+    leave: float = 10.0
+    longest: float = 600.0
+    stuck: float = stuck.WINDOW
+
+
+class ProcessStuckError(cri_errors.DeadlineExceeded):
+    """A process of the old container survives its kill; handled like a stop that times out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """Signs, from one poll, of whether the old processes are still leaving; ``memory`` in bytes."""
+
+    pids: frozenset[int]
+    threads: tuple[Thread, ...]
+    memory: int
+
+    def show_more_than(self, before: "_Signs") -> bool:
+        """Return whether anything has changed since."""
+        return (self.pids, self.threads) != (before.pids, before.threads) or self.memory < before.memory
+
+
+class Gate:
+    """The gate of one intent. It opens by itself, with a result."""
+
+    def __init__(
+        self,
+        intent: intents.AnyIntent,
+        *,
+        devices: frozenset[GpuUuid],
+        before: "asyncio.Task[device_release.Seen | None]",
+        host: Host,
+        patience: Patience,
+    ) -> None:
+        self._restart = intent.id
+        self._old = intent.old if isinstance(intent, intents.PodIntent) else frozenset({intent.old})
+        self._devices = devices
+        self._before = before
+        self._host = host
+        self._patience = patience
+        self._held: Sequence[device_release.Held] = ()
+        self._worth_asking = asyncio.Event()
+        self._due_at: float | None = None
+        self._signs: _Signs | None = None
+        self._moved_at = 0.0
+        self._opening = asyncio.create_task(self._decide(), name=f"gate {intent.id}")
+
+    @property
+    def was_occupied(self) -> bool:
+        """Return whether a process of the old container was on its devices."""
+        return bool(self._held)
+
+    @property
+    def decided(self) -> ReleaseCheck | None:
+        """Return the result, or None while the gate is shut."""
+        return self._opening.result() if self._opening.done() and not self._opening.cancelled() else None
+
+    async def judgement(self, *, timeout: float | None = None) -> ReleaseCheck | None:
+        """Wait until the gate opens, at most ``timeout`` seconds; the successor could start now. None: still shut."""
+        if self._due_at is None:
+            self._due_at = asyncio.get_running_loop().time()
+            self._worth_asking.set()
+        done, _ = await asyncio.wait({self._opening}, timeout=timeout)
+        return self._opening.result() if done else None
+
+    def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
+        """Return the old processes that no signal reaches now, by the device that they were on."""
+        found = {
+            item.device: frozenset(
+                pid for pid in item.pids if device_processes.is_stuck(self._host.processes, pid, unless_told=False)
+            )
+            for item in self._held
+        }
+        return {device: pids for device, pids in found.items() if pids}
+
+    async def close(self) -> None:
+        """Stop polling."""
+        await _end(self._opening)
+
+    async def _decide(self) -> ReleaseCheck:
+        before = await asyncio.shield(self._before)
+        if before is None:
+            return ReleaseCheck(
+                ReleaseState.UNKNOWN, "the driver did not list the processes on the devices before the stop"
+            )
+        self._held = device_release.remember(before, old=self._old)
+        if self._held:
+            await self._until_worth_asking()
+        silent = self._devices - before.devices.keys()
+        devices = frozenset(item.device for item in self._held)
+        backoff = aio.Backoff(first=0.005, limit=0.25)
+        while True:
+            seen = await self._host.look(devices, timeout=self._patience.answer)
+            judgement = device_release.judge(self._held, seen, old=self._old, silent=silent)
+            if judgement.verdict.is_settled:
+                return judgement
+            threads = await self._follow(judgement, seen)
+            if self._is_overdue(threads):
+                judgement = device_release.overdue(judgement, stuck=self._stuck(judgement))
+                log.warning(
+                    "device_release.timed_out",
+                    restart=self._restart,
+                    verdict=judgement.verdict.value,
+                    detail=judgement.detail,
+                    seconds=self._patience.leave,
+                )
+                return judgement
+            await backoff.wait()
+
+    async def _follow(self, judgement: ReleaseCheck, seen: device_release.Seen | None) -> tuple[Thread, ...]:
+        """Record whether anything has changed: the listed processes, their threads, or freed memory.
+
+        Return the threads. Other processes may use the devices, too, so only memory below all earlier values is a sign.
+        """
+        pids = frozenset[int]().union(*judgement.pids.values())
+        threads = await asyncio.to_thread(self._host.processes.threads, pids) if pids else ()
+        signs = _Signs(pids, threads, device_release.in_use(seen))
+        if self._signs is None or signs.show_more_than(self._signs):
+            self._moved_at = asyncio.get_running_loop().time()
+        self._signs = signs if self._signs is None else replace(signs, memory=min(signs.memory, self._signs.memory))
+        return threads
+
+    def _is_overdue(self, threads: tuple[Thread, ...]) -> bool:
+        if self._due_at is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - self._due_at >= self._patience.longest:
+            return True
+        if now - max(self._due_at, self._moved_at) < self._patience.leave:
+            return False
+        still = stuck.Still(threads, self._moved_at)
+        may_be_stuck = stuck.is_stuck(still, now=now, window=0.0)
+        return not may_be_stuck or stuck.is_stuck(still, now=now, window=self._patience.stuck)
+
+    async def _until_worth_asking(self) -> None:
+        """Wait until the old processes have ended, or until the successor waits regardless of them."""
+        ends = asyncio.create_task(self._note_ends(), name="gate ends")
+        try:
+            await self._worth_asking.wait()
+        finally:
+            await _end(ends)
+
+    async def _note_ends(self) -> None:
+        for item in self._held:
+            for pid in item.pids:
+                await self._host.processes.ended(pid)
+        self._worth_asking.set()
+
+    def _stuck(self, judgement: ReleaseCheck) -> frozenset[int]:
+        pids = frozenset[int]().union(*judgement.pids.values())
+        return frozenset(pid for pid in pids if device_processes.is_stuck(self._host.processes, pid, unless_told=False))
+
+
+@dataclass(frozen=True, slots=True)
+class GateSession:
+    """The gates of one restart."""
+
+    made: Sequence[Gate]
+    before: "asyncio.Task[device_release.Seen | None]"
+
+    async def remembered(self) -> None:
+        """Wait until the processes on the devices are known, or that times out. Nothing is stopped before."""
+        await asyncio.wait({self.before})
+
+    async def judgement(self) -> ReleaseCheck:
+        """Wait until all gates are open, and return the worst result."""
+        found = await asyncio.gather(*(gate.judgement() for gate in self.made))
+        return device_release.worst([each for each in found if each is not None])
+
+    @property
+    def was_occupied(self) -> bool:
+        """Return whether a process of the old containers was on the devices."""
+        return any(gate.was_occupied for gate in self.made)
+
+    def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
+        """Return the old processes that no signal reaches now, by the device that they were on."""
+        found: dict[GpuUuid, frozenset[int]] = {}
+        for gate in self.made:
+            for device, pids in gate.stuck().items():
+                found[device] = found.get(device, frozenset()) | pids
+        return found
+
+
+class ReleaseGates:
+    """The gates of all restarts in progress."""
+
+    def __init__(self, *, driver: Driver, processes: Processes, patience: Patience | None = None) -> None:
+        self._host = Host(driver, processes)
+        self._patience = patience if patience is not None else Patience()
+        self._gates: dict[str, Gate] = {}
+
+    @contextlib.asynccontextmanager
+    async def around(
+        self, begun: Sequence[intents.AnyIntent], *, devices: frozenset[GpuUuid]
+    ) -> AsyncIterator[GateSession]:
+        """Put a gate before each of these intents for the block; query the processes on the devices at once."""
+        look = self._host.look(devices, timeout=self._patience.before)
+        before = asyncio.create_task(look, name="before the stop")
+        made = {
+            intent.id: Gate(intent, devices=devices, before=before, host=self._host, patience=self._patience)
+            for intent in begun
+        }
+        self._gates.update(made)
+        try:
+            yield GateSession(tuple(made.values()), before)
+        finally:
+            for restart, gate in made.items():
+                del self._gates[restart]
+                await gate.close()
+            await _end(before)
+
+    async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
+        """Wait at an intent's gate, at most ``timeout`` seconds; return whether it is open. No gate counts as open."""
+        if (gate := self._gates.get(restart)) is None:
+            return True
+        judgement = await gate.judgement(timeout=timeout)
+        return judgement is not None and judgement.verdict is not ReleaseState.STUCK
+
+    def raise_if_stuck(self, restart: str) -> None:
+        """Raise ProcessStuckError if the gate of an intent will not open, so nothing can be started."""
+        gate = self._gates.get(restart)
+        judgement = gate.decided if gate is not None else None
+        if judgement is not None and judgement.verdict is ReleaseState.STUCK:
+            raise ProcessStuckError(f"the old process {judgement.detail}", hint="reboot the node if it does not end")
+
+
+async def _end(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait for its end; raise its error."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+
+
+def open_gates() -> ReleaseGates:
+    """Return gates that delay nothing, for a node without a driver."""
+    return ReleaseGates(driver=NoDriver(), processes=NoProcesses())

@@ -1,0 +1,235 @@
+"""Hold a container at its first instruction: started for runtime and kubelet, but not yet running its own code.
+
+A container's root is an overlay of its own. A fanotify mark for FAN_OPEN_EXEC_PERM on it (fanotify_mark(2), Linux 5.0)
+makes the kernel ask the agent before it executes any file of that overlay; the process blocks inside execve(2) until
+the agent answers. So the runtime reports the container as running although no instruction of its image has been
+executed. If the agent dies the kernel allows everything: a hold can be lost, but never stays.
+"""
+
+import asyncio
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from kubemend.agent.actuator.hold import fanotify
+from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.common import kernel_files, root_mounts, unix_sockets
+
+log = structlog.get_logger(__name__)
+
+NEEDS_OVERLAYS = "use a snapshotter that makes overlays (containerd's overlayfs)"
+"""The hint where a container's root is no file system of its own, so that it cannot be marked alone."""
+
+_MOST_THREADS = 32  # they remove marks, which waits for the kernel: as many as are released at once on a big node
+
+
+class HoldError(Exception):
+    """A container cannot be held on this node; the text contains the reason and the hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts in seconds.
+
+    ``at_most`` ends every hold. It exceeds the time that a restart waits for its old container to die and to leave its
+    devices (``context.LONGEST``), because a container that is released earlier runs next to the old one. ``hook``: a
+    process that asks to execute for so long, while the runtime has not reported the start, is not the container but an
+    OCI hook inside its root, which the start itself waits for. This does not apply to the first process of a PID
+    namespace: that is the container, and the runtime is slow. ``engaged`` bounds the wait for the first exec after the
+    start.
+    """
+
+    at_most: float = 660.0
+    hook: float = 0.5
+    engaged: float = 0.25
+
+
+class ExecHolds:
+    """Create holds on one runtime's containers.
+
+    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. Blocking calls do
+    not use the event loop's default threads, which are few, because many holds run concurrently.
+    """
+
+    def __init__(self, *, socket_path: str, proc: Path, patience: Patience | None = None) -> None:
+        self._socket_path = socket_path
+        self._proc = proc
+        self._patience = patience if patience is not None else Patience()
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
+        self._roots: RootfsMountWatcher | None = None
+
+    async def check(self) -> None:
+        """Raise HoldError if no container can be held on this node."""
+        os.close(_new_group())
+        runtime = await self._runtime_process()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, RootfsMountWatcher(runtime).kinds)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+        if found and root_mounts.OVERLAY not in found:
+            raise HoldError(f"containers' roots are {', '.join(sorted(found))}, not overlays; {NEEDS_OVERLAYS}")
+
+    async def could_have_held(self, container_id: ContainerId) -> bool:
+        """Return whether a running container could have been held, and so its successor can be. Raises HoldError."""
+        runtime = await self._runtime_process()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, RootfsMountWatcher(runtime).shows, container_id
+            )
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+
+    async def arm(self, container_id: ContainerId) -> "Hold":
+        """Return the hold of a container that is about to be started. Always release it. Raises HoldError."""
+        runtime = await self._runtime_process()
+        if self._roots is None or self._roots.runtime != runtime:
+            self._roots = RootfsMountWatcher(runtime)
+        return Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
+
+    async def _runtime_process(self) -> Path:
+        loop = asyncio.get_running_loop()
+        try:
+            pid = await loop.run_in_executor(self._threads, unix_sockets.listener, self._socket_path)
+            process = self._proc / str(pid)
+            (process / "mountinfo").open().close()
+        except OSError as error:
+            raise HoldError(
+                f"cannot see the mounts of the runtime behind {self._socket_path}: {error.strerror or error}; "
+                "the agent needs the host's PID namespace and CAP_SYS_PTRACE"
+            ) from error
+        return process
+
+
+class Hold:
+    """One container's hold, armed before the start and released once.
+
+    ``asker`` is the blocked process, once there is one.
+    """
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        *,
+        proc: Path,
+        roots: RootfsMountWatcher,
+        threads: ThreadPoolExecutor,
+        patience: Patience,
+    ) -> None:
+        self.asker: int | None = None
+        self._container_id = container_id
+        self._proc = proc
+        self._roots = roots
+        self._threads = threads
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._group = _new_group()
+        self._waiting: list[int] = []
+        self._asked = asyncio.Event()
+        self._released = False
+        self._started = False
+        self._timers = [self._loop.call_later(patience.at_most, self.release)]
+        self._loop.add_reader(self._group, self._on_events)
+        roots.wait_for(container_id, self._mark)
+
+    async def engaged(self) -> bool:
+        """Return whether the container is held at its first instruction. Call when the runtime has started it.
+
+        False: it runs already, because its program lies on a volume or the mark came too late.
+        """
+        self._started = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.engaged):
+                await self._asked.wait()
+        return self._asked.is_set() and not self._released
+
+    def release(self) -> None:
+        """Release the container. May be called again."""
+        if self._released:
+            return
+        self._released = True
+        self.asker = None
+        for timer in self._timers:
+            timer.cancel()
+        self._answer_all()
+        self._roots.forget(self._container_id)
+        # Not on the event loop: flushing waits for the kernel. Requests in the meantime are allowed.
+        self._loop.run_in_executor(self._threads, fanotify.flush, self._group).add_done_callback(self._close)
+
+    def _on_events(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for asked in fanotify.asked(self._group):
+                self._on_exec(asked)
+
+    def _on_exec(self, asked: fanotify.Asked) -> None:
+        """Block the container's own processes; allow hooks, which run outside its cgroup."""
+        if self._released or not self._is_inside(asked.pid):
+            self._allow(asked.file)
+            return
+        self._waiting.append(asked.file)
+        self.asker = asked.pid
+        self._asked.set()
+        if not self._is_first(asked.pid):
+            self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
+
+    def _unless_started(self) -> None:
+        if not self._started:
+            log.info("hold.hook", container=self._container_id)
+            self._asked.clear()
+            self._answer_all()
+            self.asker = None
+
+    def _is_inside(self, pid: int) -> bool:
+        return cgroup_paths.container_id(self._read(pid, "cgroup")) == self._container_id
+
+    def _is_first(self, pid: int) -> bool:
+        """Return whether a process is the first of a PID namespace; containers of most pods have one."""
+        return _is_first_of_namespace(self._read(pid, "status"))
+
+    def _read(self, pid: int, name: str) -> str:
+        """Return a file of a process in /proc; empty if it cannot be read."""
+        try:
+            return kernel_files.read(self._proc / str(pid) / name) or ""
+        except OSError:
+            return ""
+
+    def _answer_all(self) -> None:
+        while self._waiting:
+            self._allow(self._waiting.pop())
+
+    def _allow(self, file: int) -> None:
+        try:
+            fanotify.allow(self._group, file)
+        except FileNotFoundError:  # the process was killed in the meantime
+            log.debug("hold.asker_gone", container=self._container_id)
+
+    def _mark(self, root: Path) -> None:
+        try:
+            fanotify.mark(self._group, root)
+        except OSError as error:
+            log.warning("hold.not_marked", container=self._container_id, error=str(error))
+
+    def _close(self, _: "asyncio.Future[None]") -> None:
+        self._loop.remove_reader(self._group)
+        self._loop.run_in_executor(self._threads, os.close, self._group)
+
+
+def _is_first_of_namespace(status: str) -> bool:
+    """Read it from the text of ``/proc/<pid>/status`` (proc_pid_status(5)), independent of the process's name."""
+    ids = next((line.split()[1:] for line in kernel_files.lines(status) if line.startswith("NSpid:")), [])
+    return len(ids) > 1 and ids[-1] == "1"
+
+
+def _new_group() -> int:
+    """Return a new fanotify group. Raises HoldError."""
+    try:
+        return fanotify.new_group()
+    except OSError as error:
+        raise HoldError(
+            f"fanotify is not available: {error.strerror}; the agent needs CAP_SYS_ADMIN and Linux 5.3"
+        ) from error

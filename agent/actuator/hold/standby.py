@@ -1,0 +1,168 @@
+"""Put a successor on standby: started next to its frozen predecessor, and held until that is dead."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from kubemend.agent.actuator.hold import cgroups, pod_memory
+from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
+from kubemend.agent.actuator.hold.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import headroom
+
+log = structlog.get_logger(__name__)
+
+
+class Held(Protocol):
+    """The successor (``exec_hold.Hold``); ``asker`` is its process, once blocked at its first instruction."""
+
+    asker: int | None
+
+    async def engaged(self) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Frozen(Protocol):
+    """The old container (``cgroups.Cgroup``). Each call raises OSError."""
+
+    def thaw(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Standby:
+    """One successor on standby. Exactly one of ``let_run`` and ``give_up`` ends it; both may be called again."""
+
+    hold: Held
+    old: Frozen
+
+    async def engaged(self) -> None:
+        """Verify the hold. Call when the runtime has started the successor."""
+        if not await self.hold.engaged():
+            log.warning("standby.not_held")  # it runs, next to a frozen one
+
+    def let_run(self, *, old_is_dead: bool) -> None:
+        """Release the successor; kill the old one first if it is not dead."""
+        if not old_is_dead:
+            _try(self.old.kill)
+        self.hold.release()
+
+    def give_up(self) -> None:
+        """Thaw the old one; the successor must be gone."""
+        self.hold.release()
+        _try(self.old.thaw)
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """An old container that bears a mark while it is frozen, by which the next agent recognises it."""
+
+    cgroup: Cgroup
+    owner: str
+
+    def freeze(self) -> None:
+        """Freeze it. One that is already held for a round keeps that mark."""
+        if self._state != cgroups.HELD:
+            self._put(cgroups.REPLACED)
+        self.cgroup.freeze()
+
+    def thaw(self) -> None:
+        if self._state == cgroups.REPLACED:
+            self._put(cgroups.LET_GO)
+        self.cgroup.thaw()
+
+    def kill(self) -> None:
+        self.cgroup.kill()
+
+    @property
+    def _state(self) -> str:
+        return Mark.parse(self.cgroup.mark or "").state
+
+    def _put(self, state: str) -> None:
+        """Write a mark. If that fails, only the journal can end the container."""
+        try:
+            self.cgroup.put_mark(str(Mark(state, "-", self.owner)))
+        except OSError as error:
+            log.warning("standby.not_marked", cgroup=str(self.cgroup.path), error=str(error))
+
+
+class Standbys:
+    """Put successors on standby. Call ``check`` first: not every node can. ``owner`` is part of each mark."""
+
+    def __init__(self, *, holds: ExecHolds, proc: Path, cgroup_root: Path, owner: str = "") -> None:
+        self._holds = holds
+        self._proc = proc
+        self._cgroup_root = cgroup_root
+        self._owner = owner
+
+    async def check(self) -> None:
+        """Raise HoldError if this node cannot do it."""
+        await self._holds.check()
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError as error:
+            raise HoldError(f"pidfd_open(2) is not available: {error.strerror}; the agent needs Linux 5.3") from error
+        if not any((self._cgroup_root / name).exists() for name in cgroups.VERSION_2):
+            raise HoldError(
+                f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
+            )
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
+        """Freeze the old container and prepare the start of its successor. Raises HoldError.
+
+        The successor's root will be what the old one's is: of the same image, by the same snapshotter. Both are in the
+        pod's memory limit until the old one is dead (``agent.restart.headroom``).
+        """
+        memory = pod_memory.of_process(old_pid, proc=self._proc, mounted_at=self._cgroup_root) if old_pid else None
+        if why := headroom.why_no_room(memory):
+            raise HoldError(why)
+        old_cgroup = self._cgroup(old_pid)
+        old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
+        if old_id is not None and not await self._holds.could_have_held(old_id):
+            raise HoldError(
+                f"the container's root is not an overlay: its successor would run next to it; {NEEDS_OVERLAYS}"
+            )
+        hold = await self._holds.arm(successor)
+        try:
+            old = self._freeze(old_pid)
+        except HoldError:
+            hold.release()
+            raise
+        return Standby(hold=hold, old=old)
+
+    def freeze(self, pid: int | None) -> None:
+        """Freeze a container. Raises HoldError."""
+        self._freeze(pid)
+
+    def thaw(self, pid: int | None) -> None:
+        """Thaw a container that a previous agent may have frozen."""
+        if (cgroup := self._cgroup(pid)) is not None:
+            _try(_Old(cgroup, self._owner).thaw)
+
+    def _freeze(self, pid: int | None) -> _Old:
+        cgroup = self._cgroup(pid)
+        if cgroup is None:
+            raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
+        old = _Old(cgroup, self._owner)
+        try:
+            old.freeze()
+        except OSError as error:
+            raise HoldError(f"cannot freeze {cgroup.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
+        return old
+
+    def _cgroup(self, pid: int | None) -> Cgroup | None:
+        if not pid:
+            return None
+        return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+
+
+def _try(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except OSError as error:
+        log.error("standby.cgroup", error=str(error))

@@ -1,0 +1,155 @@
+"""All device sources: the driver, the kernel log and the NICs, each with its persisted state."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kubemend.agent.app.kernel_log_cursor import StoredCursor, watched_since
+from kubemend.agent.app.nic_affinity import NicAffinity
+from kubemend.agent.app.source_state import SourceState
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.gpu import gpu_inventory_state
+from kubemend.agent.health.nic import nic_inventory_state
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.kernel_log import KernelLogSource
+from kubemend.agent.sources.network.source import NetworkSource
+from kubemend.agent.sources.nvml.driver import Driver
+from kubemend.agent.sources.nvml.source import NvmlSource, Periods
+from kubemend.common.components import ComponentRegistry, ComponentStatus
+
+_GPUS, _NICS = "gpus", "nics"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCallbacks:
+    """The receivers of the sources' reports.
+
+    ``emit`` takes findings. ``idle`` returns whether all of them have been handled. ``devices_changed`` is called when
+    a source of inventory has changed, ``kernel_log_is`` with the kernel log's status.
+    """
+
+    emit: Callable[[Finding], None]
+    idle: Callable[[], bool]
+    devices_changed: Callable[[], None]
+    kernel_log_is: Callable[[ComponentStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSources:
+    """The sources, their state and the driver."""
+
+    nvml: NvmlSource
+    driver: Driver
+    network: NetworkSource
+    nearby: NicAffinity
+    kernel_log: KernelLogSource
+    cursor: StoredCursor
+    memories: SourceState
+
+    @classmethod
+    async def of(
+        cls,
+        settings: Settings,
+        *,
+        boot_id: str,
+        catalog: Catalog,
+        store: Store,
+        metrics: Metrics,
+        parts: ComponentRegistry,
+        outlets: SourceCallbacks,
+    ) -> Self:
+        """Create all sources. Raises HistoryError when the state saved by a previous agent cannot be read."""
+
+        def classify(kind: FindingKind, code: str) -> ActionClass:
+            return catalog.action(FaultKey(kind, code))
+
+        memories = SourceState(store)
+        try:
+            gpus = gpu_inventory_state.decode(await memories.load(_GPUS), boot_id=boot_id)
+            nics = nic_inventory_state.decode(await memories.load(_NICS), boot_id=boot_id)
+        except ValueError as error:
+            raise HistoryError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
+        nvml = NvmlSource(
+            emit=outlets.emit,
+            classify=classify,
+            report=parts.reporter("nvml", also=lambda _: outlets.devices_changed()),
+            periods=Periods(poll_period=settings.nvml_poll_interval),
+            known_before=gpus,
+            on_inventory=lambda known: memories.keep(_GPUS, gpu_inventory_state.encode(known, boot_id=boot_id)),
+            sysfs=settings.sysfs,
+            limits=catalog.limits.gpu,
+        )
+        network = NetworkSource(
+            emit=outlets.emit,
+            classify=classify,
+            report=parts.reporter("network", also=lambda _: outlets.devices_changed()),
+            meter=_NetworkMeter(metrics),
+            known_before=nics,
+            remember=lambda memory: memories.keep(_NICS, nic_inventory_state.encode(memory)),
+            sysfs=settings.sysfs,
+            netns=settings.network_namespace,
+            ignored=frozenset(settings.ignore_nics),
+            unasked=frozenset(settings.nic_no_probes),
+            limits=catalog.limits.nic,
+        )
+        cursor = StoredCursor(store=store, may_forget=outlets.idle)
+        kernel_log = KernelLogSource(
+            settings.kernel_log,
+            boot_id=boot_id,
+            watched_since=await watched_since(store, boot_id=boot_id),
+            catalog=catalog,
+            emit=outlets.emit,
+            report=parts.reporter("kernel-log", also=outlets.kernel_log_is),
+            sysfs=settings.sysfs,
+            cursors=cursor,
+            meter=_KernelLogMeter(metrics),
+        )
+        driver = Driver(nvml)
+        nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
+        return cls(nvml, driver, network, nearby, kernel_log, cursor, memories)
+
+    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the tasks that must run indefinitely, by name."""
+        return {
+            "nvml": self.nvml.run(),
+            "network": self.network.run(),
+            "kernel-log": self.kernel_log.run(),
+            "cursor": self.cursor.run(),
+            "memories": self.memories.run(),
+        }
+
+    def forget(self, device: str) -> None:
+        """Forget a device: an operator has declared that it need not come back."""
+        self.nvml.forget(device)
+        self.network.forget(device)
+
+    async def remember(self) -> None:
+        """Save the state for the next agent."""
+        await self.cursor.write()
+        await self.memories.write()
+
+
+class _KernelLogMeter:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def read(self, count: int) -> None:
+        self._metrics.kernel_log_read.inc(count)
+
+    def lost(self, count: int) -> None:
+        self._metrics.kernel_log_lost.inc(count)
+
+    def malformed(self, count: int) -> None:
+        self._metrics.kernel_log_malformed.inc(count)
+
+
+class _NetworkMeter:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def overflowed(self, channel: str) -> None:
+        self._metrics.netlink_overflows.labels(channel).inc()

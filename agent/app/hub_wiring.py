@@ -1,0 +1,71 @@
+"""Build the hub client, if a hub is configured.
+
+Its modules are loaded only then, so an agent without a hub saves them.
+"""
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.app.holders import GpuHolders
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.settings import Settings
+from kubemend.agent.sources.nvml.driver import Driver
+from kubemend.agent.sources.pods import PodWatch
+from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
+
+if TYPE_CHECKING:
+    from kubemend.agent.hub.client import Hub
+
+_ALONE = ComponentStatus(ComponentState.IDLE, "no hub is configured (--hub): gangs are not restarted together")
+_LATER = ComponentStatus(ComponentState.IDLE, "needs the container runtime first")
+
+
+def hub(
+    settings: Settings,
+    *,
+    parts: ComponentRegistry,
+    registry: CollectorRegistry,
+    pods: PodWatch,
+    store: Store,
+    holders: GpuHolders,
+    driver: Driver,
+    ledger: VerdictStore,
+) -> "Hub | None":
+    """Return the hub client; None without a hub. The agent's readiness does not depend on it."""
+    report = parts.reporter("hub", needed=False)
+    if not settings.hub:
+        report(_ALONE)
+        return None
+    from kubemend.agent.hub import client as coordination
+    from kubemend.agent.hub.endpoint import HubEndpoint
+    from kubemend.agent.hub.metrics import HubMetrics
+    from kubemend.agent.hub.verdicts import Verdicts
+
+    report(_LATER)
+    return coordination.Hub(
+        HubEndpoint(
+            addresses=settings.hub_addresses(),
+            name=settings.hub_name,
+            ca=settings.hub_ca,
+            token=settings.hub_token,
+        ),
+        identity=coordination.Identity(
+            node=settings.node_name,
+            version=importlib.metadata.version("kubemend"),
+            opted_in_namespaces=frozenset(settings.opt_in_namespaces),
+            dry_run=settings.dry_run,
+        ),
+        outside=coordination.Dependencies(
+            pods=pods,
+            epochs=store,
+            holders=holders,
+            loads=driver,
+            verdicts=Verdicts(ledger=ledger, devices=driver, holders=holders),
+        ),
+        report=report,
+        metrics=HubMetrics(registry),
+        patience=settings.hub_answer_timeout,
+    )

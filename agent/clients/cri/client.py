@@ -1,0 +1,290 @@
+"""Call the container runtime over CRI v1. Every call has a deadline; every failure is a CriError."""
+
+import asyncio
+import collections
+import contextlib
+import math
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from kubemend.agent.clients.cri import convert, errors
+from kubemend.agent.clients.cri.cache import Remembered
+from kubemend.agent.clients.cri.convert import Capabilities, ContainerStatus, ExecResult, RuntimeVersion
+from kubemend.agent.clients.cri.listings import Listings
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId, SandboxView
+from kubemend.agent.restart import options
+from kubemend.common import grpcio
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+
+_ENDS_KNOWN = 4096  # containers; without an event stream the end is noticed seconds later
+
+_LONGEST_OUTPUT = 256 * 1024
+"""Maximum bytes of output of a command in a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Deadlines of calls, in seconds.
+
+    ``read`` is for version, lists and status; ``change`` for removals; ``bring_up`` for create and start, which take
+    long on a busy node, and are undone by the runtime when the caller gives up; ``margin`` is added to the time that
+    the caller itself grants to a stop or an exec; ``silence`` is how long an event stream must stay open before it
+    counts as implemented.
+    """
+
+    read: float = 5.0
+    change: float = 30.0
+    bring_up: float = 120.0
+    margin: float = 10.0
+    silence: float = 0.5
+
+
+class CriClient:
+    """One connection to a runtime's socket. Create it inside a running event loop; close it, or use ``async with``.
+
+    An unavailable runtime does not break the client: calls fail with RuntimeUnavailable until it is back.
+    """
+
+    def __init__(self, socket: str, *, deadlines: Deadlines | None = None) -> None:
+        self.endpoint = socket
+        self._deadlines = deadlines if deadlines is not None else Deadlines()
+        self._channel = grpcio.unix_channel(socket)
+        self._stub = api_pb2_grpc.RuntimeServiceStub(self._channel)
+        self._exec_channel = grpcio.unix_channel(socket, max_answer=_LONGEST_OUTPUT)
+        self._exec_stub = api_pb2_grpc.RuntimeServiceStub(self._exec_channel)
+        self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
+        self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
+        self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
+        self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls in progress fail."""
+        await self._channel.close()
+        await self._exec_channel.close()
+
+    async def connections(self) -> AsyncGenerator[None, None]:
+        """Yield at each new connection to the runtime, indefinitely; at once if there is one already."""
+        while True:
+            state = self._channel.get_state()
+            if state is grpc.ChannelConnectivity.READY:
+                yield
+            await self._channel.wait_for_state_change(state)
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        """Return whether this client requested the container's end, by a stop or a removal. Keeps the latest only."""
+        return container_id in self._ended
+
+    async def version(self) -> RuntimeVersion:
+        """Return the runtime's name and version. Raises NotCri if it is not a CRI v1 runtime."""
+        with self._errors("Version"):
+            answer = await self._stub.Version(api_pb2.VersionRequest(), timeout=self._deadlines.read)
+        return RuntimeVersion(name=answer.runtime_name, version=answer.runtime_version)
+
+    async def probe(self) -> Capabilities:
+        """Return the runtime's capabilities that the agent needs."""
+        return Capabilities(
+            runtime=await self.version(),
+            gives_config=await self._gives_config(),
+            has_events=await self._has_events(),
+        )
+
+    async def list_containers(
+        self,
+        *,
+        pod_uid: PodUid | None = None,
+        sandbox_id: SandboxId | None = None,
+        name: str | None = None,
+        state: ContainerState | None = None,
+    ) -> tuple[ContainerSummary, ...]:
+        """List kubelet's containers that match all given filters, oldest first.
+
+        Concurrent queries by pod share one call.
+        """
+        if pod_uid is not None and sandbox_id is None and state is None:
+            found = await self._listings.containers_of(pod_uid)
+            return tuple(view for view in found if name is None or view.ref.name == name)
+        return await self._listings.containers(pod_uid=pod_uid, sandbox_id=sandbox_id, name=name, state=state)
+
+    async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]:
+        """List kubelet's pod sandboxes, of one pod or of all, oldest first."""
+        return await (self._listings.sandboxes_of(pod_uid) if pod_uid is not None else self._listings.sandboxes())
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+        """Return the full status of a container. Raises NotFound, or InvalidAnswer if it is not kubelet's."""
+        return convert.container_status(await self._status(container_id), endpoint=self.endpoint)
+
+    async def info_of(self, view: ContainerSummary) -> ContainerStatus:
+        """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
+
+        The status does not change while the container runs, so it is cached until it is forgotten (resources do change:
+        see ``resources``); a very large status is read each time.
+        """
+        if view.state is ContainerState.RUNNING and (known := self._running.get(view.id)) is not None:
+            return known
+        info = await self.container_status(view.id)
+        if info.state is ContainerState.RUNNING:
+            self._running.put(view.id, info)
+        return info
+
+    async def resources(self, container_id: ContainerId) -> api_pb2.LinuxContainerResources | None:
+        """Return a container's current resources, after resizes in place; None if the runtime does not report them.
+
+        Raises NotFound.
+        """
+        status = (await self._status(container_id, verbose=False)).status
+        return status.resources.linux if status.resources.HasField("linux") else None
+
+    def forget(self, container_id: ContainerId) -> None:
+        """Drop the cached status of a container that no longer runs."""
+        self._running.forget(container_id)
+
+    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
+        """Return the sandbox's config from the runtime's JSON, or None if it is not included. Raises NotFound.
+
+        It is the config at the sandbox's creation, so it is cached.
+        """
+        if (known := self._sandbox_configs.get(sandbox_id)) is not None:
+            return known
+        with self._errors("PodSandboxStatus"):
+            answer = await self._stub.PodSandboxStatus(
+                api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True),
+                timeout=self._deadlines.read,
+            )
+        config = convert.verbose_info(answer.info, endpoint=self.endpoint).get("config")
+        if not isinstance(config, dict):
+            return None
+        self._sandbox_configs.put(sandbox_id, config)
+        return config
+
+    async def create_container(
+        self, *, sandbox_id: SandboxId, config: api_pb2.ContainerConfig, sandbox_config: api_pb2.PodSandboxConfig
+    ) -> ContainerId:
+        """Create a container and return its id. Raises NameReserved if another client was faster."""
+        request = api_pb2.CreateContainerRequest(
+            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
+        )
+        with self._errors("CreateContainer"):
+            answer = await self._stub.CreateContainer(request, timeout=self._deadlines.bring_up)
+        if not answer.container_id:
+            raise errors.InvalidAnswer("CreateContainer returned no container id", where=self.endpoint)
+        return ContainerId(answer.container_id)
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        """Start a created container."""
+        with self._errors("StartContainer"):
+            await self._stub.StartContainer(
+                api_pb2.StartContainerRequest(container_id=container_id), timeout=self._deadlines.bring_up
+            )
+
+    async def stop_container(self, container_id: ContainerId, *, grace: float) -> None:
+        """Stop a container: SIGTERM, then SIGKILL after ``grace`` seconds (rounded up; 0 kills at once).
+
+        A container that is already stopped or removed counts as stopped. The maximum grace is
+        ``options.LONGEST_GRACE``.
+        """
+        whole = _whole_seconds(grace)
+        self._note_end(container_id)
+        with self._errors("StopContainer"), _gone_is_done():
+            await self._stub.StopContainer(
+                api_pb2.StopContainerRequest(container_id=container_id, timeout=whole),
+                timeout=whole + self._deadlines.margin,
+            )
+
+    async def remove_container(self, container_id: ContainerId) -> None:
+        """Remove a container, killing it first if it runs. A container that does not exist counts as removed."""
+        self._note_end(container_id)
+        with self._errors("RemoveContainer"), _gone_is_done():
+            await self._stub.RemoveContainer(
+                api_pb2.RemoveContainerRequest(container_id=container_id), timeout=self._deadlines.change
+            )
+
+    async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> ExecResult:
+        """Run a command in a container for at most ``timeout`` seconds (rounded up). Raises DeadlineExceeded.
+
+        Raises AnswerTooLong for a command that has ended and has printed more than the limit: pods control how much
+        they print and how many do so at once, and runtimes pass on 16 MiB of each. The maximum timeout is
+        ``options.LONGEST_GRACE``: the command is a hook, and part of a grace period.
+        """
+        whole = max(1, _whole_seconds(timeout))  # 0 would mean "no limit" in CRI
+        request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
+        with self._errors("ExecSync"):
+            answer = await self._exec_stub.ExecSync(request, timeout=whole + self._deadlines.margin)
+        return ExecResult(exit_code=answer.exit_code, stdout=answer.stdout, stderr=answer.stderr)
+
+    async def events(self) -> AsyncGenerator[api_pb2.ContainerEventResponse, None]:
+        """Yield the runtime's container events as they come, including those it has buffered before.
+
+        Raises Unsupported if there is no such stream, and RuntimeUnavailable if it breaks. It has no deadline: a stream
+        may be silent for long. Use ``agent.sources.containers``, which loses no event when a stream breaks.
+        """
+        call = self._stub.GetContainerEvents(api_pb2.GetEventsRequest())
+        try:
+            with self._errors("GetContainerEvents"):
+                async for event in call:
+                    yield event
+        finally:
+            call.cancel()
+        raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
+
+    def _note_end(self, container_id: ContainerId) -> None:
+        self._ended[container_id] = None
+        while len(self._ended) > _ENDS_KNOWN:
+            self._ended.popitem(last=False)
+
+    async def _status(self, container_id: ContainerId, *, verbose: bool = True) -> api_pb2.ContainerStatusResponse:
+        request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=verbose)
+        with self._errors("ContainerStatus"):
+            return await self._stub.ContainerStatus(request, timeout=self._deadlines.read)
+
+    async def _gives_config(self) -> bool | None:
+        for view in reversed(await self.list_containers()):
+            try:
+                return (await self.container_status(view.id)).config is not None
+            except errors.NotFound:
+                continue  # removed since the listing
+        return None
+
+    async def _has_events(self) -> bool:
+        stream = self.events()
+        try:
+            async with asyncio.timeout(self._deadlines.silence):
+                await anext(stream)
+        except TimeoutError:
+            return True
+        except errors.Unsupported:
+            return False
+        finally:
+            await stream.aclose()
+        return True
+
+    @contextlib.contextmanager
+    def _errors(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise errors.from_rpc(error, call=call, endpoint=self.endpoint) from error
+
+
+@contextlib.contextmanager
+def _gone_is_done() -> Iterator[None]:
+    """Treat a stop or removal of a container that does not exist as done. containerd returns OK by itself."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:
+            raise
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Return the time as CRI accepts it: a journal may contain more than its int64 holds, or infinity (``json``)."""
+    return math.ceil(min(options.LONGEST_GRACE, seconds))

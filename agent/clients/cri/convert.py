@@ -1,0 +1,252 @@
+"""Convert the runtime's answers into the agent's values. Pure."""
+
+import json
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    SandboxId,
+    SandboxView,
+)
+from kubemend.agent.restart import clone, shm
+from kubemend.common.pb.runtime.v1 import api_pb2
+
+# kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
+POD_NAME_LABEL = "io.kubernetes.pod.name"
+POD_NAMESPACE_LABEL = "io.kubernetes.pod.namespace"
+POD_UID_LABEL = "io.kubernetes.pod.uid"
+CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
+
+_Listed = TypeVar("_Listed", api_pb2.Container, api_pb2.PodSandbox)
+
+_INFO_KEY = "info"  # the only key of the verbose map: one JSON object, in containerd and in CRI-O
+
+STATES: "Mapping[api_pb2.ContainerState.ValueType, ContainerState]" = {
+    api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
+    api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
+    api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
+    api_pb2.CONTAINER_UNKNOWN: ContainerState.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVersion:
+    """The runtime's name and version, such as ``containerd`` ``2.1.9``."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The capabilities of a runtime that the agent needs.
+
+    ``gives_config``: whether ContainerStatus(verbose) contains the container's config, which a swap needs; None while
+    no container has been seen. ``has_events``: whether GetContainerEvents exists.
+    """
+
+    runtime: RuntimeVersion
+    gives_config: bool | None
+    has_events: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command in a container ended. The output is raw: it need not be text."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
+
+    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path``,
+    ``shm_source`` (the host's directory that is mounted at /dev/shm) and ``runtime_type`` (containerd's name of the
+    low-level runtime) come from the verbose part, which is not specified: None means that this runtime does not report
+    them. ``config`` and ``runtime_env`` may contain secrets and are kept out of ``repr``.
+    """
+
+    id: ContainerId
+    ref: ContainerRef
+    attempt: int
+    state: ContainerState
+    created_at: int
+    started_at: int
+    finished_at: int
+    exit_code: int
+    reason: str
+    message: str
+    log_path: str
+    annotations: Mapping[str, str]
+    sandbox_id: SandboxId | None = None
+    pid: int | None = None
+    cgroups_path: str | None = None
+    shm_source: str | None = None
+    runtime_type: str | None = None
+    config: Mapping[str, Any] | None = field(default=None, repr=False)
+    runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
+
+
+def container_ref(labels: Mapping[str, str]) -> ContainerRef | None:
+    """Return the container that kubelet's labels name, or None if kubelet did not create it."""
+    pod = pod_ref(labels)
+    name = labels.get(CONTAINER_NAME_LABEL)
+    return ContainerRef(pod=pod, name=name) if pod is not None and name else None
+
+
+def pod_ref(labels: Mapping[str, str]) -> PodRef | None:
+    """Return the pod that kubelet's labels name, or None if kubelet did not set them."""
+    namespace, name, uid = (labels.get(key) for key in (POD_NAMESPACE_LABEL, POD_NAME_LABEL, POD_UID_LABEL))
+    return PodRef(namespace=namespace, name=name, uid=PodUid(uid)) if namespace and name and uid else None
+
+
+def container_view(
+    container: api_pb2.Container | api_pb2.ContainerStatus, *, sandbox_id: str
+) -> ContainerSummary | None:
+    """Return one container of a listing or an event, or None if kubelet did not create it."""
+    ref = container_ref(container.labels)
+    if ref is None:
+        return None
+    return ContainerSummary(
+        id=ContainerId(container.id),
+        ref=ref,
+        sandbox_id=SandboxId(sandbox_id),
+        attempt=container.metadata.attempt,
+        state=STATES.get(container.state, ContainerState.UNKNOWN),
+        created_at=container.created_at,
+        restart_id=container.annotations.get(clone.RESTART_ID_ANNOTATION),
+    )
+
+
+def container_views(listed: Iterable[api_pb2.Container]) -> tuple[ContainerSummary, ...]:
+    """Return kubelet's containers of a listing, oldest first."""
+    views = (container_view(item, sandbox_id=item.pod_sandbox_id) for item in listed)
+    return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+
+
+def sandbox_views(listed: Iterable[api_pb2.PodSandbox]) -> tuple[SandboxView, ...]:
+    """Return kubelet's sandboxes of a listing, oldest first."""
+    views = (sandbox_view(item) for item in listed)
+    return tuple(sorted((view for view in views if view is not None), key=lambda view: view.created_at))
+
+
+def by_pod(listed: Iterable[_Listed], *, pods: Collection[PodUid]) -> Mapping[PodUid, Sequence[_Listed]]:
+    """Return a listing's items of these pods; of other items only the label is read."""
+    found: dict[PodUid, list[_Listed]] = {uid: [] for uid in pods}
+    for item in listed:
+        if (mine := found.get(PodUid(item.labels.get(POD_UID_LABEL, "")))) is not None:
+            mine.append(item)
+    return found
+
+
+def sandbox_view(sandbox: api_pb2.PodSandbox) -> SandboxView | None:
+    """Return one sandbox of a listing, or None if kubelet did not create it."""
+    pod = pod_ref(sandbox.labels)
+    if pod is None:
+        return None
+    return SandboxView(
+        id=SandboxId(sandbox.id),
+        pod=pod,
+        ready=sandbox.state == api_pb2.SANDBOX_READY,
+        created_at=sandbox.created_at,
+        annotations=dict(sandbox.annotations),
+        runtime_handler=sandbox.runtime_handler,
+    )
+
+
+def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) -> ContainerStatus:
+    """Convert a verbose ContainerStatus.
+
+    Raises InvalidAnswer if the container is not kubelet's or the verbose part is not JSON.
+    """
+    status = answer.status
+    ref = container_ref(status.labels)
+    if ref is None:
+        raise errors.InvalidAnswer(f"container {status.id!r} has none of kubelet's labels", where=endpoint)
+    verbose = verbose_info(answer.info, endpoint=endpoint)
+    spec = _object(verbose.get("runtimeSpec"))
+    return ContainerStatus(
+        id=ContainerId(status.id),
+        ref=ref,
+        attempt=status.metadata.attempt,
+        state=STATES.get(status.state, ContainerState.UNKNOWN),
+        created_at=status.created_at,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        exit_code=status.exit_code,
+        reason=status.reason,
+        message=status.message,
+        log_path=status.log_path,
+        annotations=dict(status.annotations),
+        sandbox_id=_sandbox_id(verbose),
+        pid=_pid(verbose),
+        cgroups_path=_cgroups_path(spec),
+        shm_source=_shm_source(spec),
+        runtime_type=_runtime_type(verbose),
+        config=_object(verbose.get("config")) or None,
+        runtime_env=_environment(spec),
+    )
+
+
+def verbose_info(info: Mapping[str, str], *, endpoint: str) -> Mapping[str, Any]:
+    """Return the JSON object of a verbose answer; empty if there is none. Raises InvalidAnswer."""
+    text = info.get(_INFO_KEY)
+    if not text:
+        return {}
+    try:
+        return _object(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidAnswer(f"the verbose status is not JSON ({error})", where=endpoint) from error
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sandbox_id(verbose: Mapping[str, Any]) -> SandboxId | None:
+    value = verbose.get("sandboxID")
+    return SandboxId(value) if isinstance(value, str) and value else None
+
+
+def _pid(verbose: Mapping[str, Any]) -> int | None:
+    value = verbose.get("pid")
+    return value if isinstance(value, int) and value > 0 else None  # containerd writes 0 for "does not run"
+
+
+def _runtime_type(verbose: Mapping[str, Any]) -> str | None:
+    value = verbose.get("runtimeType")
+    return value if isinstance(value, str) and value else None
+
+
+def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
+    value = _object(spec.get("linux")).get("cgroupsPath")
+    return value if isinstance(value, str) and value else None
+
+
+def _shm_source(spec: Mapping[str, Any]) -> str | None:
+    """Return the source of the last mount at /dev/shm: later mounts cover earlier ones."""
+    mounts = spec.get("mounts")
+    at_shm = [
+        mount
+        for mount in (mounts if isinstance(mounts, list) else ())
+        if isinstance(mount, dict) and posixpath.normpath(str(mount.get("destination"))) == shm.INSIDE
+    ]
+    value = at_shm[-1].get("source") if at_shm else None
+    return value if isinstance(value, str) and value.startswith("/") else None
+
+
+def _environment(spec: Mapping[str, Any]) -> tuple[str, ...] | None:
+    value = _object(spec.get("process")).get("env")
+    return tuple(str(item) for item in value) if isinstance(value, list) else None

@@ -1,0 +1,240 @@
+"""Convert values of the journal to JSON and back; unknown input is refused."""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kubemend.agent.health.catalog.catalog import FaultKey
+from kubemend.agent.health.state import recurrence
+from kubemend.agent.health.state.fold import ActiveFault, HealthState
+from kubemend.agent.model import rounds
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, PodRef, PodUid, SandboxId
+from kubemend.agent.restart import intents
+
+_INTENT_VERSION = 2
+_RECORD_VERSION = 1
+
+
+def intent_to_json(intent: intents.AnyIntent) -> str:
+    """Serialise an intent."""
+    raw = {
+        "version": _INTENT_VERSION,
+        "id": intent.id,
+        "namespace": intent.target.pod.namespace,
+        "pod": intent.target.pod.name,
+        "uid": intent.target.pod.uid,
+        "container": intent.target.name,
+        "sandbox": intent.sandbox_id,
+        "reason": intent.reason,
+        "createdAt": intent.created_at,
+        "grace": intent.grace_seconds,
+        "strategy": intent.strategy.value,
+    }
+    if isinstance(intent, intents.PodIntent):
+        return json.dumps(raw | {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger})
+    return json.dumps(raw | {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value})
+
+
+def intent_from_json(text: str) -> intents.AnyIntent:
+    """Parse an intent. Raises KeyError or ValueError if it is not valid.
+
+    Version 1, which has no version field, supports single containers only; otherwise it is the same.
+    """
+    raw = json.loads(text)
+    version = raw.get("version", 1)
+    if version not in (1, _INTENT_VERSION):
+        raise ValueError(f"the intent has version {version}, this agent reads version {_INTENT_VERSION}")
+    pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
+    common: dict[str, Any] = {
+        "id": raw["id"],
+        "target": ContainerRef(pod=pod, name=raw["container"]),
+        "sandbox_id": SandboxId(raw["sandbox"]),
+        "reason": raw["reason"],
+        "created_at": raw["createdAt"],
+        "grace_seconds": raw["grace"],
+        "strategy": intents.Strategy(raw["strategy"]),
+    }
+    if "plan" in raw:
+        trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
+        return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
+    old, order = ContainerId(raw["old"]), intents.SwapOrder(raw["order"])
+    return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order)
+
+
+def _planned_to_raw(planned: intents.Planned) -> dict[str, Any]:
+    return {
+        "name": planned.name,
+        "role": planned.role.value,
+        "old": list(planned.old),
+        "oldAttempt": planned.old_attempt,
+        "startupProbe": planned.has_startup_probe,
+    }
+
+
+def _planned_from_raw(raw: Mapping[str, Any]) -> intents.Planned:
+    return intents.Planned(
+        name=raw["name"],
+        role=ContainerRole(raw["role"]),
+        old=tuple(map(ContainerId, raw["old"])),
+        old_attempt=raw["oldAttempt"],
+        has_startup_probe=raw["startupProbe"],
+    )
+
+
+def names_to_json(names: frozenset[str]) -> str:
+    """Serialise names."""
+    return json.dumps(sorted(names))
+
+
+def names_from_json(text: str) -> frozenset[str]:
+    """Parse names. Raises ValueError if they are not valid."""
+    return frozenset(json.loads(text))
+
+
+def record_to_json(record: rounds.Record) -> str:
+    """Serialise the record of a member in a round."""
+    order, standing = record.order, record.standing
+    return json.dumps(
+        {
+            "version": _RECORD_VERSION,
+            "namespace": record.pod.namespace,
+            "pod": record.pod.name,
+            "uid": record.pod.uid,
+            "boot": record.boot,
+            "heardAt": record.heard_at,
+            "writtenAt": record.written_at,
+            "names": sorted(record.names),
+            "released": record.released,
+            "order": {
+                "round": order.round,
+                "gang": order.gang,
+                "attempt": order.attempt,
+                "pod": order.pod,
+                "kind": order.kind.value,
+                "causeCode": order.cause_code,
+                "causeMessage": order.cause_message,
+                "holdSeconds": order.hold_seconds,
+                "containers": sorted(order.containers),
+                "strategy": order.strategy,
+                "grace": order.grace_seconds,
+            },
+            "standing": {
+                "phase": standing.phase.value,
+                "reason": standing.reason,
+                "detail": standing.detail,
+                "seconds": dict(standing.seconds),
+                "slipped": standing.slipped,
+            },
+        }
+    )
+
+
+def record_from_json(text: str) -> rounds.Record:
+    """Parse a record. Raises KeyError, TypeError or ValueError if it is not valid."""
+    raw = json.loads(text)
+    if raw["version"] != _RECORD_VERSION:
+        raise ValueError(f"the record has version {raw['version']}, this agent reads version {_RECORD_VERSION}")
+    pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
+    order, standing = raw["order"], raw["standing"]
+    return rounds.Record(
+        order=rounds.Order(
+            round=order["round"],
+            gang=order["gang"],
+            attempt=order["attempt"],
+            pod=PodUid(order["pod"]),
+            kind=rounds.OrderKind(order["kind"]),
+            cause_code=order["causeCode"],
+            cause_message=order["causeMessage"],
+            hold_seconds=order["holdSeconds"],
+            containers=frozenset(order["containers"]),
+            strategy=order["strategy"],
+            grace_seconds=order["grace"],
+        ),
+        pod=pod,
+        standing=rounds.Standing(
+            round=order["round"],
+            pod=pod,
+            phase=rounds.Phase(standing["phase"]),
+            reason=standing["reason"],
+            detail=standing["detail"],
+            seconds=MappingProxyType(dict(standing["seconds"])),
+            slipped=standing["slipped"],
+            attempt=order["attempt"],
+        ),
+        boot=raw["boot"],
+        heard_at=raw["heardAt"],
+        written_at=raw["writtenAt"],
+        names=frozenset(raw["names"]),
+        released=raw["released"],
+    )
+
+
+def health_to_json(state: HealthState) -> str:
+    """Serialise the active faults of every device."""
+    devices = {
+        device: [_active_fault_to_raw(fault) for fault in active_faults]
+        for device, active_faults in state.devices.items()
+    }
+    return json.dumps({"bootId": state.boot_id, "devices": devices})
+
+
+def health_from_json(text: str) -> HealthState:
+    """Parse active faults. Raises KeyError or ValueError if they are not valid."""
+    raw = json.loads(text)
+    devices = {
+        device: tuple(_active_fault_from_raw(item) for item in items) for device, items in raw["devices"].items()
+    }
+    return HealthState(boot_id=raw["bootId"], devices=MappingProxyType(devices))
+
+
+def _active_fault_to_raw(fault: ActiveFault) -> dict[str, Any]:
+    return {
+        "kind": fault.kind.value,
+        "code": fault.code,
+        "action": fault.action.value,
+        "firstSeen": fault.first_seen,
+        "lastSeen": fault.last_seen,
+        "text": fault.text,
+        "count": fault.count,
+    }
+
+
+def _active_fault_from_raw(raw: Mapping[str, Any]) -> ActiveFault:
+    return ActiveFault(
+        kind=FindingKind(raw["kind"]),
+        code=raw["code"],
+        action=ActionClass(raw["action"]),
+        first_seen=raw["firstSeen"],
+        last_seen=raw["lastSeen"],
+        text=raw["text"],
+        count=raw["count"],
+    )
+
+
+def recurrence_to_json(history: recurrence.History) -> str:
+    """Serialise the faults that count when they repeat."""
+    faults = [
+        {
+            "device": fault.device,
+            "kind": fault.key.kind.value,
+            "code": fault.key.code,
+            "same": list(fault.same),
+            "came": [[each.at, each.pod] for each in occurrences],
+        }
+        for fault, occurrences in history.faults.items()
+    ]
+    return json.dumps(faults)
+
+
+def recurrence_from_json(text: str) -> recurrence.History:
+    """Parse them. Raises KeyError, TypeError or ValueError if they are not valid."""
+    faults = {
+        recurrence.Fault(raw["device"], FaultKey(FindingKind(raw["kind"]), raw["code"]), tuple(raw["same"])): tuple(
+            recurrence.Occurrence(at, pod) for at, pod in raw["came"]
+        )
+        for raw in json.loads(text)
+    }
+    return recurrence.History(MappingProxyType(faults))

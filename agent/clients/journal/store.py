@@ -1,0 +1,312 @@
+"""Store the agent's state on disk: one SQLite file in the state directory.
+
+An intent is on disk (``synchronous=FULL``) before ``begin`` returns, so the first action never precedes it. SQLite
+blocks, so it runs in a thread of its own; the disk is local and each call is one small transaction.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from kubemend.agent.clients.journal import codec
+from kubemend.agent.clients.journal.transactions import Transactions
+from kubemend.agent.model import rounds
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.counts import Begun
+
+FILE = "state.db"
+"""The file's name in the state directory."""
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS intents (
+    id TEXT PRIMARY KEY, body TEXT NOT NULL, opened_at REAL NOT NULL, closed_at REAL, outcome TEXT
+);
+CREATE INDEX IF NOT EXISTS open_intents ON intents (opened_at) WHERE closed_at IS NULL;
+CREATE TABLE IF NOT EXISTS begun (
+    pod_uid TEXT NOT NULL, containers TEXT NOT NULL, device TEXT, at REAL NOT NULL, fault_at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS begun_by_time ON begun (at);
+CREATE TABLE IF NOT EXISTS replays (
+    intent TEXT PRIMARY KEY, begun INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, why TEXT
+);
+CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds (
+    round TEXT NOT NULL, pod_uid TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (round, pod_uid)
+);
+"""
+_KEEP_SECONDS = 7 * 24 * 3600.0
+_EPOCH = "epoch"
+QUARANTINED = "Quarantined"
+"""The outcome of an intent that is no longer replayed, because its replay fails."""
+_MOST_FAILED = 2
+"""Maximum number of failed replays of one intent."""
+_MOST_BEGUN = 5
+"""Maximum number of replays of one intent in a row during which the agent dies. Most such deaths have other causes."""
+_NO_EPOCH_ABOVE = 2**63 - 1  # SQLite's largest integer
+COUNT_SECONDS = 24 * 3600.0
+"""How long restarts count at most: no budget has a longer window."""
+
+_T = TypeVar("_T")
+
+
+class HistoryError(Exception):
+    """The state file cannot be used; the text has the path and the hint. Nothing is restarted without it."""
+
+
+class Store:
+    """Journal, budget history and documents (cursor, verdicts) in one file. Close it when done."""
+
+    def __init__(self, *, connection: sqlite3.Connection, thread: ThreadPoolExecutor, path: Path) -> None:
+        self._connection = connection
+        self._thread = thread
+        self._transactions = Transactions(connection, thread=thread)
+        self._path = path
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Open or create the file. Raises HistoryError."""
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
+        except HistoryError:
+            thread.shutdown(wait=False)
+            raise
+        except (sqlite3.Error, OSError) as error:
+            thread.shutdown(wait=False)
+            raise HistoryError(
+                f"cannot use the state file {path}: {error}; make its directory writable for the agent (--state-dir)"
+            ) from error
+        return cls(connection=connection, thread=thread, path=path)
+
+    async def close(self) -> None:
+        """Close the file and its thread."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+        self._thread.shutdown(wait=True)
+
+    async def begin(
+        self, *begun: intents.AnyIntent, counted: Begun | None = None, record: rounds.Record | None = None
+    ) -> None:
+        """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
+
+        ``counted`` None: the count is derived from the intents, for no device. ``record`` is set if the restart is a
+        member's part in a round. Raises HistoryError (disk full, read-only): then nothing may be done.
+        """
+        count = counted if counted is not None else _counted(begun)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany(
+                "INSERT INTO intents (id, body, opened_at) VALUES (?, ?, ?)",
+                [(intent.id, codec.intent_to_json(intent), intent.created_at) for intent in begun],
+            )
+            connection.execute(
+                "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
+                (count.pod, codec.names_to_json(count.containers), count.device, count.at, count.fault_at),
+            )
+            if record is not None:
+                _put_record(connection, record)
+
+        await self._do(write)
+
+    async def finish(self, intent_id: str, *, outcome: str, now: float) -> None:
+        """Close an intent. Losing this to a crash is harmless: a replay finds it done. Raises HistoryError."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
+            connection.execute("DELETE FROM replays WHERE intent = ?", (intent_id,))
+            connection.execute("DELETE FROM intents WHERE closed_at < ?", (now - _KEEP_SECONDS,))
+            connection.execute("DELETE FROM replays WHERE intent NOT IN (SELECT id FROM intents)")
+            # Times that far in the future were recorded before the clock was set back.
+            kept = (now - COUNT_SECONDS, now + COUNT_SECONDS)
+            connection.execute("DELETE FROM begun WHERE at NOT BETWEEN ? AND ?", kept)
+
+        await self._do(write)
+
+    async def replay_begins(self, intent_id: str) -> bool:
+        """Record on disk that an intent is about to be replayed; return False if it was begun too often.
+
+        Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> bool:
+            connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
+            connection.execute("UPDATE replays SET begun = begun + 1 WHERE intent = ?", (intent_id,))
+            return _replays(connection, intent_id)[0] <= _MOST_BEGUN
+
+        return await self._do(write)
+
+    async def replay_ended(self, intent_id: str, *, failed: bool) -> bool:
+        """Record that this agent has survived the replay; return whether the replay has failed too often.
+
+        Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> bool:
+            connection.execute(
+                "UPDATE replays SET begun = 0, failed = failed + ? WHERE intent = ?", (int(failed), intent_id)
+            )
+            return _replays(connection, intent_id)[1] >= _MOST_FAILED
+
+        return await self._do(write)
+
+    async def quarantine(self, intent_id: str, *, why: str, now: float) -> None:
+        """Close an intent that cannot be replayed. It is kept for a week, with ``why``. Raises HistoryError."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (why, intent_id))
+            connection.execute(
+                "UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, QUARANTINED, intent_id)
+            )
+
+        await self._do(write)
+
+    async def quarantined(self) -> frozenset[str]:
+        """Return the ids of the intents that are kept and not replayed. Raises HistoryError."""
+        rows = await self._do(
+            lambda connection: connection.execute("SELECT id FROM intents WHERE outcome = ?", (QUARANTINED,)).fetchall()
+        )
+        return frozenset(intent_id for (intent_id,) in rows)
+
+    async def unfinished(self) -> tuple[intents.AnyIntent, ...]:
+        """Return the intents that were begun and never closed, oldest first.
+
+        Raises HistoryError, also if another version of the agent wrote one of them: then nothing new may be begun.
+        """
+        rows = await self._do(
+            lambda connection: connection.execute(
+                "SELECT body FROM intents WHERE closed_at IS NULL ORDER BY opened_at"
+            ).fetchall()
+        )
+        try:
+            return tuple(codec.intent_from_json(body) for (body,) in rows)
+        except (KeyError, ValueError) as error:
+            raise HistoryError(
+                f"cannot read an open intent in {self._path}: {error!r}; run the newer agent that wrote it once more"
+            ) from error
+
+    async def begun_since(self, moment: float) -> tuple[Begun, ...]:
+        """Return the restarts that were begun since a Unix time, oldest first. Raises HistoryError."""
+        rows = await self._do(
+            lambda connection: connection.execute(
+                "SELECT pod_uid, containers, at, fault_at, device FROM begun WHERE at >= ? ORDER BY at", (moment,)
+            ).fetchall()
+        )
+        try:
+            return tuple(
+                Begun(PodUid(pod), codec.names_from_json(names), at, fault_at, device)
+                for pod, names, at, fault_at, device in rows
+            )
+        except (ValueError, TypeError) as error:
+            raise HistoryError(
+                f"cannot read the restarts counted in {self._path}: {error!r}; remove the file"
+            ) from error
+
+    async def note(self, *records: rounds.Record, gone: Collection[tuple[str, PodUid]] = ()) -> None:
+        """Store the state of members in rounds, replacing previous records.
+
+        Records in ``gone`` (by round and pod) are deleted. Raises HistoryError.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM rounds WHERE round = ? AND pod_uid = ?", gone)
+            for record in records:
+                _put_record(connection, record)
+
+        await self._do(write)
+
+    async def records(self) -> tuple[rounds.Record, ...]:
+        """Return the records of members in rounds. Raises HistoryError, as ``unfinished`` does."""
+        rows = await self._do(lambda connection: connection.execute("SELECT body FROM rounds").fetchall())
+        try:
+            return tuple(codec.record_from_json(body) for (body,) in rows)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryError(
+                f"cannot read a round's member in {self._path}: {error!r}; run the newer agent that wrote it once more"
+            ) from error
+
+    async def obeyed_epoch(self) -> int:
+        """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises HistoryError."""
+        return int(await self.load(_EPOCH) or 0)
+
+    async def obey(self, epoch: int, *, highest: int | None = None) -> None:
+        """Record that a leader of this epoch is obeyed. The epoch never decreases, unless it exceeds ``highest``.
+
+        Raises HistoryError.
+        """
+        await self._do(
+            lambda connection: connection.execute(
+                "INSERT INTO documents (key, body) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET body = excluded.body "
+                "WHERE CAST(excluded.body AS INTEGER) > CAST(documents.body AS INTEGER) "
+                "OR CAST(documents.body AS INTEGER) > ?",
+                (_EPOCH, str(epoch), highest if highest is not None else _NO_EPOCH_ABOVE),
+            )
+        )
+
+    async def load(self, key: str) -> str | None:
+        """Return a document, or None. Raises HistoryError."""
+        row = await self._do(
+            lambda connection: connection.execute("SELECT body FROM documents WHERE key = ?", (key,)).fetchone()
+        )
+        return None if row is None else row[0]
+
+    async def save(self, key: str, body: str) -> None:
+        """Write a document. Raises HistoryError."""
+        await self._do(
+            lambda connection: connection.execute(
+                "INSERT INTO documents (key, body) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET body = excluded.body",
+                (key, body),
+            )
+        )
+
+    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        try:
+            return await self._transactions.run(work)
+        except sqlite3.Error as error:
+            raise HistoryError(
+                f"cannot write the state file {self._path}: {error}; free disk space or fix --state-dir"
+            ) from error
+
+
+def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:
+    row = connection.execute("SELECT begun, failed FROM replays WHERE intent = ?", (intent_id,)).fetchone()
+    return (0, 0) if row is None else (row[0], row[1])
+
+
+def _put_record(connection: sqlite3.Connection, record: rounds.Record) -> None:
+    connection.execute(
+        "INSERT INTO rounds (round, pod_uid, body) VALUES (?, ?, ?) "
+        "ON CONFLICT (round, pod_uid) DO UPDATE SET body = excluded.body",
+        (*record.key, codec.record_to_json(record)),
+    )
+
+
+def _counted(begun: Sequence[intents.AnyIntent]) -> Begun:
+    """Return how a restart counts by its intents alone: all are of one pod, and begun at one time."""
+    names = (intent.names if isinstance(intent, intents.PodIntent) else {intent.target.name} for intent in begun)
+    first = begun[0]
+    return Begun(
+        pod=first.target.pod.uid,
+        containers=frozenset[str]().union(*names),
+        at=first.created_at,
+        fault_at=first.created_at,
+    )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, _SCHEMA_VERSION):
+        connection.close()
+        raise HistoryError(
+            f"cannot use the state file {path}: it has format {version}, this agent reads format {_SCHEMA_VERSION}; "
+            "run the newer agent that wrote it, or remove the file, which loses the restart history and the verdicts"
+        )
+    connection.executescript(_SCHEMA)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    return connection

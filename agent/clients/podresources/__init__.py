@@ -1,0 +1,1 @@
+"""Read from kubelet which containers hold which devices."""

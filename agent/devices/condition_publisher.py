@@ -1,0 +1,146 @@
+"""Publish the health of a pod's devices on the pod, again whenever it may have changed."""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from kubemend.agent import ports
+from kubemend.agent.devices import pod_conditions
+from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.verdicts import Verdict
+from kubemend.agent.model.workloads import Allocations, ContainerRef, PodRef
+from kubemend.common import contained
+from kubemend.common.contained import Part
+
+_ANY_AGE = 3600.0
+_FRESH = 0.5
+
+
+class Node(Protocol):
+    """Publish the node's health (``agent.devices.node_health``)."""
+
+    def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None: ...
+
+
+class ConditionPublisher:
+    """Turn verdicts into pod conditions. The reporter drops unchanged conditions, so repeats cost nothing."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        pods: ports.Pods,
+        devices: ports.Devices,
+        holders: ports.Holders,
+        reporter: ports.Conditions,
+        nics: ports.Nics = ports.NO_NICS,
+        node: Node | None = None,
+        period: float = 10.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._nics = nics
+        self._node = node
+        self._ledger = ledger
+        self._pods = pods
+        self._devices = devices
+        self._holders = holders
+        self._reporter = reporter
+        self._period = period
+        self._now = now
+        self._wake = asyncio.Event()
+        self._wake.set()  # publish at once what a previous agent knew
+        self._holders_changed = True
+        self._named: dict[tuple[PodRef, str], bool] = {}
+        """Pods whose processes were found on a device, and whether the API server has listed them yet."""
+
+    def verdict_changed(self, *, device: str, named: PodRef | None = None) -> None:
+        """Publish at once with the known holders, because a verdict may have changed.
+
+        ``named`` is the pod of the process that a finding named. It need not hold an allocation.
+        """
+        if named is not None:
+            self._named.setdefault((named, device), False)
+        self._wake.set()
+
+    def holders_changed(self) -> None:
+        """Query kubelet again and publish, because a pod or the inventory changed."""
+        self._holders_changed = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Publish on each change, and at least every ``period`` seconds."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._wake.wait()
+            on_time = self._wake.is_set()
+            self._wake.clear()
+            fresh = self._holders_changed or not on_time
+            self._holders_changed = False
+            with contained.within(Part.CONDITION, "all pods"):
+                self.publish(await self._holders.current(max_age=_FRESH if fresh else _ANY_AGE))
+
+    def publish(self, allocations: Allocations) -> None:
+        """Publish once. Without an answer from kubelet, conditions that depend on holders stay unchanged."""
+        self._forget_named()
+        concerned = self._concerned(allocations)
+        for pod, names in concerned.items():
+            with contained.within(Part.CONDITION, pod):
+                self._publish_of(pod, names)
+        if self._node is not None:
+            self._node.publish(_by_device(concerned) if allocations.known else None)
+
+    def _publish_of(self, pod: PodRef, names: set[str]) -> None:
+        near = self._nics.near(names) - names
+        for condition in pod_conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
+            self._reporter.set(pod, condition)
+
+    def _forget_named(self) -> None:
+        """Drop deleted pods and pods whose device has recovered."""
+        there = self._pods.pods()
+        self._named = {
+            (pod, device): pod.uid in there
+            for (pod, device), was_there in self._named.items()
+            if self._ledger.active_faults(device) and (pod.uid in there or not was_there)
+        }
+
+    def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
+        """Return the devices of each pod: those that it holds, and those on which its processes were found."""
+        concerned: defaultdict[PodRef, set[str]] = defaultdict(set)
+        for ref, held in held_devices(allocations, pods=self._pods).items():
+            concerned[ref.pod] |= gpu_keys(held, inventory=self._devices.inventory)
+        for item in allocations.items:
+            with contained.within(Part.CONDITION, f"{item.namespace}/{item.pod_name}"):
+                pod = self._pods.by_name(item.namespace, item.pod_name)
+                nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
+                if pod is not None and nics:
+                    concerned[pod.ref] |= nics
+        for pod_ref, device in self._named:
+            concerned[pod_ref].add(self._ledger.name(device))
+        return concerned
+
+    def _verdicts(self, names: Iterable[str]) -> list[Verdict]:
+        inventory = self._devices.inventory
+        return [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
+
+
+def _by_device(concerned: Mapping[PodRef, Collection[str]]) -> dict[str, set[PodRef]]:
+    holders: defaultdict[str, set[PodRef]] = defaultdict(set)
+    for pod, names in concerned.items():
+        for name in names:
+            holders[name].add(pod)
+    return holders
+
+
+def held_devices(allocations: Allocations, *, pods: ports.Pods) -> dict[ContainerRef, frozenset[GpuUuid]]:
+    """Return which container holds which devices, by identity, because kubelet's list has names only."""
+    held = {}
+    for item in allocations.items:
+        pod = pods.by_name(item.namespace, item.pod_name)
+        if pod is not None and item.devices:
+            held[ContainerRef(pod=pod.ref, name=item.container)] = item.devices
+    return held

@@ -1,0 +1,143 @@
+"""Carry out an operator's commands on devices: clear a fault, and release the driver."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.health.state import fold
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import locator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.verdicts import Verdict
+
+log = structlog.get_logger(__name__)
+
+LONGEST_RELEASE = 3600.0
+"""Longest release of the driver in seconds. During it, faults that only the driver reports are not seen."""
+
+
+class NoSuchDeviceError(LookupError):
+    """No device of that name exists on this node or has an active fault. The text is for people."""
+
+
+class StillHeldError(Exception):
+    """The driver was not released in time. The text is one line for people."""
+
+
+class Handles(Protocol):
+    """Release and resume all handles of the driver (``agent.sources.nvml.source.NvmlSource``)."""
+
+    async def release(self, *, timeout: float) -> bool: ...
+    def resume(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The effect of a clear: the faults that were ended, and those that their source still sees."""
+
+    device: str
+    over: tuple[str, ...]
+    still_seen: tuple[str, ...]
+
+
+class OperatorCommands:
+    """Carry out operators' commands on devices."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        devices: ports.Devices,
+        handles: Handles,
+        submit: Callable[[Finding], None],
+        forget: Callable[[str], None],
+        nics: Callable[[], Iterable[str]] = tuple,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``forget`` receives the device that need not come back if it is missing; ``nics`` names the present NICs."""
+        self._ledger = ledger
+        self._devices = devices
+        self._handles = handles
+        self._submit = submit
+        self._forget = forget
+        self._nics = nics
+        self._now = now
+        self._resume_at: asyncio.TimerHandle | None = None
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdict of each device that is present or has an active fault."""
+        inventory = self._devices.inventory
+        return [self._ledger.verdict(name, inventory=inventory) for name in sorted(self._names())]
+
+    def clear(self, name: str, *, who: str) -> Cleared:
+        """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
+        device = self._device(name)
+        active_faults = self._ledger.active_faults(device)
+        still_seen = tuple(latch.title for latch in active_faults if latch.kind in fold.STANDING)
+        over = tuple(latch.title for latch in active_faults if latch.kind not in fold.STANDING)
+        log.info("device.cleared", device=device, who=who, over=over, still_seen=still_seen)
+        self._forget(device)
+        self._submit(
+            Finding(
+                source=Source.OPERATOR,
+                kind=FindingKind.CLEARED,
+                code="",
+                device=locator(device),
+                action=ActionClass.NONE,
+                observed_at=self._now(),
+                text=f"cleared by {who}",
+            )
+        )
+        return Cleared(device, over, still_seen)
+
+    async def release(self, *, seconds: float, timeout: float, who: str) -> None:
+        """Release every NVML handle for ``seconds``, or until ``resume``.
+
+        Raises StillHeldError if the driver hangs. NVML is resumed then, and when the caller goes away during the
+        release.
+        """
+        log.info("driver.released", seconds=seconds, who=who)
+        self._cancel()
+        released = False
+        try:
+            released = await self._handles.release(timeout=timeout)
+        finally:
+            if not released:
+                self._handles.resume()
+        if not released:
+            raise StillHeldError(
+                f"the NVML worker did not end within {timeout:g} s: a call into the driver hangs. Reboot the node."
+            )
+        self._resume_at = asyncio.get_running_loop().call_later(min(seconds, LONGEST_RELEASE), self.resume)
+
+    def resume(self) -> None:
+        """Resume NVML."""
+        self._cancel()
+        log.info("driver.reacquired")
+        self._handles.resume()
+
+    def _cancel(self) -> None:
+        if self._resume_at is not None:
+            self._resume_at.cancel()
+            self._resume_at = None
+
+    def _names(self) -> set[str]:
+        gpus: set[str] = {gpu.uuid for gpu in self._devices.inventory.gpus}
+        return gpus | {*self._nics()} | self._ledger.devices()
+
+    def _device(self, name: str) -> str:
+        """Return the device that a name refers to: a UUID, a PCI address in any spelling, or an NVML index."""
+        inventory = self._devices.inventory
+        by_index = {str(gpu.index): gpu.uuid for gpu in inventory.gpus}
+        known = self._names()
+        for spelling in (name, by_index.get(name, ""), str(locator(name).pci or "")):
+            if spelling and (device := self._ledger.name(spelling)) in known:
+                return device
+        there = ", ".join(sorted(known)) or "none"
+        raise NoSuchDeviceError(f"device {name} not found on this node. Its devices: {there}")

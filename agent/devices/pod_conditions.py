@@ -1,0 +1,103 @@
+"""Build pod conditions from verdicts and restarts. Pure."""
+
+from collections.abc import Sequence
+
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.model import conditions
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.restart import admission, intents, verification
+
+_RANK = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.DEGRADED: 2, Health.UNHEALTHY: 3}
+_LINKS = (FindingKind.LINK_DOWN.value, FindingKind.RDMA_PORT_DOWN.value)
+_MUST_MOVE = (ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE)
+
+
+LINK_PATIENCE = 60.0
+"""Seconds for which a link must be down before DeviceFailure is set: most links come back by themselves."""
+
+
+def for_devices(
+    verdicts: Sequence[Verdict], *, now: float, near: Sequence[Verdict] = ()
+) -> tuple[Condition, Condition]:
+    """Return ``DevicesHealthy`` and ``DeviceFailure`` of a pod that holds these devices (at least one).
+
+    ``near`` are NICs next to its GPUs, which it may or may not use. Their faults are published, but never fail the pod,
+    and an unknown state of theirs is ignored. ``DeviceFailure`` is True only if no restart on this node can help, so a
+    Job's podFailurePolicy can use it. ``now`` is Unix time.
+    """
+    own = max(verdicts, key=_severity)
+    faulty = [verdict for verdict in near if verdict.health in (Health.DEGRADED, Health.UNHEALTHY)]
+    worst = max((own, *faulty), key=_severity)
+    status = {
+        Health.HEALTHY: ConditionStatus.TRUE,
+        Health.UNKNOWN: ConditionStatus.UNKNOWN,
+        Health.DEGRADED: ConditionStatus.FALSE,
+        Health.UNHEALTHY: ConditionStatus.FALSE,
+    }[worst.health]
+    message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
+    moves = own.action in _MUST_MOVE and not (own.reason in _LINKS and now - own.since < LINK_PATIENCE)
+    return (
+        Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
+        Condition(
+            conditions.DEVICE_FAILURE,
+            ConditionStatus.TRUE if moves else ConditionStatus.FALSE,
+            own.reason if moves else "NoDeviceFailure",
+            f"{_about(own)}; the pod cannot be fixed in place" if moves else "",
+        ),
+    )
+
+
+def _severity(verdict: Verdict) -> tuple[int, int]:
+    return verdict.action.severity, _RANK[verdict.health]
+
+
+def _about(verdict: Verdict) -> str:
+    return f"{verdict.device}: {verdict.message}; action {verdict.action.value}"
+
+
+def for_restart(
+    *,
+    container: str,
+    strategy: intents.Strategy,
+    restart_count: int,
+    cause: admission.Cause,
+    outcome: Outcome,
+    checks: Sequence[verification.Check],
+    settled: bool,
+) -> Condition:
+    """Return ``InPlaceRestart`` after a restart: the attempt, how, why, how long, and what was verified.
+
+    ``settled`` is False until kubelet agrees.
+    """
+    failed = verification.failed(checks)
+    where = f"{container} restart {restart_count} by {strategy.value}"
+    phases = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in outcome.phases.items())
+    took = f"in {outcome.seconds * 1000:.0f} ms ({phases})"
+    if outcome.result.restarted and not failed:
+        unknown = [check.name for check in checks if check.state is verification.CheckState.UNKNOWN]
+        proof = f"could not verify {', '.join(unknown)}" if unknown else "verified"
+        proof = proof if settled else "being verified"
+        return Condition(
+            conditions.IN_PLACE_RESTART,
+            ConditionStatus.TRUE,
+            outcome.result.value,
+            "; ".join((f"{where} {took} because {cause.message}", *outcome.notes, proof)),
+        )
+    why = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
+    reason = outcome.result.value
+    if failed and outcome.result.restarted:
+        reason = next((check.reason for check in failed if check.reason), "VerificationFailed")
+    return Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, reason, f"{where}: {why}")
+
+
+def for_refusal(*, container: str, cause: admission.Cause, decision: admission.Decision) -> Condition:
+    """Return ``InPlaceRestart`` for a restart that was requested and is refused or on hold."""
+    return Condition(
+        conditions.IN_PLACE_RESTART,
+        ConditionStatus.FALSE,
+        decision.reason.value,
+        f"{container} not restarted for {cause.message}: {decision.detail}",
+    )

@@ -1,0 +1,106 @@
+"""Track suspicions against devices: outcomes of restarts raise them, contrary evidence from the driver ends them.
+
+Time alone neither raises nor ends one. Suspicions of a previous agent are checked in the same way.
+"""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from kubemend.agent.actuator import device_processes
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.health.state import fold
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import locator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.restart.device_release import DeviceUse
+from kubemend.common import aio, contained
+
+log = structlog.get_logger(__name__)
+
+LASTING = 600.0
+"""Seconds for which a process must have worked on a device that is suspect because restarts on it did not last."""
+
+_DRIVER_SECONDS = 2.0
+
+
+class SuspicionTracker:
+    """Emit suspicions as findings and check them. ``since_boot`` is the clock of processes' start times."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        driver: device_processes.Driver,
+        processes: device_processes.Processes,
+        submit: Callable[[Finding], None],
+        classify: Callable[[FindingKind, str], ActionClass],
+        now: Callable[[], float] = time.time,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        period: float = 10.0,
+    ) -> None:
+        self._ledger = ledger
+        self._driver = driver
+        self._processes = processes
+        self._submit = submit
+        self._classify = classify
+        self._now = now
+        self._since_boot = since_boot
+        self._period = period
+
+    def suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
+        """Raise a suspicion (one of ``fold.SUSPICIONS``) against a device, by any of its names."""
+        self._emit(kind, code="", device=device, text=text, action=self._classify(kind, ""))
+
+    async def run(self) -> None:
+        """Check suspicions periodically."""
+        async for _ in aio.ticks(period=self._period):
+            await self.look()
+
+    async def look(self) -> None:
+        """Check every suspect device once."""
+        for device in self._ledger.devices():
+            with contained.within(contained.Part.DEVICE, device):
+                await self._check_device(device)
+
+    async def _check_device(self, device: str) -> None:
+        for latch in self._ledger.active_faults(device):
+            if latch.kind in fold.SUSPICIONS and (why := await self._over(device, latch)):
+                kind = FindingKind.FAULT_OVER
+                self._emit(kind, code=latch.kind.value, device=device, text=why, action=ActionClass.NONE)
+
+    async def _over(self, device: str, latch: fold.ActiveFault) -> str:
+        """Return the evidence against a suspicion; empty if there is none, or the driver does not answer."""
+        uuid = locator(device).uuid
+        uses = await self._driver.uses([uuid], timeout=_DRIVER_SECONDS) if uuid is not None else None
+        if uuid is None or uses is None or uuid not in uses:
+            return ""
+        if latch.kind is FindingKind.PROCESS_STUCK:
+            stuck = any(
+                device_processes.is_stuck(self._processes, each.pid, unless_told=True) for each in uses[uuid].processes
+            )
+            return "" if stuck else "it no longer has a process that cannot be killed"
+        return self._evidence_of_work(uses[uuid], since=latch.last_seen)
+
+    def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
+        booted_at = self._now() - self._since_boot()
+        for each in use.processes:
+            process = device_processes.look(self._processes, each.pid)
+            began = booted_at + process.started if process is not None else 0.0
+            if began >= since and self._now() - began >= LASTING:
+                return f"pid {each.pid} has worked on it for {self._now() - began:.0f} s"
+        return ""
+
+    def _emit(self, kind: FindingKind, *, code: str, device: str, text: str, action: ActionClass) -> None:
+        self._submit(
+            Finding(
+                source=Source.RESTART,
+                kind=kind,
+                code=code,
+                device=locator(device),
+                action=action,
+                observed_at=self._now(),
+                text=text,
+            )
+        )

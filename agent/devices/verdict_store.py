@@ -1,0 +1,144 @@
+"""Store every device's verdict across restarts of the agent."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from kubemend.agent.clients.journal import codec
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
+from kubemend.agent.health.state import fold, recurrence
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, device_key
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.verdicts import Health, Verdict
+
+log = structlog.get_logger(__name__)
+
+_HEALTH, _RECURRENCE = "health", "recurrence"
+
+
+class VerdictStore:
+    """Fold findings and keep the result. The fold itself is pure (``agent.health.state.fold``)."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        boot_id: str,
+        catalog: Catalog = EMPTY,
+        is_there: Callable[[str], bool | None] = lambda _: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``is_there`` returns whether a device that is no GPU is present; None: unknown."""
+        self._store = store
+        self._metrics = metrics
+        self._catalog = catalog
+        self._is_there = is_there
+        self._now = now
+        self._state = fold.HealthState(boot_id=boot_id)
+        self._boot_id = boot_id
+        self._history = recurrence.History()
+        self._saved = self._state, self._history
+        self._inventory = Inventory()
+        self._names: dict[str, str] = {}
+
+    async def load(self) -> None:
+        """Load the verdicts of a previous agent. A reboot since then is evidence (``fold.after_reboot``).
+
+        Raises HistoryError if the state file cannot be read.
+        """
+        known, before = await self._store.load(_HEALTH), await self._store.load(_RECURRENCE)
+        try:
+            if known is not None:
+                self._state = fold.after_reboot(codec.health_from_json(known), boot_id=self._boot_id)
+            if before is not None:
+                self._history = codec.recurrence_from_json(before)
+        except (KeyError, ValueError, TypeError) as error:
+            raise HistoryError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
+        self._saved = self._state, self._history
+
+    def apply(self, finding: Finding, *, inventory: Inventory, pod: str = "") -> str:
+        """Fold one finding; return the key of its device. ``pod`` is the UID of the pod that it hit."""
+        device, now = self.key(finding.device, inventory=inventory), self._now()
+        self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog, now=now)
+        self._history, repeated = recurrence.noted(
+            self._history, finding, device=device, pod=pod, catalog=self._catalog
+        )
+        if repeated is not None:
+            self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog, now=now)
+        return device
+
+    def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
+        """Return a device's current verdict."""
+        self._align(inventory)
+        device = self.name(device)
+        known = {gpu.uuid for gpu in inventory.gpus}
+        answers = (device in known and device not in inventory.silent) if inventory.complete else None
+        if device not in known and (is_there := self._is_there(device)) is not None:
+            answers = is_there
+        result = fold.verdict(self._state, device, answers=answers)
+        for health in Health:
+            self._metrics.device_verdict.labels(device=device, verdict=health.value).set(health is result.health)
+        return result
+
+    def worst_action(self, devices: Iterable[str], *, inventory: Inventory) -> ActionClass:
+        """Return the most severe action that any of the devices needs."""
+        actions = (self.verdict(device, inventory=inventory).action for device in devices)
+        return max(actions, key=lambda action: action.severity, default=ActionClass.NONE)
+
+    def devices(self) -> frozenset[str]:
+        """Return the devices with active faults."""
+        return frozenset(self._state.devices)
+
+    def held(self, kind: FindingKind) -> list[GpuUuid]:
+        """Return the GPUs with an active fault of the kind."""
+        return [GpuUuid(device) for device in self.devices() if any(x.kind is kind for x in self.active_faults(device))]
+
+    def active_faults(self, device: str) -> tuple[fold.ActiveFault, ...]:
+        """Return a device's active faults."""
+        return self._state.active_faults(self.name(device))
+
+    def key(self, where: DeviceLocator, *, inventory: Inventory) -> str:
+        """Return the store's name of the located device."""
+        self._align(inventory)
+        return self.name(device_key(where, inventory=inventory))
+
+    def name(self, device: str) -> str:
+        """Return a device's current name in the store.
+
+        A device that was known by its PCI address only is renamed to its UUID when the driver reports that, and keeps
+        the UUID when the driver loses it.
+        """
+        return self._names.get(device, device)
+
+    def _align(self, inventory: Inventory) -> None:
+        if inventory is self._inventory:
+            return
+        before, self._inventory = self._inventory, inventory
+        self._names |= {str(gpu.pci): gpu.uuid for gpu in inventory.gpus}
+        self._state = fold.renamed(self._state, self._names)
+        there = {gpu.uuid for gpu in inventory.gpus} | self.devices()
+        self._metrics.forget({*self._names, *(gpu.uuid for gpu in before.gpus)} - there)
+
+    async def save(self) -> None:
+        """Write changes to disk. A write error is logged, and the verdicts in memory stay valid."""
+        state, history = self._state, self._history
+        saved_state, saved_history = self._saved
+        try:
+            if state is not saved_state:
+                await self._store.save(_HEALTH, codec.health_to_json(state))
+            if history is not saved_history:
+                await self._store.save(_RECURRENCE, codec.recurrence_to_json(history))
+        except HistoryError as error:
+            log.error("health.save_failed", error=str(error))
+        else:
+            self._saved = state, history
+
+
+def gpu_keys(held: Iterable[GpuUuid], *, inventory: Inventory) -> frozenset[str]:
+    """Return the store's names of held devices: a MIG instance has its GPU's."""
+    return frozenset(gpu.uuid if (gpu := inventory.by_uuid(uuid)) is not None else uuid for uuid in held)

@@ -1,0 +1,1 @@
+"""Process findings: record each, attribute it to containers, drop duplicates, and request restarts."""

@@ -1,0 +1,276 @@
+"""Handle app-class faults: find the affected containers, restart them, and detect the end of the fault."""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.podresources import convert
+from kubemend.agent.devices.condition_publisher import held_devices
+from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
+from kubemend.agent.faults import fault_end
+from kubemend.agent.health.state import attribution
+from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
+from kubemend.agent.model.devices import DeviceLocator, locator
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.rounds import FaultKind
+from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
+from kubemend.common import contained
+
+log = structlog.get_logger(__name__)
+
+# A process that started after the line was written is another one with the same pid. The kernel stamps log lines with
+# the monotonic clock and processes with the boot clock. The clocks differ by suspends only, so 1 s of slack suffices.
+_PID_REUSE_SLACK = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts in seconds.
+
+    - ``root_cause``: delay of a restart in which a graver finding may arrive.
+    - ``twin``: for how long a finding without a pid waits for the kernel log to name the process.
+    - ``twin_window``: how far apart two reports of one event may be.
+    - ``holders``: until kubelet reports which containers hold the device.
+    - ``listed``: until the runtime lists a container. One that is not listed by then is not kubelet's.
+    - ``ask_again``: interval between queries.
+    """
+
+    root_cause: float = 0.05
+    twin: float = 0.25
+    twin_window: float = 2.0
+    holders: float = 600.0
+    listed: float = 10.0
+    ask_again: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFinding:
+    """A finding, its device, and what /proc showed of its process on arrival.
+
+    ``entrance``: how the process came into its container; None if unknown. ``again``: a duplicate, whose first report
+    is being handled (``agent.faults.dedup``).
+    """
+
+    finding: Finding
+    device: str
+    process: ProcessFacts | None
+    entrance: Entrance | None = None
+    again: bool = False
+
+
+class AppFaultHandler:
+    """Handle faults that a restart fixes. ``handle`` waits until the runtime is connected."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        pods: ports.Pods,
+        devices: ports.Devices,
+        holders: ports.Holders,
+        processes: ProcFs,
+        patience: Patience | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._devices = devices
+        self._holders = holders
+        self._processes = processes
+        self._patience = patience if patience is not None else Patience()
+        self._under_way: Counter[str] = Counter()
+        self._named: dict[tuple[str, FindingKind, str], float] = {}
+        self._newly_named = asyncio.Condition()
+        self._runtime_found = asyncio.Event()
+        self._restarts: RestartScheduler | None = None
+        self._events: ports.Events | None = None
+        self._runtime: ports.Runtime | None = None
+
+    def use_runtime(self, *, restarts: RestartScheduler, events: ports.Events, runtime: ports.Runtime) -> None:
+        """Connect the container runtime, once it has been found and the journal has been replayed."""
+        self._restarts, self._events, self._runtime = restarts, events, runtime
+        self._runtime_found.set()
+
+    def named_container(self, finding: Finding, facts: ProcessFacts | None) -> ContainerRef | ProcessLookup:
+        """Return the container of the process that a finding names, by its /proc facts, or why there is none."""
+        if finding.pid is None:
+            return ProcessLookup.NONE_NAMED
+        reused = (
+            facts is not None
+            and finding.boot_seconds is not None
+            and facts.started > finding.boot_seconds + _PID_REUSE_SLACK
+        )
+        if facts is None or reused:
+            return ProcessLookup.GONE
+        if facts.container is None:
+            return ProcessLookup.OUTSIDE_PODS
+        known = self._events.containers() if self._events is not None else ()
+        return next((view.ref for view in known if view.id == facts.container), ProcessLookup.NOT_LISTED)
+
+    async def handle(self, noted: RecordedFinding) -> Callable[[], Awaitable[None]]:
+        """Restart the affected containers; return a function that waits until all of them have ended."""
+        self._under_way[noted.device] += 1
+        if await self._superseded_by_attributed_report(noted):
+            log.info("fault.duplicate", finding=noted.finding.title, device=noted.device)
+            return _at_once
+        events = await self._known_containers()
+        assert self._restarts is not None
+        found = await self._attribute(noted)
+        log.info(
+            "fault.attributed",
+            finding=noted.finding.title,
+            device=noted.device,
+            how=found.how.value,
+            restart=[str(ref) for ref in found.restart],
+            concerned=[str(ref) for ref in found.concerned],
+        )
+        over = fault_end.of(
+            found,
+            noticed_at=noted.finding.observed_at,
+            pid=noted.finding.pid,
+            events=events,
+            processes=self._processes,
+            holders=functools.partial(self._holders_of, noted.device),
+        )
+        if found.restart:
+            await asyncio.sleep(self._patience.root_cause)
+        for target in found.restart:
+            with contained.within(contained.Part.FAULT, target):
+                await self._restarts.handle(await self._request(noted, target))
+        return over
+
+    def is_over(self, noted: RecordedFinding) -> bool:
+        """Call once after each fault's end; return True for the last fault on its device."""
+        self._under_way[noted.device] -= 1
+        if self._under_way[noted.device] > 0:
+            return False
+        del self._under_way[noted.device]
+        return True
+
+    async def replaced(self, device: str, *, since: float) -> None:
+        """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
+        events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
+        await fault_end.wait_until_replaced(since, holders=holders, events=events)
+
+    async def hit(self, device: str, *, at: float) -> list[ContainerSummary]:
+        """Return the containers that hold a device and ran when it failed (Unix seconds); wait until they are known."""
+        events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
+        return await fault_end.holders_older_than(
+            at, holders=holders, events=events, ask_again=self._patience.ask_again
+        )
+
+    async def _known_containers(self) -> ports.Events:
+        """Wait for the runtime and its first listing: before that, every container looks as if it had ended."""
+        await self._runtime_found.wait()
+        assert self._events is not None
+        await self._events.until_listed()
+        return self._events
+
+    async def _superseded_by_attributed_report(self, noted: RecordedFinding) -> bool:
+        """Return whether another report of the same event names the process that this one lacks.
+
+        NVML reports an Xid without the process, the kernel log with it. Without this check the agent would blame the
+        GPU's holder for the fault of a process outside all pods.
+        """
+        finding = noted.finding
+        key = (noted.device, finding.kind, finding.code)
+        if finding.pid is not None:
+            async with self._newly_named:
+                self._named[key] = finding.observed_at
+                self._newly_named.notify_all()
+            return False
+
+        def named() -> bool:
+            return abs(self._named.get(key, float("-inf")) - finding.observed_at) <= self._patience.twin_window
+
+        try:
+            async with asyncio.timeout(self._patience.twin), self._newly_named:
+                await self._newly_named.wait_for(named)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _attribute(self, noted: RecordedFinding) -> Attribution:
+        """Attribute the finding as soon as kubelet and the runtime report the necessary facts."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        while True:
+            process = self.named_container(noted.finding, noted.process)
+            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._patience.listed:
+                process = ProcessLookup.OUTSIDE_PODS  # a container that kubelet did not create
+            if isinstance(process, ContainerRef) and not await self._is_its_own(noted):
+                process = ProcessLookup.PUT_IN
+            holders = await self._all_holders(noted.finding.device)
+            found = attribution.attribute(noted.finding, process=process, holders=holders)
+            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._patience.holders:
+                return found
+            await asyncio.sleep(self._patience.ask_again)
+
+    async def _is_its_own(self, noted: RecordedFinding) -> bool:
+        """Return whether the process is the container's first or descends from it; False if unknown."""
+        entrance, process = noted.entrance, noted.process
+        if entrance is None or process is None or process.container is None:
+            return False
+        if entrance.is_its_own:
+            return True
+        assert self._runtime is not None
+        try:
+            return (await self._runtime.container_status(process.container)).pid == entrance.pid
+        except CriError as error:
+            log.info("fault.first_process_unknown", container_id=process.container, error=str(error))
+            return False
+
+    async def _all_holders(self, where: DeviceLocator) -> list[ContainerRef] | None:
+        """Return the containers that hold a device.
+
+        None if kubelet, the API server or the driver leaves it open. Only the driver knows whether a container holds an
+        instance of the GPU.
+        """
+        inventory = self._devices.inventory
+        gpu = inventory.locate(where)
+        if not inventory.complete and (gpu is None or gpu.remembered):
+            return None
+        ids = inventory.allocatable_ids(where)
+        allocations = await self._holders.current(max_age=1.0)
+        held = held_devices(allocations, pods=self._pods)
+        holders = [ref for ref, devices in held.items() if devices & ids]
+        unidentified = len(allocations.holders(ids)) > len(holders) or any(map(convert.hides_gpu, allocations.items))
+        return holders if allocations.known and not unidentified else None
+
+    async def _holders_of(self, device: str) -> list[ContainerRef] | None:
+        return await self._all_holders(locator(device))
+
+    async def _request(self, noted: RecordedFinding, target: ContainerRef) -> Request:
+        held = convert.held_by(target, await self._holders.current(max_age=1.0))
+        finding = noted.finding
+
+        def cause() -> admission.Cause:
+            inventory = self._devices.inventory
+            where = noted.device if finding.pid is None else f"{noted.device} pid {finding.pid}"
+            return admission.Cause(
+                code=f"{finding.kind.value}{finding.code}",
+                message=f"{finding.title} on {where}",
+                happened_at=finding.observed_at,
+                action=self._ledger.worst_action(
+                    {noted.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
+                ),
+                device=noted.device,
+            )
+
+        async def lapsed() -> str:
+            gone = noted.process is not None and not self._processes.is_alive(noted.process)
+            return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
+
+        return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
+
+
+async def _at_once() -> None:
+    return

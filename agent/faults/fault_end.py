@@ -1,0 +1,86 @@
+"""Detect the end of an app-class fault: the end of everything that it hit, by an event and never by a guess at time."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+
+from kubemend.agent import ports
+from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.health.state.attribution import Attribution, How
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
+from kubemend.agent.sources.processes import ProcFs
+
+Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
+"""Return the containers that hold a device; None if kubelet could not be asked."""
+
+_NANOSECOND = 1e-9
+_ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
+
+
+def of(
+    found: Attribution,
+    *,
+    noticed_at: float,
+    pid: int | None,
+    events: ports.Events,
+    processes: ProcFs,
+    holders: Holders,
+) -> Callable[[], Awaitable[None]]:
+    """Record the running containers, and return a function that waits until all affected ones have ended.
+
+    For a process in a pod that is its container. For a process outside all pods, or one that was put into a container,
+    it is the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time
+    of the finding.
+    """
+    if found.how in (How.PROCESS_GONE, How.NO_HOLDER):
+        return _nothing
+    if found.how in (How.PROCESS_OUTSIDE_PODS, How.PROCESS_PUT_IN) and pid is not None:
+        return functools.partial(processes.ended, pid)
+    if found.how is How.HOLDERS_UNKNOWN:
+        return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events)
+    hit = found.restart or found.concerned
+    running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
+    return functools.partial(_stopped, running, events=events)
+
+
+async def wait_until_replaced(
+    moment: float,
+    *,
+    holders: Holders,
+    events: ports.Events,
+    ask_again: float = 1.0,
+) -> None:
+    """Wait until no container that holds the device is older than ``moment`` (Unix seconds)."""
+    old = await holders_older_than(moment, holders=holders, events=events, ask_again=ask_again)
+    await _stopped({view.id for view in old}, events=events)
+
+
+async def holders_older_than(
+    moment: float,
+    *,
+    holders: Holders,
+    events: ports.Events,
+    ask_again: float = 1.0,
+) -> list[ContainerSummary]:
+    """Return the device's running holders that are older than ``moment``; wait until the holders are known."""
+    while (refs := await holders()) is None:  # noqa: ASYNC110 - the pod-resources API has no watch
+        await asyncio.sleep(ask_again)
+    return [
+        view
+        for view in events.containers()
+        if view.ref in refs and view.state in _ALIVE and view.created_at * _NANOSECOND < moment
+    ]
+
+
+async def _nothing() -> None:
+    return
+
+
+async def _stopped(ids: set[ContainerId], *, events: ports.Events) -> None:
+    async with events.subscribe() as changes:
+        alive = {view.id for view in events.containers() if view.state in _ALIVE}
+        left = ids & alive
+        while left:
+            event = await changes.get()
+            if event.kind in (EventKind.STOPPED, EventKind.DELETED):
+                left.discard(event.container.id)

@@ -1,0 +1,109 @@
+"""Query the driver about faults that the catalog leaves to it, until it requires no recovery action."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.faults.app_faults import RecordedFinding
+from kubemend.agent.health.state import evidence, fold
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import locator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.common import aio
+
+log = structlog.get_logger(__name__)
+
+_DRIVER_SECONDS = 2.0
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between two queries about one fault
+
+
+class RecoveryActionQuery:
+    """Query the driver's recovery action. ``submit`` receives its answers as findings."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        devices: ports.Devices,
+        classify: Callable[[FindingKind, str], ActionClass],
+        submit: Callable[[Finding], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._ledger = ledger
+        self._devices = devices
+        self._classify = classify
+        self._submit = submit
+        self._now = now
+        self._open: set[tuple[str, FindingKind, str, int | None]] = set()
+
+    def unanswered(self, device: str) -> list[RecordedFinding]:
+        """Return a previous agent's faults that the driver has not answered. They cause no restart."""
+        return [
+            RecordedFinding(finding=_previous_finding(latch, device=device), device=device, process=None)
+            for latch in self._ledger.active_faults(device)
+            if latch.action is ActionClass.ASK_DRIVER
+        ]
+
+    async def is_usable(self, noted: RecordedFinding) -> bool:
+        """Poll until the driver requires no recovery action; return False if the fault is no longer active.
+
+        False also if another call polls for the same fault. The driver may not be up yet, hang, or be content only
+        after a reset; without the poll none of that would be noticed later.
+        """
+        finding = noted.finding
+        question = noted.device, finding.kind, finding.code, finding.pid
+        if question in self._open:
+            return False
+        self._open.add(question)
+        try:
+            return await self._poll(noted)
+        finally:
+            self._open.discard(question)
+
+    async def _poll(self, noted: RecordedFinding) -> bool:
+        backoff = aio.Backoff(first=_FIRST_WAIT, limit=_LONGEST_WAIT)
+        last_code: int | None = None
+        while True:
+            gpu = self._devices.inventory.locate(noted.finding.device)
+            code = await self._devices.recovery_action(gpu.uuid, timeout=_DRIVER_SECONDS) if gpu is not None else None
+            if code is None:
+                log.debug("driver.no_verdict", device=noted.device, finding=noted.finding.title)
+            elif code != last_code:
+                last_code, answer = code, self._finding(noted, code=code)
+                self._submit(answer)
+                if answer.action is ActionClass.NONE:
+                    return True
+            await backoff.wait()
+            if not self._is_held(noted):
+                return False
+
+    def _finding(self, noted: RecordedFinding, *, code: int) -> Finding:
+        return Finding(
+            source=Source.NVML,
+            kind=FindingKind.RECOVERY_ACTION,
+            code=str(code),
+            device=noted.finding.device,
+            action=self._classify(FindingKind.RECOVERY_ACTION, str(code)),
+            observed_at=self._now(),
+            text=f"queried after {noted.finding.title}",
+        )
+
+    def _is_held(self, noted: RecordedFinding) -> bool:
+        fault = noted.finding.kind, noted.finding.code
+        return any((latch.kind, latch.code) == fault for latch in self._ledger.active_faults(noted.device))
+
+
+def _previous_finding(latch: fold.ActiveFault, *, device: str) -> Finding:
+    return Finding(
+        source=Source.NVML,
+        kind=latch.kind,
+        code=latch.code,
+        device=locator(device),
+        action=latch.action,
+        observed_at=latch.last_seen,
+        text=latch.text,
+        evidence={evidence.LOOK_BACK: "true"},
+    )

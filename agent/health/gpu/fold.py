@@ -1,0 +1,109 @@
+"""Fold the polls of one GPU into notices: a fault begins, or is over. Each is emitted once.
+
+A fault begins when its rule has reported it for long enough, and is over when the rule has reported its absence for
+long enough. Unknown changes nothing. A fault that was never emitted and is absent is emitted as over once, because a
+previous agent may have raised it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from kubemend.agent.health.gpu import link_rules, memory_rules, record, speed_rules
+from kubemend.agent.health.gpu.judgement import Judgement, Look, Rule
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.readings import Vitals
+from kubemend.agent.health.gpu.record import Record
+from kubemend.agent.model.findings import FindingKind
+
+RULES: Mapping[FindingKind, Rule] = MappingProxyType({**memory_rules.RULES, **link_rules.RULES, **speed_rules.RULES})
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice: a fault of this kind, or ``FAULT_OVER`` with the kind that is over as its code."""
+
+    kind: FindingKind
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The last emitted state of one kind, and since when (monotonic seconds) the rule has reported the opposite.
+
+    ``held`` is None until something was emitted; ``turning`` is the rule's result when it differs from ``held``.
+    """
+
+    held: bool | None = None
+    mark: object = None
+    emitted_at: float = float("-inf")
+    turning: bool | None = None
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVitals:
+    """The complete state of one GPU. ``at`` is when it was last read, in monotonic seconds."""
+
+    at: float = float("-inf")
+    record: Record = field(default_factory=Record)
+    standings: Mapping[FindingKind, Standing] = field(default_factory=lambda: MappingProxyType({}))
+
+    def held(self) -> frozenset[FindingKind]:
+        """Return the kinds that were emitted and are not over."""
+        return frozenset(kind for kind, standing in self.standings.items() if standing.held)
+
+
+def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tuple[GpuVitals, tuple[Notice, ...]]:
+    """Return the state after one poll at ``now`` (monotonic seconds), and the notices to emit.
+
+    A poll that is not newer than the last changes nothing.
+    """
+    if now <= state.at:
+        return state, ()
+    remembered = record.after(state.record, vitals, now=now, limits=limits)
+    look = Look(vitals=vitals, record=remembered, now=now, limits=limits)
+    standings, notices = dict(state.standings), list[Notice]()
+    for kind, rule in RULES.items():
+        before = standings.get(kind, Standing())
+        judged = rule(replace(look, held=bool(before.held)))
+        if judged is not None:
+            standings[kind] = _next(before, judged, look=look)
+            notices += _notices(kind, before, standings[kind], judged)
+    return GpuVitals(at=now, record=remembered, standings=MappingProxyType(standings)), tuple(notices)
+
+
+def begun(state: GpuVitals, kind: FindingKind, *, now: float) -> GpuVitals:
+    """Return the state after an event began a fault of this kind; the caller that received the event emits it."""
+    standing = Standing(held=True, emitted_at=now)
+    return replace(state, standings=MappingProxyType({**state.standings, kind: standing}))
+
+
+def renewed(state: GpuVitals) -> GpuVitals:
+    """Return the state after a GPU reset or with a new driver: counters restart, faults still need evidence."""
+    return replace(state, record=record.without_counts(state.record))
+
+
+def _next(before: Standing, judged: Judgement, *, look: Look) -> Standing:
+    if judged.holds == before.held:
+        same = judged.mark == before.mark or look.now - before.emitted_at < look.limits.retell
+        steady = replace(before, turning=None)
+        return steady if not judged.holds or same else _emitted(judged, now=look.now)
+    since = before.since if before.turning is judged.holds else look.now
+    if look.now - since < judged.after:
+        return replace(before, turning=judged.holds, since=since)
+    return _emitted(judged, now=look.now)
+
+
+def _emitted(judged: Judgement, *, now: float) -> Standing:
+    return Standing(held=judged.holds, mark=judged.mark, emitted_at=now)
+
+
+def _notices(kind: FindingKind, before: Standing, after: Standing, judged: Judgement) -> Iterator[Notice]:
+    if after.emitted_at == before.emitted_at:
+        return
+    if after.held:
+        yield from (Notice(kind=kind, code=code, text=judged.text) for code in judged.codes)
+    else:
+        yield Notice(kind=FindingKind.FAULT_OVER, code=kind.value)

@@ -1,0 +1,126 @@
+"""The state kept of a GPU between polls: last counter values, windows over time, links that were up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
+from kubemend.agent.health.gpu.windows import Window
+from kubemend.agent.model.findings import FindingKind
+
+HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
+"""nvmlClocksEventReasonHwSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown."""
+
+NVLINK_COUNTERS = (
+    Vital.NVLINK_REPLAYS,
+    Vital.NVLINK_RECOVERIES,
+    Vital.NVLINK_RECEIVE_ERRORS,
+    Vital.NVLINK_RECOVERY_EVENTS,
+)
+PCIE_CORRECTED = (
+    Vital.PCIE_REPLAYS,
+    Vital.PCIE_CORRECTABLE,
+    Vital.PCIE_NAKS_RECEIVED,
+    Vital.PCIE_RECEIVER,
+    Vital.PCIE_BAD_TLP,
+    Vital.PCIE_NAKS_SENT,
+    Vital.PCIE_BAD_DLLP,
+    Vital.PCIE_LCRC,
+    Vital.PCIE_LANE,
+)
+PCIE_UNCORRECTED = (Vital.PCIE_NON_FATAL, Vital.PCIE_FATAL)
+"""Unsupported requests are excluded: a bus scan causes them on a healthy link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The last value of a counter, and the time of its reading."""
+
+    value: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``counters`` and ``windows`` are keyed by what they count, ``shares`` by the kind that they are evidence of.
+
+    The absolute value of a counter is no evidence: healthy boards carry counts from their production (DCGM 4.6.1 took
+    them for faults). Only growth during the watch counts.
+    """
+
+    counters: Mapping[Key, Baseline] = field(default_factory=lambda: MappingProxyType({}))
+    windows: Mapping[Key, Window] = field(default_factory=lambda: MappingProxyType({}))
+    shares: Mapping[FindingKind, Window] = field(default_factory=lambda: MappingProxyType({}))
+    links_seen_up: frozenset[int] = frozenset()
+
+
+def after(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> Record:
+    """Return the record after one more poll."""
+    up = {link for link, active in vitals.by_link(Vital.NVLINK_ACTIVE).items() if active}
+    return replace(
+        _counted(record, vitals, now=now, limits=limits),
+        shares=MappingProxyType({**record.shares, **_shares(record, vitals, now=now, limits=limits)}),
+        links_seen_up=record.links_seen_up | up,
+    )
+
+
+def without_counts(record: Record) -> Record:
+    """Return the record without the values that a GPU reset or a new driver restarts."""
+    return Record(links_seen_up=record.links_seen_up)
+
+
+def _counted(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> Record:
+    lengths = _window_lengths(limits)
+    counters, windows = dict(record.counters), dict(record.windows)
+    for key, value in vitals.values.items():
+        length = lengths.get(key[0])
+        if length is None:
+            continue
+        before = counters.get(key)
+        counters[key] = Baseline(value=value, at=now)
+        window = windows.get(key, Window(length=length))
+        growth = 0
+        if before is not None and value < before.value:
+            window = Window(length=length)  # the counter restarted: a reset, or a new driver
+        elif before is not None and now - before.at <= length:  # otherwise the time of the growth is unknown
+            growth = value - before.value
+        windows[key] = window.with_look(now=now, hits=growth)
+    return replace(record, counters=MappingProxyType(counters), windows=MappingProxyType(windows))
+
+
+def _window_lengths(limits: Limits) -> dict[Vital, float]:
+    return {
+        Vital.ECC_CORRECTED: limits.corrected_window,
+        **dict.fromkeys(NVLINK_COUNTERS, limits.link_window),
+        **dict.fromkeys((*PCIE_CORRECTED, *PCIE_UNCORRECTED), limits.pcie_window),
+    }
+
+
+def _shares(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> dict[FindingKind, Window]:
+    looks = {
+        FindingKind.THROTTLED: (_throttled(vitals), limits.throttled_window),
+        FindingKind.SLOW_UNDER_LOAD: (_slow(vitals, limits=limits), limits.slow_window),
+    }
+    return {
+        kind: record.shares.get(kind, Window(length=length)).with_look(now=now, hits=int(seen))
+        for kind, (seen, length) in looks.items()
+        if seen is not None
+    }
+
+
+def _throttled(vitals: Vitals) -> bool | None:
+    reasons = vitals.get(Vital.CLOCKS_EVENT_REASONS)
+    return None if reasons is None else bool(reasons & HARDWARE_SLOWDOWN)
+
+
+def _slow(vitals: Vitals, *, limits: Limits) -> bool | None:
+    """Return whether the GPU is at full load, far below its clocks, without a reason from the driver.
+
+    None when idle.
+    """
+    used, clock, most = (vitals.get(each) for each in (Vital.UTILIZATION, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX))
+    reasons = vitals.get(Vital.CLOCKS_EVENT_REASONS)
+    if used is None or clock is None or not most or reasons is None or used < limits.slow_utilization:
+        return None
+    return reasons == 0 and clock < limits.slow_clock * most

@@ -1,0 +1,1 @@
+"""Parse records of the kernel log into findings. Pure."""

@@ -1,0 +1,1 @@
+"""Rules for network adapters, their links and their RDMA counters. Pure."""

@@ -1,0 +1,1 @@
+"""Fold findings into one verdict for each device, and attribute them to containers. Pure."""

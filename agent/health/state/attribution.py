@@ -1,0 +1,78 @@
+"""Attribute a finding to containers. Pure.
+
+There are two questions. *Concerned* are all holders of the device: their pods' conditions show it. *To restart* is only
+the container that the evidence names: that of the process in the log line, or the only holder. A fault in a monitoring
+process on the host must not end the trainer on the same GPU.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.model.workloads import ContainerRef
+
+
+class How(enum.Enum):
+    """How the container to restart was found, or why there is none."""
+
+    PROCESS = "Process"
+    SOLE_HOLDER = "SoleHolder"
+    NOT_APP_CLASS = "NotAppClass"
+    PROCESS_OUTSIDE_PODS = "ProcessOutsidePods"
+    PROCESS_PUT_IN = "ProcessPutIn"
+    PROCESS_GONE = "ProcessGone"
+    SEVERAL_HOLDERS = "SeveralHolders"
+    NO_HOLDER = "NoHolder"
+    HOLDERS_UNKNOWN = "HoldersUnknown"
+
+
+class ProcessLookup(enum.Enum):
+    """The result of looking up a finding's pid, when it is not the process of a pod's container.
+
+    ``NOT_LISTED``: a process in a container that the runtime does not list: it just started, or is not kubelet's.
+    ``PUT_IN``: it is in a container but does not descend from its first process, such as one started by ``kubectl
+    exec``.
+    """
+
+    NONE_NAMED = "none-named"
+    OUTSIDE_PODS = "outside-pods"
+    GONE = "gone"
+    NOT_LISTED = "not-listed"
+    PUT_IN = "put-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """``concerned`` hold the device or contain the process; ``restart`` (a subset, at most one) must be restarted."""
+
+    concerned: tuple[ContainerRef, ...]
+    restart: tuple[ContainerRef, ...]
+    how: How
+
+
+def attribute(
+    finding: Finding, *, process: ContainerRef | ProcessLookup, holders: Sequence[ContainerRef] | None
+) -> Attribution:
+    """Attribute a finding. ``holders`` None means that kubelet did not return the holders of the device."""
+    known = tuple(holders or ())
+    if isinstance(process, ContainerRef):
+        concerned = (process, *(holder for holder in known if holder != process))
+        restart = (process,) if finding.action is ActionClass.RESTART_APP else ()
+        return Attribution(concerned, restart, How.PROCESS if restart else How.NOT_APP_CLASS)
+    if finding.action is not ActionClass.RESTART_APP:
+        return Attribution(known, (), How.NOT_APP_CLASS)
+    if process is ProcessLookup.OUTSIDE_PODS:
+        return Attribution(known, (), How.PROCESS_OUTSIDE_PODS)
+    if process is ProcessLookup.PUT_IN:
+        return Attribution(known, (), How.PROCESS_PUT_IN)
+    if process is ProcessLookup.GONE:
+        return Attribution(known, (), How.PROCESS_GONE)
+    if holders is None or process is ProcessLookup.NOT_LISTED:
+        return Attribution(known, (), How.HOLDERS_UNKNOWN)
+    if not known:
+        return Attribution((), (), How.NO_HOLDER)
+    if len(known) > 1:
+        return Attribution(known, (), How.SEVERAL_HOLDERS)
+    return Attribution(known, known, How.SOLE_HOLDER)

@@ -1,0 +1,117 @@
+"""Decide whether a container's heartbeat is alive. Pure: a state and one check of the file in, the next state out.
+
+No clock is compared with a file's time: the wall clock jumps, and a jump must not cause a restart. A beat is a change
+of the file between two checks, and silence is the monotonic time in which the file stays the same. Anything that keeps
+a container from beating, or the agent from observing it, stops the count, which then restarts from zero.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+LOOKS_PER_TIMEOUT = 4
+LONGEST_PERIOD = 15.0
+"""Seconds: with a long timeout the file is checked more often than needed, so that its metric moves."""
+
+_SOONEST = 0.01  # seconds to the next check: rounding must not cause a busy loop
+_SLEPT = 1.0  # seconds; less is a difference between two readings of the clocks
+
+
+class Pulse(enum.Enum):
+    """``UNKNOWN`` never counts as hung."""
+
+    NOT_STARTED = "NotStarted"
+    BEATING = "Beating"
+    HUNG = "Hung"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The attributes that change whenever a file is touched or replaced.
+
+    The times are the file's own (nanoseconds): they are only compared for equality.
+    """
+
+    device: int
+    inode: int
+    modified: int
+    changed: int
+
+
+class Blank(enum.Enum):
+    """The result of a check without a mark. ``PAUSED``: the container is frozen or stopped, and cannot beat."""
+
+    ABSENT = "absent"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One check: its begin and end (CLOCK_MONOTONIC), and the node's total suspend time since boot (all in seconds)."""
+
+    began: float
+    ended: float
+    slept: float
+    sight: Mark | Blank
+
+
+@dataclass(frozen=True, slots=True)
+class Heart:
+    """The state of one container's heartbeat.
+
+    ``started``: it has touched the file since it began. ``last`` is the last result, None before the first check.
+    ``silent`` counts the seconds without a touch up to ``counted_to``, which is None while the count does not run.
+    """
+
+    pulse: Pulse = Pulse.UNKNOWN
+    started: bool = False
+    last: Mark | Blank | None = None
+    silent: float = 0.0
+    counted_to: Look | None = None
+
+
+REMEMBERED = Heart(started=True)
+"""The initial state for a container that had a heartbeat under a previous agent."""
+
+
+def period(timeout: float) -> float:
+    """Return the seconds between two checks. A hang is detected within ``timeout`` plus one period."""
+    return min(timeout / LOOKS_PER_TIMEOUT, LONGEST_PERIOD)
+
+
+def until_next_look(heart: Heart, *, timeout: float) -> float:
+    """Return the seconds until the next check: the earliest moment at which it could count as hung, or sooner."""
+    left = timeout - heart.silent if heart.pulse is Pulse.BEATING else timeout
+    return min(period(timeout), max(left, _SOONEST))
+
+
+def after(heart: Heart, look: Look, *, timeout: float) -> Heart:
+    """Return the state after one more check.
+
+    The first result proves nothing, because the file may be older than the container. A removed file withdraws the
+    heartbeat until the file is touched again.
+    """
+    if look.sight is Blank.ABSENT:
+        return Heart(pulse=Pulse.NOT_STARTED, last=look.sight)
+    if isinstance(look.sight, Blank):
+        return replace(heart, pulse=Pulse.UNKNOWN, silent=0.0, counted_to=None)
+    known = replace(heart, last=look.sight, silent=0.0, counted_to=look)
+    if heart.last not in (None, look.sight):
+        return replace(known, pulse=Pulse.BEATING, started=True)
+    if not heart.started:
+        return replace(known, pulse=Pulse.NOT_STARTED)
+    silent = _silence(heart, look, timeout=timeout)
+    return replace(known, pulse=Pulse.HUNG if silent >= timeout else Pulse.BEATING, silent=silent)
+
+
+def _silence(heart: Heart, look: Look, *, timeout: float) -> float:
+    """Return for how long the file has been unchanged, after one more check has found it unchanged.
+
+    A late check counts for at most two periods: if the agent could not run, the container may not have either. A
+    suspend of the node restarts the count.
+    """
+    since = heart.counted_to
+    if since is None or look.slept - since.slept > _SLEPT:
+        return 0.0
+    return heart.silent + min(look.began - since.ended, 2 * period(timeout))

@@ -1,0 +1,207 @@
+"""Assemble the client of the controller's hub: report members and faults, take part in rounds.
+
+Without a hub the agent works alone. Only fault reports wait for the hub, with a timeout.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+
+from kubemend.agent.hub import ports
+from kubemend.agent.hub.connection import Connection, Limits
+from kubemend.agent.hub.endpoint import HubEndpoint
+from kubemend.agent.hub.fault_reporter import FaultReporter
+from kubemend.agent.hub.fence import Fence
+from kubemend.agent.hub.inbox import Inbox
+from kubemend.agent.hub.members import Failure, MemberCallbacks, Members
+from kubemend.agent.hub.metrics import HubMetrics
+from kubemend.agent.hub.open_faults import OpenFaults
+from kubemend.agent.hub.outbox import HelloInfo, Outbox
+from kubemend.agent.hub.sampling import Sampler
+from kubemend.agent.hub.verdicts import Verdicts
+from kubemend.agent.model.rounds import FaultKind, Order, Standing, Taken
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
+from kubemend.agent.restart import admission
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of this agent and its node."""
+
+    node: str
+    version: str
+    opted_in_namespaces: frozenset[str] = frozenset()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """Dependencies that exist before the container runtime has been found."""
+
+    pods: ports.Pods
+    epochs: ports.Epochs
+    holders: ports.Holders
+    loads: ports.Loads
+    verdicts: Verdicts
+
+
+async def _no_doubt(_: Failure) -> str:
+    return ""
+
+
+async def _left_to_kubelet(_: Failure) -> None:
+    return
+
+
+class Hub:
+    """The hub client. It accepts faults from the start (``agent.ports.Gangs``)."""
+
+    def __init__(
+        self,
+        where: HubEndpoint,
+        *,
+        identity: Identity,
+        outside: Dependencies,
+        report: Callable[[ComponentStatus], None],
+        metrics: HubMetrics,
+        patience: float,
+        limits: Limits | None = None,
+    ) -> None:
+        """``patience``: for how many seconds a fault waits for the hub's answer."""
+        self._where = where
+        self._identity = identity
+        self._outside = outside
+        self._report = report
+        self._metrics = metrics
+        self._limits = limits
+        self._faults = OpenFaults()
+        self._desk = FaultReporter(
+            pods=outside.pods.pods,
+            faults=self._faults,
+            worst=outside.verdicts.worst,
+            metrics=metrics,
+            opted_in_namespaces=identity.opted_in_namespaces,
+            patience=patience,
+            dry_run=identity.dry_run,
+        )
+        self._connection: Connection | None = None
+
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+        """Report a fault and return the answer. Never raises; see ``FaultReporter``."""
+        return await self._desk.take(target, cause, kind=kind)
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
+        return await self._desk.device_lost(target, cause)
+
+    async def leave(self, *, timeout: float) -> None:
+        """Send what is queued, such as results of rounds, and end the stream."""
+        if self._connection is not None:
+            await self._connection.leave(timeout=timeout)
+
+    async def run(
+        self,
+        *,
+        rounds: ports.Rounds,
+        containers: ports.Containers,
+        runtime: ports.Runtime,
+        can_hold: bool,
+        doubt: Callable[[Failure], Awaitable[str]] = _no_doubt,
+        alone: Callable[[Failure], Awaitable[None]] = _left_to_kubelet,
+    ) -> None:
+        """Serve the hub, once the container runtime has been found.
+
+        - ``can_hold``: whether a successor is held before its first instruction.
+        - ``doubt`` returns why an exit is not a failure because the pod is ending; empty: it is a failure.
+        - ``alone`` restarts a member that the hub leaves to this agent.
+        """
+        fence = Fence(self._outside.epochs)
+        await fence.load()
+        async with asyncio.TaskGroup() as tasks:
+
+            def begin(order: Order, pod: PodRef) -> None:
+                work = rounds.carry_out(order, told=lambda standing: outbox.result(_with_pod_name(standing, pod)))
+                tasks.create_task(work, name=f"round {order.round} of {pod}")
+
+            def failed(failure: Failure) -> None:
+                guarded = rounds.guarding(failure.container) if self._is_welcomed else None
+                work = self._report_failure(failure, guarded, doubt=doubt, alone=alone)
+                tasks.create_task(work, name=f"fault of {failure.container.ref}")
+
+            def changed(uid: PodUid) -> None:
+                outbox.changed(uid)
+
+            members = Members(
+                pods=self._outside.pods,
+                containers=containers,
+                runtime=runtime,
+                rounds=rounds,
+                ears=MemberCallbacks(changed=changed, failed=failed, gone=self._faults.gone),
+                opted_in_namespaces=self._identity.opted_in_namespaces,
+            )
+            about = self._hello_info(fence, rounds, can_hold=can_hold)
+            outbox = Outbox(introduction=about, members=members, faults=self._faults)
+            self._faults.on_new(outbox.wake)
+            rounds.tell_taken_up(outbox.result)
+            inbox = Inbox(
+                fence=fence,
+                rounds=rounds,
+                faults=self._faults,
+                begin=begin,
+                say_hello=outbox.say_hello,
+                metrics=self._metrics,
+            )
+            self._connection = self._connect(outbox, inbox)
+            aio.spawn_eternal(tasks, members.run(), name="gang-members")
+            await members.until_known()
+            aio.spawn_eternal(tasks, self._sampler(outbox).run(), name="gang-samples")
+            aio.spawn_eternal(tasks, self._connection.run(), name="hub-connection")
+
+    async def _report_failure(
+        self,
+        failure: Failure,
+        guarded: "AbstractAsyncContextManager[asyncio.Event] | None",
+        *,
+        doubt: Callable[[Failure], Awaitable[str]],
+        alone: Callable[[Failure], Awaitable[None]],
+    ) -> None:
+        with contained.within(contained.Part.FAULT, failure.container.ref):
+            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is Taken.ALONE:
+                await alone(failure)
+
+    @property
+    def _is_welcomed(self) -> bool:
+        return self._connection is not None and self._connection.is_welcomed
+
+    def _hello_info(self, fence: Fence, rounds: ports.Rounds, *, can_hold: bool) -> HelloInfo:
+        return HelloInfo(
+            node=self._identity.node,
+            instance=secrets.token_hex(8),
+            version=self._identity.version,
+            can_hold=can_hold,
+            epoch=lambda: fence.obeyed,
+            standings=rounds.standings,
+        )
+
+    def _connect(self, outbox: Outbox, inbox: Inbox) -> Connection:
+        return Connection(
+            self._where,
+            outbox=outbox,
+            inbox=inbox,
+            report=self._report,
+            metrics=self._metrics,
+            limits=self._limits,
+        )
+
+    def _sampler(self, outbox: Outbox) -> Sampler:
+        outside = self._outside
+        return Sampler(pods=outside.pods, holders=outside.holders, loads=outside.loads, outbox=outbox)
+
+
+def _with_pod_name(standing: Standing, pod: PodRef) -> Standing:
+    """Return a member's state with the hub's name for the pod if this node has none: the pod is not here."""
+    return standing if standing.pod.name else replace(standing, pod=pod)

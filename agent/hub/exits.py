@@ -1,0 +1,71 @@
+"""Decide whether a container's exit is a fault of the gang member, in one pure function over facts of the pod."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kubemend.agent.hub import member_states
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView, RuleAction
+from kubemend.agent.restart import admission
+
+
+class NoFault(enum.Enum):
+    """Reasons why an exit is no fault of the member, although other exits of that container may be."""
+
+    COMPLETED = "Completed"
+    OURS = "Ours"
+    KUBELETS = "Kubelets"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A container that has ended, among the pod's ``containers``, with the known exit codes.
+
+    ``ours``: a restart or a round of this agent has ended it.
+    """
+
+    pod: PodView
+    container: ContainerSummary
+    exit_code: int
+    containers: tuple[ContainerSummary, ...]
+    exit_codes: Mapping[ContainerId, int]
+    ours: bool = False
+
+
+def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | admission.Reason | None:
+    """Return why the gang need not know; None if the exit is a fault of the member."""
+    refused = admission.why_no_fault(ended.pod, ended.container.ref.name, opted_in_namespaces=opted_in_namespaces)
+    if refused is not None:
+        return refused.reason
+    if ended.exit_code == 0:
+        return NoFault.COMPLETED
+    if ended.ours or _replaced_by_us(ended):
+        return NoFault.OURS
+    if _killed_with_its_pod(ended):
+        return NoFault.KUBELETS
+    return None
+
+
+def _replaced_by_us(ended: Exit) -> bool:
+    """Return whether its successor was created by kubemend: the exit was reported late, by a listing."""
+    successor = member_states.newest(ended.containers).get(ended.container.ref.name)
+    return successor is not None and successor.id != ended.container.id and successor.restart_id is not None
+
+
+def _killed_with_its_pod(ended: Exit) -> bool:
+    """Return whether kubelet ended it because another container's exit restarts the whole pod (KEP-5532).
+
+    The other container's exit is the fault.
+    """
+    return any(
+        (rule := spec.rule_for(code)) is not None and rule.action is RuleAction.RESTART_ALL
+        for name, code in _ended_others(ended)
+        if (spec := ended.pod.container(name)) is not None
+    )
+
+
+def _ended_others(ended: Exit) -> Iterable[tuple[str, int]]:
+    for name, view in member_states.newest(ended.containers).items():
+        code = ended.exit_codes.get(view.id)
+        if name != ended.container.ref.name and view.state is ContainerState.EXITED and code is not None:
+            yield name, code

@@ -1,0 +1,164 @@
+"""Report members' faults to the hub, and wait for its answers."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import structlog
+
+from kubemend.agent.hub import member_states
+from kubemend.agent.hub.members import Failure
+from kubemend.agent.hub.metrics import HubMetrics
+from kubemend.agent.hub.open_faults import LONGEST, Fault, OpenFaults
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.rounds import FaultKind, Taken
+from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
+from kubemend.agent.restart import admission
+from kubemend.common.gangs import GangKey
+
+log = structlog.get_logger(__name__)
+
+UNANSWERED: Final = "Unanswered"
+"""In metrics: no answer arrived before the timeout."""
+
+
+class FaultReporter:
+    """Report faults (``agent.ports.Gangs``). ``patience`` is how many seconds to wait for an answer."""
+
+    def __init__(
+        self,
+        *,
+        pods: Callable[[], Mapping[PodUid, PodView]],
+        faults: OpenFaults,
+        worst: Callable[[ContainerRef], Awaitable[ActionClass]],
+        metrics: HubMetrics,
+        opted_in_namespaces: frozenset[str],
+        patience: float,
+        dry_run: bool = False,
+    ) -> None:
+        """``worst`` returns the most severe action that a container's devices need. A dry run reports no fault."""
+        self._pods = pods
+        self._faults = faults
+        self._worst = worst
+        self._metrics = metrics
+        self._namespaces = opted_in_namespaces
+        self._patience = patience
+        self._dry_run = dry_run
+
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+        """Report a fault and return the answer; ALONE at once for a container that is in no gang."""
+        gang = self._gang(target)
+        if gang is None:
+            return Taken.ALONE
+        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=kind), patience=self._patience)
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        """Report the permanent loss of a container's device.
+
+        Waits as long as faults stay open, because no restart on this node helps. ALONE at once for a container that is
+        in no gang.
+        """
+        gang = self._gang(target)
+        if gang is None:
+            return Taken.ALONE
+        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
+
+    async def _report_and_wait(self, fault: Fault, *, patience: float) -> Taken:
+        """Report a fault and wait for the answer. After the timeout the report continues, also to later leaders."""
+        answer = self._faults.tell(fault)
+        try:
+            async with asyncio.timeout(patience):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
+            log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
+            return Taken.ALONE
+        finally:
+            if not answer.done():
+                self._faults.leave_alone(fault.id)
+
+    async def tell(
+        self,
+        failure: Failure,
+        *,
+        guarded: AbstractAsyncContextManager[asyncio.Event] | None,
+        doubt: Callable[[Failure], Awaitable[str]],
+    ) -> Taken:
+        """Report that a member has failed by itself, and return the answer.
+
+        - ``doubt`` returns why the exit is not a failure because the pod is ending; then nothing is reported.
+        - ``guarded`` holds what kubelet starts until a round's order arrives, the answer is that there is none, or the
+          timeout ends. None if no answer can arrive soon: then the member is restarted alone, and its gang is informed
+          later.
+        """
+        async with guarded if guarded is not None else contextlib.nullcontext() as ordered:
+            if why := await doubt(failure):
+                log.info("hub.member_ends", container=str(failure.container.ref), why=why)
+                return Taken.NOTHING
+            gang = self._gang(failure.container.ref)
+            if gang is None:
+                return Taken.ALONE
+            answer = await self._report(failure, gang)  # outside the timeout, which is for the answer
+            if ordered is None:
+                self._faults.leave_alone(_exit_id(failure))
+                return Taken.ALONE
+            return await self._await_order(failure, answer, ordered)
+
+    async def _await_order(self, failure: Failure, answer: "asyncio.Future[Taken]", ordered: asyncio.Event) -> Taken:
+        """Wait for the answer, and for the order that follows it, until the timeout."""
+        taken = Taken.ALONE
+        try:
+            async with asyncio.timeout(self._patience):
+                taken = await asyncio.shield(answer)
+                if taken is Taken.ROUND:
+                    await ordered.wait()
+        except TimeoutError:
+            if not answer.done():
+                self._faults.leave_alone(_exit_id(failure))
+        return taken
+
+    async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[Taken]":
+        target = failure.container.ref
+        why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
+        return self._faults.tell(
+            Fault(
+                id=_exit_id(failure),
+                target=target,
+                gang=gang,
+                kind=FaultKind.EXIT,
+                code=f"Exit{failure.exit_code}",
+                message=f"container {target.name} ended with exit code {failure.exit_code}{why}",
+                happened_at=failure.at,
+                exit_code=failure.exit_code,
+                action=await self._worst(target),
+            )
+        )
+
+    def _gang(self, target: ContainerRef) -> GangKey | None:
+        """Return the gang to which a container's faults are reported; None if they are not reported."""
+        pod = self._pods().get(target.pod.uid)
+        if self._dry_run or pod is None:
+            return None
+        refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
+        return member_states.gang_of(pod) if refused is None else None
+
+
+def _exit_id(failure: Failure) -> str:
+    return f"exit:{failure.container.id}"
+
+
+def _fault(target: ContainerRef, cause: admission.Cause, *, gang: GangKey, kind: FaultKind) -> Fault:
+    return Fault(
+        id=uuid.uuid4().hex,
+        target=target,
+        gang=gang,
+        kind=kind,
+        code=cause.code,
+        message=cause.message,
+        happened_at=cause.happened_at,
+        action=cause.action if cause.devices_known else ActionClass.ASK_DRIVER,
+        device=cause.device or "",
+    )

@@ -1,0 +1,134 @@
+"""Process the hub's messages. Each may come twice, late or never; a meaningless one is counted and ignored."""
+
+from collections.abc import Callable
+
+import structlog
+
+from kubemend.agent.hub import ports, wire
+from kubemend.agent.hub.errors import HubError, HubProblem, Rank
+from kubemend.agent.hub.fence import Fence
+from kubemend.agent.hub.metrics import IN, HubMetrics
+from kubemend.agent.hub.open_faults import OpenFaults
+from kubemend.agent.model.rounds import Order
+from kubemend.agent.model.workloads import PodRef, PodUid
+from kubemend.common import contained
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+
+class StaleLeaderError(Exception):
+    """The peer no longer leads: a higher epoch exists."""
+
+
+class Inbox:
+    """Process messages in order. ``begin`` starts an order for a pod; ``say_hello`` sends the full state again."""
+
+    def __init__(
+        self,
+        *,
+        fence: Fence,
+        rounds: ports.Rounds,
+        faults: OpenFaults,
+        begin: Callable[[Order, PodRef], None],
+        say_hello: Callable[[], None],
+        metrics: HubMetrics,
+    ) -> None:
+        self._fence = fence
+        self._rounds = rounds
+        self._faults = faults
+        self._begin = begin
+        self._say_hello = say_hello
+        self._metrics = metrics
+
+    async def take(self, message: pb.HubMessage | None) -> str | None:
+        """Process a message; return the leader's name if it is a Welcome. None: the bytes are no message.
+
+        Raises StaleLeaderError if a previous leader welcomes the agent, HubError if the leader's protocol is too old.
+        """
+        body = message.WhichOneof("body") if message is not None else None
+        self._metrics.messages.labels(IN, body or "unknown").inc()
+        if message is None:
+            self._ignored("malformed", error="not a message of this protocol")
+        elif body is None:
+            self._ignored("unknown")
+        elif not await self._fence.admits(message.epoch):
+            self._reject(message.epoch, body=body)
+        elif body == "welcome":
+            return _leader(message.welcome)
+        else:
+            with contained.within(contained.Part.HUB, body):
+                self._process(message, body)
+        return None
+
+    def _reject(self, epoch: int, *, body: str) -> None:
+        """Ignore a message; raise StaleLeaderError if it is the leader's first."""
+        if self._fence.believes(epoch):
+            reason, why = "old-epoch", f"its epoch is {epoch}, and {self._fence.obeyed} was accepted already"
+        else:
+            reason, why = "no-such-epoch", f"its epoch {epoch} is implausible: there cannot have been so many leaders"
+        self._ignored(reason, body=body, epoch=epoch, obeyed=self._fence.obeyed)
+        if body == "welcome":
+            raise StaleLeaderError(why)
+
+    def _process(self, message: pb.HubMessage, body: str) -> None:
+        try:
+            match body:
+                case "answer":
+                    self._answer(message.answer)
+                case "stop":
+                    self._stop(message.stop)
+                case "release":
+                    self._rounds.release(message.release.round, _uids(message.release))
+                case "abort":
+                    reason = message.abort.reason
+                    self._rounds.abort(message.abort.round, _uids(message.abort), reason=reason)
+                case "sync":
+                    self._say_hello()
+        except wire.MalformedError as error:
+            self._ignored("malformed", body=body, error=str(error))
+
+    def _answer(self, said: pb.FaultAnswer) -> None:
+        fault_id, taken = wire.answer(said)
+        fault = self._faults.answered(fault_id, taken)
+        if fault is None:
+            self._ignored("late-answer", fault=fault_id)
+            return
+        self._metrics.answers.labels(fault.kind.value, taken.value).inc()
+        log.info(
+            "hub.fault_answered",
+            fault=fault_id,
+            container=str(fault.target),
+            cause=fault.code,
+            answer=taken.value,
+            round=said.round,
+            reason=said.reason,
+            detail=said.detail,
+        )
+
+    def _stop(self, stop: pb.Stop) -> None:
+        orders = wire.orders(stop)
+        self._faults.ordered({order.pod for order in orders})
+        for order, said in zip(orders, stop.orders, strict=True):
+            self._begin(order, wire.pod_ref(said.pod))
+
+    def _ignored(self, reason: str, **about: object) -> None:
+        self._metrics.ignored.labels(reason).inc()
+        log.debug("hub.ignored", reason=reason, **about)
+
+
+def _leader(welcome: pb.Welcome) -> str:
+    """Return the leader's name. Raises HubError if its protocol is older than this agent supports."""
+    protocol = welcome.protocol or 1  # hubs of protocol 1 may not name it
+    if protocol < wire.OLDEST:
+        supported = f"{wire.OLDEST} to {wire.PROTOCOL}"
+        what = f"the hub {welcome.leader} speaks protocol {protocol}, this agent supports {supported}"
+        raise HubError(HubProblem(what, "Upgrade the controller.", Rank.REFUSED))
+    return welcome.leader
+
+
+def _uids(said: pb.Release | pb.Abort) -> frozenset[PodUid]:
+    """Return the pods to release. Raises MalformedError if there are none, which ``Rounds`` would take as all."""
+    if not said.round or not said.pod_uids:
+        raise wire.MalformedError("a release or abort without pods")
+    return frozenset(PodUid(uid) for uid in said.pod_uids)

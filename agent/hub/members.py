@@ -1,0 +1,226 @@
+"""Follow the members on this node: the states of their containers, and members that fail by themselves."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.hub import exits, member_states, ports
+from kubemend.agent.hub.member_states import Change, Known, Member
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.common import contained
+from kubemend.common.contained import Part
+
+log = structlog.get_logger(__name__)
+
+_NANOSECOND = 1e-9
+_ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A main container of a member has ended by itself with a nonzero code. ``at`` is Unix time."""
+
+    pod: PodView
+    container: ContainerSummary
+    exit_code: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCallbacks:
+    """Callbacks: ``changed`` when a pod may have changed, ``failed`` for failures, ``gone`` for deleted pods."""
+
+    changed: Callable[[PodUid], None]
+    failed: Callable[[Failure], None]
+    gone: Callable[[PodUid], None]
+
+
+class Members:
+    """The members. ``run`` does the work; the others may be called once ``until_known`` has returned."""
+
+    def __init__(
+        self,
+        *,
+        pods: ports.Pods,
+        containers: ports.Containers,
+        runtime: ports.Runtime,
+        rounds: ports.Rounds,
+        ears: MemberCallbacks,
+        opted_in_namespaces: frozenset[str] = frozenset(),
+    ) -> None:
+        self._pods = pods
+        self._containers = containers
+        self._runtime = runtime
+        self._rounds = rounds
+        self._ears = ears
+        self._namespaces = opted_in_namespaces
+        self._exit_codes: dict[ContainerId, int] = {}
+        self._leaving: dict[PodUid, PodView] = {}
+        self._appeared: asyncio.Queue[PodView] = asyncio.Queue()
+        self._known = asyncio.Event()
+
+    async def until_known(self) -> None:
+        """Wait until pods and containers are listed, and the exit codes of ended containers are known."""
+        await self._known.wait()
+
+    def all(self) -> tuple[Member, ...]:
+        """Return every member."""
+        uids = [*self._pods.pods(), *self._leaving]
+        found = []
+        for uid in uids:
+            with contained.within(Part.MEMBER, uid):
+                if (member := self.member(uid)) is not None:
+                    found.append(member)
+        return tuple(found)
+
+    def member(self, uid: PodUid) -> Member | None:
+        """Return a pod as a member; None if it is not a member, or is gone."""
+        pod = self._pod(uid)
+        if pod is None or member_states.gang_of(pod) is None:
+            return None
+        known = Known(exit_codes=self._exit_codes, held=self._rounds.held())
+        return member_states.member(pod, self._of(uid), known)
+
+    def change(self, uid: PodUid, *, told: Member | None) -> Change | None:
+        """Return a pod's change since the state ``told``."""
+        return member_states.change(told, self.member(uid))
+
+    async def run(self) -> None:
+        """Follow the members."""
+        unsubscribe = self._pods.subscribe(self._on_pod)
+        try:
+            async with self._containers.subscribe() as steps, asyncio.TaskGroup() as tasks:
+                await self._pods.until_synced()
+                await self._containers.until_listed()
+                for pod in [*self._pods.pods().values()]:
+                    await self._check_pod(pod)
+                self._known.set()
+                tasks.create_task(self._check_late_pods(), name="gang-newcomers")
+                while True:
+                    step = await steps.get()
+                    with contained.within(Part.MEMBER, step.container.ref):
+                        self._process(step, tasks)
+        finally:
+            unsubscribe()
+
+    async def _check_late_pods(self) -> None:
+        """Check pods that the API server lists late, because their containers may have ended already."""
+        while True:
+            await self._check_pod(await self._appeared.get())
+
+    def _on_pod(self, change: PodChange) -> None:
+        uid = change.pod.ref.uid
+        if change.kind is PodChangeKind.GONE:
+            if member_states.gang_of(change.pod) is not None and self._is_alive(uid):
+                self._leaving[uid] = change.pod  # force-deleted: it is gone when its last container has ended
+            else:
+                self._ears.gone(uid)
+        elif change.kind is PodChangeKind.APPEARED and self._known.is_set():
+            self._appeared.put_nowait(change.pod)
+        self._ears.changed(uid)
+
+    def _process(self, step: ContainerEvent, tasks: asyncio.TaskGroup) -> None:
+        uid = step.pod.uid
+        if step.kind is EventKind.DELETED:
+            self._exit_codes.pop(step.container_id, None)
+        pod = self._pod(uid)
+        if pod is None or member_states.gang_of(pod) is None:
+            return
+        if step.kind is EventKind.STOPPED:
+            at = step.created_at * _NANOSECOND
+            if step.exit_code is None:
+                tasks.create_task(self._ask(step.container, at=at), name=f"how {step.container.ref} has ended")
+            else:
+                self._ended(step.container, step.exit_code, reason=step.reason, at=at)
+        self._ears.changed(uid)
+        if uid in self._leaving and not self._is_alive(uid):
+            del self._leaving[uid]
+            self._ears.gone(uid)
+
+    async def _ask(self, view: ContainerSummary, *, at: float | None) -> None:
+        """Get a container's exit from the runtime. It ended at ``at`` (Unix time; None: as the runtime reports)."""
+        with contained.within(Part.MEMBER, view.ref):
+            await self._get_exit(view, at=at)
+
+    async def _get_exit(self, view: ContainerSummary, *, at: float | None) -> None:
+        try:
+            info = await self._runtime.container_status(view.id)
+        except CriError as error:
+            log.info("hub.exit_unknown", container=str(view.ref), container_id=view.id, error=str(error))
+            return
+        if info.state is ContainerState.EXITED:
+            ended_at = at if at is not None else info.finished_at * _NANOSECOND
+            self._ended(view, info.exit_code, reason=info.reason, at=ended_at)
+
+    async def _check_pod(self, pod: PodView) -> None:
+        """Get the exits of a member's newest containers that were not observed."""
+        with contained.within(Part.MEMBER, pod.ref):
+            await self._get_exits(pod)
+
+    async def _get_exits(self, pod: PodView) -> None:
+        if member_states.gang_of(pod) is None:
+            return
+        for view in member_states.newest(self._of(pod.ref.uid)).values():
+            if view.state is not ContainerState.EXITED or view.id in self._exit_codes:
+                continue
+            if pod.is_over:
+                await self._get_exit_code(view)
+            else:
+                await self._ask(view, at=None)
+        self._ears.changed(pod.ref.uid)
+
+    async def _get_exit_code(self, view: ContainerSummary) -> None:
+        """Get only the exit code, because the failure of a pod that is over is not reported."""
+        try:
+            self._exit_codes[view.id] = (await self._runtime.container_status(view.id)).exit_code
+        except CriError as error:
+            log.info("hub.exit_unknown", container=str(view.ref), container_id=view.id, error=str(error))
+
+    def _ended(self, view: ContainerSummary, exit_code: int, *, reason: str, at: float) -> None:
+        if view.id in self._exit_codes:
+            return  # reported by an event and found by a listing
+        uid = view.ref.pod.uid
+        self._exit_codes[view.id] = exit_code
+        self._ears.changed(uid)
+        pod = self._pods.pods().get(uid)
+        if pod is None:
+            return  # deleted in the meantime
+        ended = exits.Exit(
+            pod=pod,
+            container=view,
+            exit_code=exit_code,
+            containers=tuple(self._of(uid)),
+            exit_codes=self._exit_codes,
+            ours=self._is_ours(view),
+        )
+        why = exits.why_no_fault(ended, opted_in_namespaces=self._namespaces)
+        say = log.info if why is None else log.debug
+        say(
+            "hub.member_exit",
+            container=str(view.ref),
+            container_id=view.id,
+            exit_code=exit_code,
+            no_fault=why.value if why is not None else None,
+        )
+        if why is None:
+            self._ears.failed(Failure(pod=pod, container=view, exit_code=exit_code, reason=reason, at=at))
+
+    def _is_ours(self, view: ContainerSummary) -> bool:
+        return (
+            self._rounds.busy(view.ref.pod.uid) or self._rounds.expects_end(view.id) or self._runtime.has_ended(view.id)
+        )
+
+    def _pod(self, uid: PodUid) -> PodView | None:
+        return self._pods.pods().get(uid) or self._leaving.get(uid)
+
+    def _of(self, uid: PodUid) -> Iterator[ContainerSummary]:
+        return (view for view in self._containers.containers() if view.ref.pod.uid == uid)
+
+    def _is_alive(self, uid: PodUid) -> bool:
+        return any(view.state in _ALIVE for view in self._of(uid))

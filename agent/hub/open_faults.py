@@ -1,0 +1,148 @@
+"""Keep members' faults that are to be reported to the hub, again after each Hello, until they are settled."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.rounds import FaultKind, Taken
+from kubemend.agent.model.workloads import ContainerRef, PodUid
+from kubemend.common.gangs import GangKey
+
+log = structlog.get_logger(__name__)
+
+LONGEST: Final = 600.0
+"""Seconds for which a fault is reported, from its detection: as long as an undecided restart is kept."""
+MOST: Final = 256
+"""Limit of open faults; beyond it the oldest is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one member (coordination/v1 ``Fault``). ``happened_at`` is Unix time; ``id`` is never reused."""
+
+    id: str
+    target: ContainerRef
+    gang: GangKey
+    kind: FaultKind
+    code: str
+    message: str
+    happened_at: float
+    exit_code: int = 0
+    action: ActionClass = ActionClass.NONE
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A fault to report now: its age in seconds, and whether its member is restarted ``alone`` already."""
+
+    fault: Fault
+    age: float
+    alone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    fault: Fault
+    age: float  # seconds, when it was opened
+    opened: float  # loop time
+    answer: "asyncio.Future[Taken]"
+    said: bool = False
+    taken: Taken | None = None
+    ordered: bool = False
+    alone: bool = False
+
+
+class OpenFaults:
+    """The open faults. They may be added before the hub client runs."""
+
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._open: dict[str, _Open] = {}
+        self._wake: Callable[[], None] = _no_wake
+
+    def on_new(self, wake: Callable[[], None]) -> None:
+        """Set the callback for a new fault to report."""
+        self._wake = wake
+
+    def tell(self, fault: Fault) -> "asyncio.Future[Taken]":
+        """Add a fault to report; return the future of the hub's answer. One that is open already is the same."""
+        known = self._open.get(fault.id)
+        if known is not None:
+            return known.answer
+        loop = asyncio.get_running_loop()
+        opened = _Open(fault, max(0.0, self._now() - fault.happened_at), loop.time(), loop.create_future())
+        self._open[fault.id] = opened
+        while len(self._open) > MOST:
+            dropped = self._open.pop(next(iter(self._open)))
+            log.warning("hub.fault_dropped", fault=dropped.fault.id, container=str(dropped.fault.target))
+        self._wake()
+        return opened.answer
+
+    def leave_alone(self, fault_id: str) -> None:
+        """Mark that the answer is no longer awaited because the member is restarted alone.
+
+        Its gang is informed all the same, because it may wait for a rank that knows nothing of it.
+        """
+        if (each := self._open.get(fault_id)) is not None:
+            each.alone = True
+
+    def say_again(self) -> None:
+        """Report all open faults again, after a Hello."""
+        for each in self._open.values():
+            each.said = False
+
+    def next(self) -> Saying | None:
+        """Return the next fault to report, and mark it as reported; None if there is none.
+
+        Faults that have been open for too long are dropped.
+        """
+        time_now = asyncio.get_running_loop().time()
+        for each in [*self._open.values()]:
+            known_for = time_now - each.opened
+            if known_for > LONGEST:
+                del self._open[each.fault.id]
+            elif not each.said:
+                each.said = True
+                return Saying(each.fault, each.age + known_for, alone=each.alone)
+        return None
+
+    def answered(self, fault_id: str, taken: Taken) -> Fault | None:
+        """Process an answer; return the fault, or None if the answer is not awaited.
+
+        A fault that a round has taken stays open until an order for its pod arrives: if the hub dies in between, its
+        successor must learn of the fault.
+        """
+        each = self._open.get(fault_id)
+        if each is None or each.taken is not None:
+            return None
+        each.taken = taken
+        if not each.answer.done():
+            each.answer.set_result(taken)
+        if taken is not Taken.ROUND or each.ordered:
+            del self._open[fault_id]
+        return each.fault
+
+    def ordered(self, pods: Collection[PodUid]) -> None:
+        """Record that a round has begun for these pods, so the hub knows their faults."""
+        for each in [*self._open.values()]:
+            if each.fault.target.pod.uid in pods:
+                each.ordered = True
+                if each.taken is not None:
+                    del self._open[each.fault.id]
+
+    def gone(self, pod: PodUid) -> None:
+        """Drop the faults of a deleted pod that nothing waits for."""
+        for each in [*self._open.values()]:
+            is_waited_for = each.taken is None and each.fault.kind is not FaultKind.EXIT and not each.alone
+            if each.fault.target.pod.uid == pod and not is_waited_for:
+                del self._open[each.fault.id]
+
+
+def _no_wake() -> None:
+    return

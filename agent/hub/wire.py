@@ -1,0 +1,211 @@
+"""Convert the agent's values to messages of coordination/v1 and back. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from kubemend.agent.hub.member_states import Change, Gone, Member, MemberContainer
+from kubemend.agent.hub.open_faults import Fault
+from kubemend.agent.model import rounds
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.loads import Load
+from kubemend.agent.model.rounds import FaultKind, OrderKind, Phase, Taken
+from kubemend.agent.model.workloads import ContainerState, PodRef, PodUid
+from kubemend.agent.restart import options
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+
+PROTOCOL: Final = 1
+OLDEST: Final = 1
+"""The oldest hub protocol that this agent supports. A newer hub decides itself whether it supports this agent."""
+LONGEST_TEXT: Final = 1024
+"""Maximum characters of a text for people; the rest is cut off."""
+LONGEST_WORD: Final = 128
+"""Maximum characters of a code or a name."""
+LONGEST_HOLD: Final = 3600.0
+"""Maximum plausible hold of a member in seconds."""
+
+_UNKNOWN: Final = -1.0
+_STATES: "Final[Mapping[ContainerState, pb.Container.State.ValueType]]" = {
+    ContainerState.UNKNOWN: pb.Container.UNKNOWN,
+    ContainerState.CREATED: pb.Container.CREATED,
+    ContainerState.RUNNING: pb.Container.RUNNING,
+    ContainerState.EXITED: pb.Container.EXITED,
+}
+_KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = {
+    FaultKind.OTHER: pb.Fault.OTHER,
+    FaultKind.EXIT: pb.Fault.EXIT,
+    FaultKind.DEVICE: pb.Fault.DEVICE,
+    FaultKind.HANG: pb.Fault.HANG,
+}
+_PHASES: "Final[Mapping[Phase, pb.StepResult.Phase.ValueType]]" = {
+    Phase.STOPPING: pb.StepResult.STOPPING,
+    Phase.STOPPED: pb.StepResult.STOPPED,
+    Phase.RUNNING: pb.StepResult.RUNNING,
+    Phase.COMPLETED: pb.StepResult.COMPLETED,
+    Phase.REFUSED: pb.StepResult.REFUSED,
+    Phase.STUCK: pb.StepResult.STUCK,
+    Phase.FAILED: pb.StepResult.FAILED,
+    Phase.SELF_RELEASED: pb.StepResult.SELF_RELEASED,
+    Phase.GONE: pb.StepResult.GONE,
+}
+_ANSWERS: "Final[Mapping[pb.FaultAnswer.Answer.ValueType, Taken]]" = {
+    pb.FaultAnswer.ROUND: Taken.ROUND,
+    pb.FaultAnswer.ALONE: Taken.ALONE,
+    pb.FaultAnswer.NOTHING: Taken.NOTHING,
+}
+_ORDER_KINDS: "Final[Mapping[pb.Order.Action.ValueType, OrderKind]]" = {
+    pb.Order.RESTART: OrderKind.RESTART,
+    pb.Order.HOLD: OrderKind.HOLD,
+}
+
+
+class MalformedError(ValueError):
+    """A message of the hub that makes no sense."""
+
+
+def pod(ref: PodRef) -> pb.Pod:
+    """Return a pod by name and UID."""
+    return pb.Pod(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+def pod_ref(of: pb.Pod) -> PodRef:
+    """Return the pod reference of a message."""
+    return PodRef(namespace=of.namespace, name=of.name, uid=PodUid(of.uid))
+
+
+def member(of: Member) -> pb.Member:
+    """Return a member with its containers."""
+    return pb.Member(pod=pod(of.pod), gang=str(of.gang), containers=map(container, of.containers))
+
+
+def container(of: MemberContainer) -> pb.Container:
+    """Return a container; one with an unknown exit code has an unknown state (``member_states``)."""
+    return pb.Container(
+        name=of.name,
+        id=of.id,
+        attempt=of.attempt,
+        state=_STATES[of.state],
+        exit_code=of.exit_code if of.exit_code is not None else 0,
+        held=of.held,
+    )
+
+
+def change(of: Change) -> pb.AgentMessage:
+    """Return a change as a message."""
+    if isinstance(of, Gone):
+        return pb.AgentMessage(change=pb.MemberChange(gone=pod(of.pod)))
+    return pb.AgentMessage(change=pb.MemberChange(member=member(of)))
+
+
+def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
+    """Return a fault as a message; ``age`` in seconds, ``alone``: its member is restarted by itself."""
+    return pb.AgentMessage(
+        fault=pb.Fault(
+            id=of.id,
+            pod=pod(of.target.pod),
+            gang=str(of.gang),
+            container=of.target.name,
+            kind=_KINDS[of.kind],
+            code=_code(of.code),
+            message=_text(of.message),
+            exit_code=of.exit_code,
+            action_class=of.action.value,
+            device=_code(of.device),
+            age_seconds=age,
+            alone=alone,
+        )
+    )
+
+
+def result(of: rounds.Standing) -> pb.StepResult:
+    """Return a member's state as a message. The change of its containers is a message of its own."""
+    return pb.StepResult(
+        round=of.round,
+        pod=pod(of.pod),
+        phase=_PHASES[of.phase],
+        reason=_code(of.reason),
+        detail=_text(of.detail),
+        seconds={_code(phase): max(0.0, length) for phase, length in of.seconds.items()},
+        slipped_seconds=max(0.0, of.slipped),
+        attempt=of.attempt,
+    )
+
+
+def samples(loads: Mapping[tuple[PodUid, GpuUuid], Load]) -> pb.Samples:
+    """Return the utilization of members' devices as a message."""
+    return pb.Samples(
+        devices=[
+            pb.DeviceSample(
+                pod_uid=uid,
+                device=device,
+                utilization=_share(load.utilization),
+                clock=_share(load.clock),
+                power=_share(load.power),
+            )
+            for (uid, device), load in loads.items()
+        ]
+    )
+
+
+def deserialized(data: bytes) -> pb.HubMessage | None:
+    """Return the hub's message; None if the bytes are not one."""
+    message = pb.HubMessage()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    return message
+
+
+def answer(said: pb.FaultAnswer) -> tuple[str, Taken]:
+    """Return the id of the answered fault, and the answer. Raises MalformedError."""
+    taken = _ANSWERS.get(said.answer)
+    if not said.fault_id or taken is None:
+        raise MalformedError(f"invalid answer {said.answer} to fault {said.fault_id!r}")
+    return said.fault_id, taken
+
+
+def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:
+    """Return a round's order for each member. Raises MalformedError: no order is carried out in part."""
+    if not stop.round or not stop.orders:
+        raise MalformedError("an order without a round, or without pods")
+    if not 0 < stop.hold_seconds <= LONGEST_HOLD:  # also rejects NaN
+        raise MalformedError(f"invalid hold of {stop.hold_seconds} s")
+    grace = stop.grace_seconds if stop.HasField("grace_seconds") else None
+    if grace is not None and not 0 <= grace <= options.LONGEST_GRACE:
+        raise MalformedError(f"invalid grace period of {grace} s")
+    return tuple(_order(stop, each, grace=grace) for each in stop.orders)
+
+
+def _order(stop: pb.Stop, each: pb.Order, *, grace: float | None) -> rounds.Order:
+    kind = _ORDER_KINDS.get(each.action)
+    if not each.pod.uid or kind is None:
+        raise MalformedError(f"invalid order {each.action} for pod {each.pod.uid!r}")
+    return rounds.Order(
+        round=stop.round,
+        gang=stop.gang,
+        attempt=stop.attempt,
+        pod=PodUid(each.pod.uid),
+        kind=kind,
+        cause_code=stop.cause_code,
+        cause_message=stop.cause_message,
+        hold_seconds=stop.hold_seconds,
+        containers=frozenset(each.containers),
+        strategy=stop.strategy,
+        grace_seconds=grace,
+    )
+
+
+def _text(of: str) -> str:
+    """Return a text that protobuf accepts: texts of the kernel and of runtimes may not be Unicode."""
+    return of[:LONGEST_TEXT].encode(errors="replace").decode()
+
+
+def _code(of: str) -> str:
+    """Return a code or a name that the hub accepts, because an invalid one would end the stream."""
+    return "".join(sign if "!" <= sign <= "~" else "-" for sign in of[:LONGEST_WORD])
+
+
+def _share(value: float | None) -> float:
+    return value if value is not None else _UNKNOWN

@@ -1,1 +1,0 @@
-"""Who holds which device, as kubelet tells it."""

@@ -1,0 +1,151 @@
+"""Count restarts for the budgets, in memory and on disk, so that concurrent decisions are exact."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kubemend.agent import ports
+from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
+from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.restart import admission, counts, intents, options
+from kubemend.agent.restart.device_budget import ON_DEVICE
+from kubemend.common import budgets, contained
+
+
+class Budgets:
+    """Count restarts. ``storm`` is the node's own budget.
+
+    A restart counts from its decision, before it is in the journal, so that concurrent decisions see it. A restart that
+    does not start is removed again.
+    """
+
+    def __init__(self, *, store: Store, now: Callable[[], float], storm: budgets.Window) -> None:
+        self._store = store
+        self._now = now
+        self.storm = storm
+        self._begun: list[counts.Begun] = []
+        self._about_to_begin: list[counts.Begun] = []
+        self._loaded = False
+
+    async def load(self) -> None:
+        """Load the restarts of previous agents, once. Raises HistoryError: nothing may be decided then."""
+        if self._loaded:
+            return
+        earlier = await self._store.begun_since(self._now() - COUNT_SECONDS)
+        if not self._loaded:  # another request may have been faster
+            self._begun[:0] = earlier
+            self._loaded = True
+
+    def history(self, target: ContainerRef, *, device: str | None) -> counts.History:
+        """Return the counts for a restart of the container because of a device (None: no device)."""
+        everything = (*self._begun, *self._about_to_begin)
+        return counts.History.of(everything, target=target, device=device, now=self._now())
+
+    @contextlib.contextmanager
+    def counting(self, facts: admission.Facts, decision: admission.Decision) -> "Iterator[Counted]":
+        """Count an admitted restart during the block; remove it at the end unless it started."""
+        assert facts.pod is not None
+        whole_pod = decision.strategy is not intents.Strategy.SWAP
+        names = (spec.name for spec in facts.pod.containers) if whole_pod else decision.orders
+        counted = counts.Begun(
+            pod=facts.pod.ref.uid,
+            containers=frozenset(names),
+            at=self._now(),
+            fault_at=facts.cause.happened_at,
+            device=facts.cause.device,
+        )
+        self._about_to_begin.append(counted)
+        try:
+            yield Counted(counted, self)
+        finally:
+            if counted in self._about_to_begin:
+                self._about_to_begin.remove(counted)
+
+    def keep(self, counted: counts.Begun) -> None:
+        """Count a restart that is in the journal; drop those that no longer count."""
+        self._about_to_begin.remove(counted)
+        self._begun = [each for each in self._begun if each.at > counted.at - COUNT_SECONDS]
+        self._begun.append(counted)
+
+    def all(self) -> tuple[counts.Begun, ...]:
+        """Return every restart that was started and still counts."""
+        return tuple(self._begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A restart that counts already, although it has not started."""
+
+    restart: counts.Begun
+    budgets: Budgets
+
+    def has_begun(self) -> None:
+        """Keep the count. Call this once the restart is in the journal."""
+        self.budgets.keep(self.restart)
+
+
+class BudgetGauges(Collector):
+    """Compute what is left of the budgets on each scrape.
+
+    Only budgets that were used, and only pods that are on the node, get a series. This keeps the number of series low.
+    """
+
+    def __init__(self, budgets: Budgets, *, pods: ports.Pods, now: Callable[[], float]) -> None:
+        self._budgets = budgets
+        self._pods = pods
+        self._now = now
+
+    def describe(self) -> Iterator[Metric]:
+        """Return the metrics' names without values (no value is known yet at registration)."""
+        yield from self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current values."""
+        of_workload, of_device, of_node = self._families()
+        now = self._now()
+        begun = budgets.noted_by(self._budgets.all(), now=now)
+        for uid in {each.pod for each in begun}:
+            if (pod := self._pods.pods().get(uid)) is not None:
+                with contained.within(contained.Part.RESTART, pod.ref):  # otherwise the whole scrape would fail
+                    self._add_pod(of_workload, pod, past=counts.of_pod(begun, uid), now=now)
+        for device in {each.device for each in begun if each.device is not None}:
+            left = ON_DEVICE.left(counts.on_device(begun, device), now=now)
+            if left < ON_DEVICE.limit:
+                of_device.add_metric([device], left)
+        of_node.add_metric([], self._budgets.storm.left(begun, now=now))
+        yield from (of_workload, of_device, of_node)
+
+    def _add_pod(self, family: GaugeMetricFamily, pod: PodView, *, past: Sequence[counts.Begun], now: float) -> None:
+        try:
+            allowance = options.parse(pod.annotations).budget()
+        except options.BadAnnotationError:
+            return  # a pod with invalid annotations is not restarted
+        scopes = {
+            name: (allowance.restarts, counts.of_container(past, name)) for each in past for name in each.containers
+        }
+        for name, (window, mine) in {"": (allowance.of_pod, past), **scopes}.items():
+            left = window.left(mine, now=now)
+            if left < window.limit:
+                family.add_metric([pod.ref.namespace, pod.ref.name, name], left)
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "kubemend_restart_budget_left",
+                "Restarts left in a container's budget, or its pod's if the container is empty; no series: unused.",
+                labels=["namespace", "pod", "container"],
+            ),
+            GaugeMetricFamily(
+                "kubemend_device_restart_budget_left",
+                "Restarts because of that device that may still fail to last; no series: none has failed.",
+                labels=["device"],
+            ),
+            GaugeMetricFamily(
+                "kubemend_node_restart_budget_left",
+                "Restarts that the node's storm guard still allows; 0: a storm.",
+            ),
+        )

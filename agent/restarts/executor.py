@@ -1,0 +1,361 @@
+"""Run a restart plan to its end: journal it, execute, verify, report, close."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.device_release import GateSession
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import rounds
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.restart import admission, steps, verification
+from kubemend.agent.restart.device_release import ReleaseState
+from kubemend.agent.restarts import verifier
+from kubemend.agent.restarts.budgets import Counted
+from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.agent.restarts.recovery import STALE_AFTER, taken_back
+from kubemend.agent.restarts.restart_plan import RestartPlan
+from kubemend.common import contained
+from kubemend.common.contained import Part as Kind
+
+log = structlog.get_logger(__name__)
+
+
+async def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A restart that was executed. ``in_round``: its round has reported already that it runs."""
+
+    act: RestartPlan
+    cause: admission.Cause
+    outcome: Outcome
+    in_round: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """The outcome of a restart, with the checks by kubelet and the devices."""
+
+    outcome: Outcome
+    settled: Sequence[verification.Check]
+    answer: verification.Check
+    free: verification.Check
+
+
+class RoundHooks(Protocol):
+    """Connect a restart to its gang's round (``agent.rounds.session.MemberSession``)."""
+
+    def take_on(self, act: RestartPlan, *, pid: int | None) -> RestartPlan:
+        """Return the plan as the round runs it: what it starts is held. ``pid`` is the process that must end."""
+
+    def record(self) -> rounds.Record:
+        """Return the round's record to journal with the intents."""
+
+    async def hold(self, act: RestartPlan, outcome: Outcome) -> Outcome:
+        """Hold what was started until the round releases it; return the outcome after that."""
+
+
+class _Work:
+    """Says whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
+
+    def __init__(self, changed: Callable[[int], None]) -> None:
+        self._changed = changed
+        self._at_work = 0
+        self._over = False
+
+    def count(self) -> None:
+        self._at_work += 1
+        if self._at_work == 1 and not self._over:
+            self._changed(1)
+
+    def leave(self) -> None:
+        self._at_work -= 1
+        if self._at_work == 0 and not self._over:
+            self._changed(-1)
+
+    async def join(self) -> None:
+        self.count()
+
+    def end(self) -> None:
+        """It has ended. What still runs of it does not count."""
+        if self._at_work > 0:
+            self._changed(-1)
+        self._over = True
+
+
+class RestartExecutor:
+    """Performs acts, many side by side. ``quiet`` is set while none is at work (``drained`` waits for it).
+
+    An act of a round is not at work while it waits for a grace period, a hook or a device. The next agent finishes it
+    from the journal, and what it has started is held meanwhile, so an agent that stops need not wait for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        outside: ports.Dependencies,
+        store: Store,
+        metrics: Metrics,
+        now: Callable[[], float],
+        held: float,
+        suspects: SuspicionTracker | None = None,
+        newcomers: DeviceReattachTimer | None = None,
+    ) -> None:
+        self._outside = outside
+        self._aftermath = verifier.RestartVerifier(outside=outside)
+        self._store = store
+        self._metrics = metrics
+        self._now = now
+        self._held = held
+        self._suspects = suspects
+        self._newcomers = newcomers
+        self._hurried: dict[PodUid, asyncio.Event] = {}
+        self._in_a_hurry: Counter[PodUid] = Counter()
+        self._acting = 0
+        self.quiet = asyncio.Event()
+        self.quiet.set()
+
+    async def perform(
+        self,
+        act: RestartPlan,
+        *,
+        cause: admission.Cause,
+        counted: Counted,
+        devices: frozenset[GpuUuid] | None,
+        announce: Callable[[], None],
+        part: RoundHooks | None = None,
+    ) -> None:
+        """Execute a plan through its verified end. Raises HistoryError before anything is done.
+
+        - ``counted`` is journalled with it.
+        - ``announce`` is called once it is in the journal.
+        - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
+        - ``part`` is set for a restart of a round.
+        """
+        gates = self._outside.actuators.gates
+        async with gates.around(act.entries, devices=devices or frozenset()) as visit:
+            record = part.record() if part is not None else None
+            await self._store.begin(*act.entries, counted=counted.restart, record=record)
+            counted.has_begun()
+            announce()
+            containers = sorted(act.names)
+            act.followed.tell(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
+            with self._act_noted(in_round=part is not None):
+                outcome = await self._to_the_end(act, remembered=visit.remembered)
+            done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
+            await self._see_off(done, part=part, devices=devices, visit=visit)
+
+    async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
+        """Finish a plan that a previous agent started for a round. It is in the journal already."""
+        async with self._outside.actuators.gates.around(act.entries, devices=frozenset()) as visit:
+            with self._act_noted(in_round=True):
+                outcome = await self._to_the_end(act)
+            await self._see_off(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
+
+    @contextlib.contextmanager
+    def expedite(self, pod: PodUid) -> Iterator[None]:
+        """Cut the verification of a pod's restart short during this block, because a round waits for the pod."""
+        self._in_a_hurry[pod] += 1
+        self._hurried.setdefault(pod, asyncio.Event()).set()
+        try:
+            yield
+        finally:
+            self._in_a_hurry[pod] -= 1
+            if not self._in_a_hurry[pod]:
+                del self._in_a_hurry[pod]
+                self._hurried.pop(pod, None)
+
+    @contextlib.contextmanager
+    def _act_noted(self, *, in_round: bool) -> Iterator[None]:
+        work = _Work(self._count_acting)
+        work.count()
+        try:
+            with turns.within(work) if in_round else contextlib.nullcontext():
+                yield
+        finally:
+            work.end()
+
+    def _count_acting(self, change: int) -> None:
+        self._acting += change
+        if self._acting == 0:
+            self.quiet.set()
+        else:
+            self.quiet.clear()
+
+    async def _see_off(
+        self, done: _Done, *, part: RoundHooks | None, devices: frozenset[GpuUuid] | None, visit: GateSession
+    ) -> None:
+        """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
+        try:
+            if part is not None:
+                done = replace(done, outcome=await part.hold(done.act, done.outcome))
+            await self._conclude(done, devices=devices, visit=visit)
+        except Exception:
+            if done.outcome.result is not Result.UNFINISHED:
+                await self._close(done)
+            raise
+        finally:
+            await done.act.give_back()
+
+    async def _to_the_end(self, act: RestartPlan, *, remembered: Callable[[], Awaitable[None]] = _nothing) -> Outcome:
+        """Execute the plan after ``remembered``; undo it after an internal error."""
+        with contained.within(Kind.RESTART, act.target) as work:
+            await remembered()
+            return await self._carried_out(act)
+        assert work.error is not None
+        return await taken_back(act, why=contained.why(work.error))
+
+    async def _carried_out(self, act: RestartPlan) -> Outcome:
+        """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        outcome = await act.carry_out()
+        while outcome.result is Result.UNFINISHED and clock() - begun < self._held:
+            log.warning("restart.unfinished", restart=act.id, detail=outcome.detail)
+            stale = clock() - begun > STALE_AFTER
+            outcome = await act.again().carry_out(
+                resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH
+            )
+        return outcome
+
+    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> None:
+        """Report at once, verify, wait until kubelet agrees, report again, and close the intents.
+
+        The first report is skipped for a round's members, because there are many. An unfinished intent stays open in
+        the journal; the agent's next start resumes it.
+        """
+        self._count(done)
+        if not (done.in_round and done.outcome.result.restarted):
+            self._report(done, checks=(), settled=not done.outcome.result.restarted)
+        if done.outcome.result is Result.STUCK:
+            self._suspect(done, visit=visit)
+        if done.outcome.result.restarted:
+            begun = asyncio.get_running_loop().time()
+            self._expect(done, devices=devices, visit=visit)
+            verified = None
+            with contained.within(Kind.VERIFICATION, done.act.target):
+                async with turns.waiting():
+                    verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
+            if verified is None:
+                log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
+                if done.in_round:
+                    self._report(done, checks=(), settled=False)
+                await self._close(done)
+                return
+            outcome, free = verified.outcome, verified.free
+            if free.reason == ReleaseState.STUCK.value:
+                self._suspect(done, visit=visit)
+            if done.act.awaited(done.outcome):  # kubelet's work is a phase of this restart
+                kubelets = asyncio.get_running_loop().time() - begun
+                outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
+            done = replace(done, outcome=outcome)
+            self._report(done, checks=(verified.answer, free, *verified.settled), settled=True)
+        if done.outcome.result is not Result.UNFINISHED:
+            await self._close(done)
+
+    async def _verified_unless_hurried(
+        self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession
+    ) -> _Verified | None:
+        """Return the verified outcome; None if a round waits for the pod."""
+        expedite = self._hurried.setdefault(done.act.target.pod.uid, asyncio.Event())
+        verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.act.id}")
+        waiting = asyncio.create_task(expedite.wait(), name=f"hurried {done.act.id}")
+        try:
+            await asyncio.wait({verifying, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return verifying.result() if verifying.done() else None
+        finally:
+            verifying.cancel()
+            waiting.cancel()
+            await asyncio.wait({verifying, waiting})
+            if done.act.target.pod.uid not in self._in_a_hurry:
+                self._hurried.pop(done.act.target.pod.uid, None)
+
+    async def _verify(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> _Verified:
+        (outcome, settled), answer, free = await asyncio.gather(
+            self._aftermath.settle(done.act, done.outcome),
+            self._aftermath.devices_answer(devices),
+            self._aftermath.devices_free(devices, visit=visit),
+        )
+        return _Verified(outcome, settled, answer, free)
+
+    def _expect(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> None:
+        """Start timing until a new process uses the devices that the old ones used."""
+        if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
+            self._newcomers.expect(
+                done.act.id,
+                strategy=done.act.strategy,
+                devices=devices or frozenset(),
+                containers=done.outcome.survivors.values(),
+            )
+
+    def _suspect(self, done: _Done, *, visit: GateSession) -> None:
+        """Mark the devices of a process that cannot be killed as suspect."""
+        if self._suspects is None:
+            return
+        for device, pids in visit.stuck().items():
+            text = (
+                f"pid {', '.join(map(str, sorted(pids)))} of {done.act.target} uses it and cannot be killed (state D)"
+            )
+            self._suspects.suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
+
+    async def _close(self, done: _Done) -> None:
+        for intent in done.act.entries:
+            try:
+                await self._store.finish(intent.id, outcome=done.outcome.result.value, now=self._now())
+            except HistoryError as error:
+                log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
+
+    def _count(self, done: _Done) -> None:
+        strategy = done.act.strategy.value
+        self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
+        for phase, seconds in done.outcome.phases.items():
+            self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
+        if done.outcome.result.restarted and not done.act.awaited(done.outcome):
+            since_fault = self._now() - done.cause.happened_at
+            self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
+
+    def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
+        act, outcome = done.act, done.outcome
+        act.followed.tell(progress.Reported(outcome, checks, settled))
+        condition = pod_conditions.for_restart(
+            container=act.target.name,
+            strategy=act.strategy,
+            restart_count=act.restart_count,
+            cause=done.cause,
+            outcome=outcome,
+            checks=checks,
+            settled=settled,
+        )
+        self._outside.reporter.set(act.target.pod, condition)
+        if settled:
+            self._outside.announcements.tell(event_messages.of_restart(act.target, condition, now=self._now()))
+        log.info(
+            "restart.finished" if settled else "restart.acted",
+            restart=act.id,
+            container=str(act.target),
+            containers=sorted(act.names),
+            strategy=act.strategy.value,
+            cause=done.cause.code,
+            result=outcome.result.value,
+            detail=outcome.detail,
+            notes=list(outcome.notes),
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in outcome.phases.items()},
+            checks={check.name: check.state.value for check in checks},
+        )

@@ -1,0 +1,138 @@
+"""Handle manual restarts: resolve the target, wait for the necessary facts, and submit the request.
+
+The rules after a fault apply, with two exceptions. The pod need not have opted in. Its budget does not limit the
+restart (but the restart counts against it).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.clients.podresources import convert
+from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import admission, overrides
+from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+
+CODE = "Requested"
+"""The cause of a manual restart."""
+
+
+class NoSuchPodError(LookupError):
+    """No pod of that name exists on this node. The text is one line for people."""
+
+
+class PodsUnknownError(Exception):
+    """The API server has not listed the pods yet. The text is one line for people."""
+
+
+class ManualRestarts:
+    """Accept manual restart requests, and hold them until the runtime is available."""
+
+    def __init__(
+        self,
+        *,
+        ledger: VerdictStore,
+        pods: ports.Pods,
+        devices: ports.Devices,
+        holders: ports.Holders,
+        lacking: Callable[[], str],
+        now: Callable[[], float] = time.time,
+        patience: float = 600.0,
+        ask_again: float = 1.0,
+    ) -> None:
+        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one."""
+        self._ledger = ledger
+        self._pods = pods
+        self._devices = devices
+        self._holders = holders
+        self._lacking = lacking
+        self._now = now
+        self._patience = patience
+        self._ask_again = ask_again
+        self._runtime_found = asyncio.Event()
+        self._restarts: RestartScheduler | None = None
+
+    def use_runtime(self, *, restarts: RestartScheduler) -> None:
+        """Connect the container runtime, once it has been found and the journal has been replayed."""
+        self._restarts = restarts
+        self._runtime_found.set()
+
+    def target(self, *, namespace: str, pod: str, asked: overrides.RestartOverrides) -> ContainerRef:
+        """Return the container that a request names.
+
+        Raises NoSuchPodError, PodsUnknownError, overrides.AmbiguousTargetError or options.BadAnnotationError.
+        """
+        view = self._pods.by_name(namespace, pod)
+        if view is not None:
+            return ContainerRef(pod=view.ref, name=overrides.container(view, asked))
+        if not self._pods.synced:
+            raise PodsUnknownError(
+                "pods of this node are unknown: the API server has not listed them yet. See the agent's /readyz."
+            )
+        raise NoSuchPodError(f"pod {namespace}/{pod} not found on this node. kubectl get pod -o wide shows its node.")
+
+    async def carry_out(
+        self, asked: overrides.RestartOverrides, *, target: ContainerRef, who: str, followed: progress.Progress
+    ) -> None:
+        """Handle a request until it is verified, refused, or has been on hold for too long.
+
+        ``who`` names the requester and the reason; the pod's condition shows it.
+        """
+        asked_at = self._now()
+        try:
+            async with asyncio.timeout(self._patience):
+                restarts = await self._runtime(followed)
+                held = await self._held(target, followed)
+        except TimeoutError:
+            return  # the last progress event has the reason
+
+        def cause() -> admission.Cause:
+            inventory = self._devices.inventory
+            devices = gpu_keys(held or (), inventory=inventory)
+            return admission.Cause(
+                code=CODE,
+                message=f"request of {who}",
+                happened_at=asked_at,
+                action=self._ledger.worst_action(devices, inventory=inventory),
+            )
+
+        await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
+
+    async def _runtime(self, followed: progress.Progress) -> RestartScheduler:
+        if self._restarts is None:
+            _hold(followed, admission.Reason.RUNTIME_UNAVAILABLE, self._lacking())
+            await self._runtime_found.wait()
+        assert self._restarts is not None
+        return self._restarts
+
+    async def _held(self, target: ContainerRef, followed: progress.Progress) -> frozenset[GpuUuid] | None:
+        """Return the container's GPUs; None if kubelet does not report them and all GPUs of the node are usable.
+
+        If a GPU is unusable, a new process might fail on it, so the request waits for kubelet's answer.
+        """
+        held = await self._ask_kubelet(target)
+        if held is None and not self._all_usable():
+            _hold(
+                followed,
+                admission.Reason.DEVICE_NOT_PROVEN,
+                "a device of this node is not usable, and kubelet did not report whether the container holds it",
+            )
+        while held is None and not self._all_usable():
+            await asyncio.sleep(self._ask_again)  # the pod-resources API has no watch
+            held = await self._ask_kubelet(target)
+        return held
+
+    async def _ask_kubelet(self, target: ContainerRef) -> frozenset[GpuUuid] | None:
+        return convert.held_by(target, await self._holders.current(max_age=self._ask_again))
+
+    def _all_usable(self) -> bool:
+        action = self._ledger.worst_action(self._ledger.devices(), inventory=self._devices.inventory)
+        return action.leaves_device_usable
+
+
+def _hold(followed: progress.Progress, reason: admission.Reason, detail: str) -> None:
+    followed.tell(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))

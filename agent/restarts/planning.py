@@ -1,0 +1,210 @@
+"""Build restart plans: gather the strategy's inputs for a new restart, or for one of a previous agent."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.shm_cleanup import ShmCleanup
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
+from kubemend.agent.restart import admission, clone, intents, members, options, rules
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import restart_plan, runtime_state
+
+log = structlog.get_logger(__name__)
+
+
+async def prepare(
+    outside: ports.Dependencies,
+    decision: admission.Decision,
+    *,
+    target: runtime_state.RuntimeState,
+    pod: PodView,
+    reason: str,
+    now: float,
+    ended_too: bool = False,
+) -> restart_plan.RestartPlan:
+    """Build the plan for a decision. Raises CriError, or CloneRefusedError.
+
+    ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet.
+    """
+    if decision.strategy is Strategy.SWAP:
+        return await _prepare_swap(
+            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too
+        )
+    assert decision.strategy is not None
+    ref = target.view.ref
+    plan = await runtime_state.plan(outside.runtime, pod)
+    rules_grace = decision.strategy is Strategy.RULES  # only SIGKILL gives the exit code that the rule matches
+    intent = intents.PodIntent(
+        id=_new_id(),
+        target=ref,
+        sandbox_id=target.view.sandbox_id,
+        strategy=decision.strategy,
+        plan=plan,
+        reason=reason,
+        created_at=now,
+        grace_seconds=0.0 if rules_grace else decision.grace_seconds,
+        trigger=_trigger(pod, plan=plan, preferred=ref.name) if rules_grace else None,
+    )
+    materials: Mapping[str, SuccessorSpec] | None = None
+    if decision.strategy is Strategy.RERUN:
+        materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
+    sweep = _sweep(outside, pod.annotations, materials=(materials or {}).values())
+    spec = pod.container(ref.name)
+    count = spec.restart_count + 1 if spec is not None else 1
+    if materials is not None:
+        count = materials[ref.name].successor.restart_count
+        materials = {name: replace(material, sweep=sweep) for name, material in materials.items()}
+    return restart_plan.PodRestartPlan(
+        outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
+    )
+
+
+async def resume(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+    """Build the plan of a restart that a previous agent started. Raises CriError, or CloneRefusedError."""
+    pod = outside.pods.pods().get(intent.target.pod.uid)
+    if isinstance(intent, intents.PodIntent):
+        return restart_plan.PodRestartPlan(
+            outside=outside, target=intent.target, restart_count=0, intent=intent, pod=pod
+        )
+    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
+    material = None
+    if any(view.id == intent.old for view in views):  # it still has its config, unless kubelet's GC removed it
+        info = await outside.runtime.container_status(intent.old)
+        material = await runtime_state.material(
+            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
+        )
+        material = replace(material, sweep=_sweep_again(outside, material, pod=pod))
+    return restart_plan.SwapPlan(
+        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
+    )
+
+
+async def plan_from_journal(
+    outside: ports.Dependencies, opened: Sequence[intents.AnyIntent]
+) -> restart_plan.RestartPlan:
+    """Build one plan from all intents that a previous agent opened for a pod's restart.
+
+    Raises CriError.
+    """
+    made = []
+    for intent in opened:
+        try:
+            made.append(await resume(outside, intent))
+        except clone.CloneRefusedError as error:
+            assert isinstance(intent, intents.Intent), "resuming a whole pod's restart clones nothing"
+            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+            made.append(without_material(outside, intent))
+    first = made[0]
+    if not isinstance(first, restart_plan.SwapPlan):
+        return first
+    return replace(
+        first, swaps=tuple(swap for act in made if isinstance(act, restart_plan.SwapPlan) for swap in act.swaps)
+    )
+
+
+def without_material(outside: ports.Dependencies, intent: intents.Intent) -> restart_plan.RestartPlan:
+    """Build the plan of a swap whose old config cannot be cloned."""
+    return restart_plan.SwapPlan(
+        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, None),)
+    )
+
+
+def bare(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+    """Build a plan from the intent alone, without a call to the runtime."""
+    if isinstance(intent, intents.PodIntent):
+        return restart_plan.PodRestartPlan(outside=outside, target=intent.target, restart_count=0, intent=intent)
+    return without_material(outside, intent)
+
+
+async def _prepare_swap(
+    outside: ports.Dependencies,
+    decision: admission.Decision,
+    *,
+    target: runtime_state.RuntimeState,
+    pod: PodView,
+    reason: str,
+    now: float,
+    ended_too: bool,
+) -> restart_plan.RestartPlan:
+    made: list[tuple[intents.Intent, SuccessorSpec, Sequence[ContainerSummary]]] = []
+    count = 1
+    for name, order in decision.orders.items():
+        found = target
+        if name != target.view.ref.name:
+            sibling = await runtime_state.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
+            if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
+                continue  # the fault did not hit it, and kubelet starts what does not run
+            exited = sibling.info.state is ContainerState.EXITED
+            if exited and members.has_ended_for_good(pod, name, exit_code=sibling.info.exit_code):
+                continue  # it ended while this was decided
+            found = sibling
+        intent = intents.Intent(
+            id=_new_id(),
+            target=found.view.ref,
+            sandbox_id=found.view.sandbox_id,
+            old=found.view.id,
+            old_attempt=max(view.attempt for view in found.siblings),
+            order=order,
+            reason=reason,
+            created_at=now,
+            grace_seconds=decision.grace_seconds,
+        )
+        material = await runtime_state.material(
+            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
+        )
+        made.append((intent, material, found.siblings))
+        if found is target:
+            count = material.successor.restart_count
+    sweep = _sweep(
+        outside,
+        pod.annotations,
+        materials=[material for _, material, _ in made],
+        waits_for=[intent.target.name for intent, _, _ in made],
+    )
+    swaps = tuple(
+        restart_plan.Swap(intent, replace(material, sweep=sweep), siblings) for intent, material, siblings in made
+    )
+    return restart_plan.SwapPlan(outside=outside, target=target.view.ref, restart_count=count, swaps=swaps, sweep=sweep)
+
+
+def _sweep(
+    outside: ports.Dependencies,
+    annotations: Mapping[str, str],
+    *,
+    materials: Iterable[SuccessorSpec],
+    waits_for: Iterable[str] = (),
+) -> ShmCleanup | None:
+    """Return the cleanup before the start; None if the pod's annotations do not request one."""
+    if options.Clean.SHM not in options.clean(annotations):
+        return None
+    return ShmCleanup(
+        outside.actuators.broom, places=[material.shared_memory for material in materials], waits_for=waits_for
+    )
+
+
+def _sweep_again(outside: ports.Dependencies, material: SuccessorSpec, *, pod: PodView | None) -> ShmCleanup | None:
+    """Return the cleanup of a restart that a previous agent started.
+
+    None if the restart may include several containers, because the state of the others is unknown.
+    """
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    try:
+        several = len(options.parse(annotations).containers) > 1
+    except options.BadAnnotationError:
+        return None  # the annotations have changed since the start
+    return None if several else _sweep(outside, annotations, materials=[material])
+
+
+def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:
+    chosen = rules.trigger(pod, preferred=preferred)
+    assert chosen is not None, "admission has found one"
+    return next((planned.old[-1] for planned in plan if planned.name == chosen.name and planned.old), None)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]

@@ -1,0 +1,214 @@
+"""Resume the restarts that a previous agent left open."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.restart import admission, clone, intents, steps, swap
+from kubemend.agent.restarts import planning, restart_plan, verifier
+from kubemend.common import contained
+from kubemend.common.contained import Part
+
+log = structlog.get_logger(__name__)
+
+STALE_AFTER = 60.0
+"""Seconds after which an unfinished intent is undone, as far as that is safe, rather than finished."""
+
+_PATIENCE = verifier.Patience(kubelet=5.0, pod=5.0)
+"""Shorter than after a restart of this agent, because nothing new starts during the replay."""
+
+_TRIES_TO_TAKE_BACK = 2
+
+_API_PATIENCE = 5.0
+"""Seconds to wait for the API server's list of this node's pods before an orphan is taken for one of them."""
+
+
+_TRY_LATER = (CriError, HistoryError)
+"""Errors that do not concern the intent: the runtime or the disk does not answer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """An intent that was resumed, and its outcome."""
+
+    intent: intents.AnyIntent
+    act: restart_plan.RestartPlan
+    outcome: Outcome
+
+
+class Recovery:
+    """Replay the journal. Run it before any new restart."""
+
+    def __init__(
+        self,
+        *,
+        outside: ports.Dependencies,
+        store: Store,
+        now: Callable[[], float],
+        patience: verifier.Patience = _PATIENCE,
+        spared: Collection[PodUid] = (),
+    ) -> None:
+        """``spared``: pods that a round holds. The round finishes their restarts."""
+        self._outside = outside
+        self._store = store
+        self._now = now
+        self._spared = frozenset(spared)
+        self._aftermath = verifier.RestartVerifier(outside=outside, patience=patience)
+
+    async def run(self) -> int:
+        """Finish or undo every open intent; return how many there were.
+
+        A successor in CREATED next to a running container is dangerous, because kubelet would start a third. Such
+        intents come first. Kubelet may still act, up to 1 s later, on what it saw while no agent ran. As after any
+        restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
+        CriError or HistoryError: try again, and start nothing new before that.
+        """
+        opened = await self._store.unfinished()
+        unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
+        views = await self._outside.runtime.list_containers()
+        owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
+        lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
+        for orphan in lost:
+            with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
+                await self._take_back_orphan(orphan)
+        dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
+        resumed = [await self._resume(intent) for intent in dangerous_first]
+        await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
+        return len(unfinished) + len(lost)
+
+    async def _take_back_orphan(self, orphan: intents.Intent) -> None:
+        act = planning.without_material(self._outside, orphan)
+        outcome = await act.carry_out(resolution=steps.Resolution.UNDO)
+        log.warning("restart.orphan", restart=orphan.id, container=str(orphan.target), result=outcome.result.value)
+
+    async def _mine(self, lost: Sequence[intents.Intent]) -> Sequence[intents.Intent]:
+        """Drop orphans that belong to no pod of this node, if the API server lists the pods in time.
+
+        Simulated nodes share a runtime, so an apparent orphan may be another node's restart in progress. Kubelet ends a
+        pod that the API server no longer has.
+        """
+        if lost and not self._outside.pods.synced:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_API_PATIENCE):
+                    await self._outside.pods.until_synced()
+        if not self._outside.pods.synced:
+            return lost
+        return [orphan for orphan in lost if orphan.target.pod.uid in self._outside.pods.pods()]
+
+    async def _resume(self, intent: intents.AnyIntent) -> _Resumed | None:
+        """Replay one intent; return None if that failed with an internal error.
+
+        Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
+        is quarantined. Raises CriError or HistoryError.
+        """
+        if not await self._store.replay_begins(intent.id):
+            contained.given_up(Part.REPLAY)
+            await self._quarantine(intent, why="agents died repeatedly while they replayed it")
+            return None
+        try:
+            with contained.within(Part.REPLAY, intent.target, passing=_TRY_LATER) as work:
+                resumed = await self._replay(intent)
+        except _TRY_LATER:
+            await self._store.replay_ended(intent.id, failed=False)
+            raise
+        if work.error is None:
+            await self._store.replay_ended(intent.id, failed=False)
+            return resumed
+        why = contained.why(work.error)
+        outcome = await taken_back(planning.bare(self._outside, intent), why=why)
+        if outcome.result is not Result.UNFINISHED:
+            await self._close(intent, outcome)
+        elif await self._store.replay_ended(intent.id, failed=True):
+            await self._quarantine(intent, why=why)
+        return None
+
+    async def _quarantine(self, intent: intents.AnyIntent, *, why: str) -> None:
+        """Keep an intent for inspection, and replay it no more. Other restarts are not affected."""
+        await self._store.quarantine(intent.id, why=why, now=self._now())
+        log.error("restart.quarantined", restart=intent.id, container=str(intent.target), why=why)
+        self._report_failure(intent, f"quarantined in the journal because its replay fails: {why}")
+
+    async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
+        log.error("restart.replay_failed", restart=intent.id, container=str(intent.target), detail=outcome.detail)
+        await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
+        self._report_failure(intent, outcome.detail)
+
+    def _report_failure(self, intent: intents.AnyIntent, detail: str) -> None:
+        target = intent.target
+        with contained.within(Part.REPLAY, target):
+            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.INTERNAL, detail)
+            cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
+            condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
+            self._outside.reporter.set(target.pod, condition)
+            self._outside.announcements.tell(event_messages.of_restart(target, condition, now=self._now()))
+
+    async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
+        stale = self._now() - intent.created_at > STALE_AFTER
+        act = await self._act(intent)
+        outcome = await act.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
+        log.warning(
+            "restart.resumed",
+            restart=intent.id,
+            container=str(intent.target),
+            strategy=intent.strategy.value,
+            stale=stale,
+            result=outcome.result.value,
+        )
+        return _Resumed(intent, act, outcome)
+
+    async def _act(self, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+        try:
+            return await planning.resume(self._outside, intent)
+        except clone.CloneRefusedError as error:
+            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+            assert isinstance(intent, intents.Intent), "resuming a whole pod's restart clones nothing"
+            return planning.without_material(self._outside, intent)
+
+    async def _verified(self, resumed: _Resumed) -> Outcome:
+        outcome, checks = await self._aftermath.settle(resumed.act, resumed.outcome)
+        log.info(
+            "restart.verified",
+            restart=resumed.intent.id,
+            container=str(resumed.intent.target),
+            result=outcome.result.value,
+            checks={check.name: check.state.value for check in checks},
+        )
+        return outcome
+
+    async def _conclude(self, resumed: _Resumed) -> None:
+        """Verify it and close its intent. The next start resumes one that stays unfinished."""
+        outcome = resumed.outcome
+        if outcome.result.restarted:
+            with contained.within(Part.VERIFICATION, resumed.intent.target, passing=_TRY_LATER):
+                outcome = await self._verified(resumed)
+        await resumed.act.give_back()
+        if outcome.result is not Result.UNFINISHED:
+            await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())
+
+
+async def taken_back(act: restart_plan.RestartPlan, *, why: str) -> Outcome:
+    """Undo a restart after an internal error, as far as that is safe.
+
+    Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
+    outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``why``.
+    """
+    for _ in range(_TRIES_TO_TAKE_BACK):
+        with contained.within(Part.RESTART, act.target):
+            outcome = await act.bare().carry_out(resolution=steps.Resolution.UNDO)
+            if outcome.result is not Result.UNFINISHED:
+                result = Result.FAILED if outcome.result is Result.UNDONE else outcome.result
+                return replace(outcome, result=result, detail=why)
+    return Outcome(Result.UNFINISHED, detail=why)
+
+
+def _is_dangerous(intent: intents.AnyIntent) -> bool:
+    return isinstance(intent, intents.Intent) and intent.order is not intents.SwapOrder.STOP_FIRST

@@ -1,0 +1,266 @@
+"""Describe one restart, whatever its strategy: how to run it, and which containers must result."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import outcomes, progress, turns
+from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.shm_cleanup import ShmCleanup
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerRole,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+)
+from kubemend.agent.restart import intents, steps
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import runtime_state
+from kubemend.common import aio
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan(abc.ABC):
+    """A restart that was admitted.
+
+    ``restart_count`` is the target's count after it. ``holding`` holds what it starts until the release.
+    """
+
+    outside: ports.Dependencies
+    target: ContainerRef
+    restart_count: int
+    followed: progress.Progress = field(default=progress.NOBODY, kw_only=True)
+    sweep: ShmCleanup | None = field(default=None, kw_only=True)
+    holding: HoldSet | None = field(default=None, kw_only=True)
+
+    @property
+    @abc.abstractmethod
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        """Return the intents to journal before the first step."""
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> frozenset[str]:
+        """Return the names of the containers to restart."""
+
+    @property
+    @abc.abstractmethod
+    def old(self) -> frozenset[ContainerId]:
+        """Return all containers of these names that existed before."""
+
+    @property
+    def duplicates(self) -> frozenset[ContainerId]:
+        """Return older containers that ran next to the newest one of a name: an earlier restart was not finished."""
+        return frozenset()
+
+    @abc.abstractmethod
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        """Run the restart to its end."""
+
+    @abc.abstractmethod
+    def again(self) -> "RestartPlan":
+        """Return the plan for another try, without the state that was read before the first one."""
+
+    @abc.abstractmethod
+    def bare(self) -> "RestartPlan":
+        """Return the plan without its gathered inputs: it can be undone, but creates nothing."""
+
+    @abc.abstractmethod
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        """Check again after the end: remove a duplicate that kubelet has started since, or adopt it."""
+
+    @abc.abstractmethod
+    async def released(self) -> None:
+        """Do the work that had to wait for the release."""
+
+    async def give_back(self) -> None:
+        """Free the container names that were reserved until kubelet has seen the restart. Never fails."""
+        return
+
+    def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
+        """Return the survivors that must keep running."""
+        return outcome.survivors
+
+    def awaited(self, outcome: Outcome) -> frozenset[str]:
+        """Return the names that kubelet has not started yet."""
+        return self.names - outcome.survivors.keys()
+
+    def noted(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with a note about the cleanup that the pod's annotations request."""
+        if self.sweep is None or not outcome.result.restarted:
+            return outcome
+        return replace(outcome, notes=(*outcome.notes, self.sweep.note))
+
+    @property
+    def id(self) -> str:
+        """Return the restart's id in logs."""
+        return self.entries[0].id
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the restart's strategy."""
+        return self.entries[0].strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One container's swap. ``seen`` is the listing on which the decision is based."""
+
+    intent: intents.Intent
+    material: SuccessorSpec | None
+    seen: Sequence[ContainerSummary] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapPlan(RestartPlan):
+    """Swap containers of one pod in parallel."""
+
+    swaps: tuple[Swap, ...]
+
+    @property
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        return tuple(swap.intent for swap in self.swaps)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(swap.intent.target.name for swap in self.swaps)
+
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        return frozenset(view.id for swap in self.swaps for view in swap.seen or ()) | {
+            swap.intent.old for swap in self.swaps
+        }
+
+    @property
+    def duplicates(self) -> frozenset[ContainerId]:
+        seen = frozenset(
+            view.id for swap in self.swaps for view in swap.seen or () if view.state is ContainerState.RUNNING
+        )
+        return seen - {swap.intent.old for swap in self.swaps}
+
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        swapper = self.outside.actuators.swap
+        outcome = outcomes.together(
+            await turns.side_by_side(
+                *(
+                    swapper.carry_out(
+                        swap.intent,
+                        material=swap.material,
+                        resolution=resolution,
+                        followed=self.followed,
+                        seen=swap.seen,
+                        holding=self.holding,
+                    )
+                    for swap in self.swaps
+                )
+            )
+        )
+        return self.noted(outcome)
+
+    def again(self) -> RestartPlan:
+        return replace(self, swaps=tuple(replace(swap, seen=None) for swap in self.swaps))
+
+    def bare(self) -> RestartPlan:
+        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
+
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        swapper = self.outside.actuators.swap
+        again = outcomes.together(
+            await aio.side_by_side(
+                *(
+                    swapper.carry_out(swap.intent, material=None, followed=self.followed, holding=self.holding)
+                    for swap in self.swaps
+                )
+            )
+        )
+        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors})
+
+    async def released(self) -> None:
+        assert self.holding is not None
+        swapper = self.outside.actuators.swap
+        await aio.side_by_side(
+            *(swapper.released(swap.intent, material=swap.material, holding=self.holding) for swap in self.swaps)
+        )
+
+    async def give_back(self) -> None:
+        swapper = self.outside.actuators.swap
+        await aio.side_by_side(*(swapper.give_back(swap.intent) for swap in self.swaps))
+
+
+@dataclass(frozen=True, slots=True)
+class PodRestartPlan(RestartPlan):
+    """Restart a whole pod. ``materials`` None: kubelet starts what is missing (a replay, a reset, the rules)."""
+
+    intent: intents.PodIntent
+    pod: PodView | None = None
+    materials: Mapping[str, SuccessorSpec] | None = None
+
+    @property
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        return (self.intent,)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.intent.names
+
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        return self.intent.old
+
+    def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
+        lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
+        return {name: container for name, container in outcome.survivors.items() if name in lasting}
+
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        return self.noted(await self._carry_out(resolution))
+
+    async def _carry_out(self, resolution: steps.Resolution) -> Outcome:
+        actuators = self.outside.actuators
+        match self.intent.strategy:
+            case Strategy.RERUN:
+                return await actuators.rerun.carry_out(
+                    self.intent,
+                    materials=self.materials,
+                    resolution=resolution,
+                    followed=self.followed,
+                    holding=self.holding,
+                )
+            case Strategy.RESET:
+                pre_stop_hooks = runtime_state.pre_stop_hooks(self.pod)
+                return await actuators.reset.carry_out(
+                    self.intent,
+                    pre_stop_hooks=pre_stop_hooks,
+                    resolution=resolution,
+                    followed=self.followed,
+                    holding=self.holding,
+                )
+            case Strategy.RULES:
+                return await actuators.rules.carry_out(
+                    self.intent, resolution=resolution, followed=self.followed, holding=self.holding
+                )
+            case _:
+                raise AssertionError(f"{self.intent.strategy.value} does not restart a whole pod")
+
+    def again(self) -> RestartPlan:
+        return self
+
+    def bare(self) -> RestartPlan:
+        return replace(self, materials=None, pod=None, sweep=None)
+
+    async def released(self) -> None:
+        """Run the hooks and links of a rerun's containers. Kubelet does this for the containers that it starts."""
+        assert self.holding is not None
+        if self.intent.strategy is Strategy.RERUN:
+            await self.outside.actuators.rerun.released(self.intent, materials=self.materials, holding=self.holding)
+
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        finished = outcome.result is Result.RERUN  # otherwise kubelet starts the containers
+        again = await (self if finished else replace(self, materials=None)).carry_out()
+        if again.result is Result.UNFINISHED:
+            return outcome
+        return replace(outcome, survivors=again.survivors)

@@ -1,0 +1,169 @@
+"""Gather what the runtime and the API server report about a restart's target."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import device_processes
+from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
+from kubemend.agent.restart import admission, clone, intents, runtimes, shm
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import root_mounts
+from kubemend.common.pb.runtime.v1 import api_pb2
+
+_NANOSECOND = 1e-9
+_WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runtime's record of the start
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeState:
+    """The newest container of a name, all containers of that name, and whether its sandbox is ready.
+
+    ``runtime_handler`` is the sandbox's.
+    """
+
+    info: ContainerStatus
+    siblings: tuple[ContainerSummary, ...]
+    view: ContainerSummary
+    sandbox_ready: bool
+    runtime_handler: str = ""
+
+    def facts(self, *, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
+        """Return the facts for admission; ``stepped`` is the result of ``clock_step`` for this target."""
+        exited = self.info.state is ContainerState.EXITED
+        return admission.RuntimeFacts(
+            state=self.info.state,
+            exit_code=self.info.exit_code if exited else None,
+            started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
+            sandbox_ready=self.sandbox_ready,
+            not_cloneable=None if self.info.config is not None else "the runtime does not return its config",
+            not_holdable=not_holdable,
+            unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
+        )
+
+
+async def find(runtime: ports.Runtime, ref: ContainerRef) -> RuntimeState | None:
+    """Return the target as the runtime reports it, or None if the runtime has no such container. Raises CriError.
+
+    The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go).
+    """
+    siblings, sandboxes = await asyncio.gather(
+        runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name), runtime.list_sandboxes(pod_uid=ref.pod.uid)
+    )
+    if not siblings:
+        return None
+    newest = max(siblings, key=_age)
+    mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
+    info = await runtime.info_of(newest)
+    return RuntimeState(
+        info=info,
+        siblings=siblings,
+        view=newest,
+        sandbox_ready=mine is not None and mine.ready,
+        runtime_handler=mine.runtime_handler if mine is not None else "",
+    )
+
+
+def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_boot: float) -> float:
+    """Return by how many seconds the wall clock was set (back: negative) since a container started.
+
+    ``now`` and ``since_boot`` are the two clocks at one moment. The runtime records a start by the wall clock, the
+    kernel by its own. Without the correction a clock that was set back would make every running container look as if it
+    had started after the fault. 0.0 if the step is unknown.
+    """
+    process = device_processes.look(processes, info.pid) if info.pid is not None and info.started_at else None
+    if process is None:
+        return 0.0
+    step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)
+    return step if abs(step) >= _WORTH_A_STEP else 0.0
+
+
+def not_holdable(info: ContainerStatus, *, processes: ProcFs) -> str | None:
+    """Return why a container's successor cannot be held at its first instruction; None: no obstacle is known.
+
+    fanotify can mark only a root that is a file system of its own (``agent.actuator.hold.rootfs_mount_watch``).
+    """
+    kind = processes.root_kind(info.pid) if info.pid is not None else None
+    return None if kind in (root_mounts.OVERLAY, None) else f"its root is {kind}, not an overlay"
+
+
+async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:
+    """Return every container of the pod's spec with its containers in the runtime, in the spec's order.
+
+    Raises CriError.
+    """
+    views = sorted(await runtime.list_containers(pod_uid=pod.ref.uid), key=_age)
+    found = []
+    for spec in pod.containers:
+        mine = [view for view in views if view.ref.name == spec.name]
+        found.append(
+            intents.Planned(
+                name=spec.name,
+                role=spec.role,
+                old=tuple(view.id for view in mine),
+                old_attempt=max((view.attempt for view in mine), default=-1),
+                has_startup_probe=spec.has_startup_probe,
+            )
+        )
+    return tuple(found)
+
+
+async def material(
+    runtime: ports.Runtime, info: ContainerStatus, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
+) -> SuccessorSpec:
+    """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
+    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info.id))
+    sandbox = clone.sandbox_config(hidden)
+    successor = clone.successor(
+        info.config,
+        intent=intent,
+        runtime_env=info.runtime_env,
+        resources=resources,
+        live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
+    )
+    spec = pod.container(intent.target.name) if pod is not None else None
+    return SuccessorSpec(
+        successor=successor,
+        sandbox_config=sandbox,
+        post_start=spec.post_start if spec is not None else None,
+        last_wish=pre_stop_hooks(pod).get(intent.target.name),
+        pod_ip=pod.pod_ip if pod is not None else None,
+        shared_memory=shm.place(
+            info.shm_source,
+            pod_uid=intent.target.pod.uid,
+            sandbox_id=intent.sandbox_id,
+            cgroup_parent=sandbox.linux.cgroup_parent,
+            shares_node_ipc=sandbox.linux.security_context.namespace_options.ipc == api_pb2.NODE,
+        ),
+    )
+
+
+async def materials(
+    runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ProcFs
+) -> Mapping[str, SuccessorSpec]:
+    """Return the spec of each container's successor, by name. Raises CriError, or CloneRefusedError."""
+    found = {}
+    for planned in intent.plan:
+        if not planned.old:
+            raise clone.CloneRefusedError(
+                clone.CloneRefusal.NO_CONFIG, f"the runtime has no container {planned.name} to clone"
+            )
+        info = await runtime.container_status(planned.old[-1])
+        found[planned.name] = await material(
+            runtime, info, intent=intent.of_container(planned), pod=pod, processes=processes
+        )
+    return found
+
+
+def pre_stop_hooks(pod: PodView | None) -> Mapping[str, PreStopHook]:
+    """Return the preStop hooks of a pod's containers."""
+    if pod is None:
+        return {}
+    return {spec.name: PreStopHook(spec.pre_stop, pod.pod_ip) for spec in pod.containers if spec.pre_stop is not None}
+
+
+def _age(view: ContainerSummary) -> tuple[int, int]:
+    return view.created_at, view.attempt

@@ -1,0 +1,428 @@
+"""Admit and run restart requests: serialized per pod, concurrent across pods."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import rounds
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import admission, budget, clone, overrides
+from kubemend.agent.restarts import planning, runtime_state
+from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
+from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
+from kubemend.agent.restarts.pod_locks import PodLocks
+from kubemend.agent.restarts.progress_fanout import ProgressFanout
+from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.agent.restarts.restart_plan import RestartPlan
+from kubemend.agent.restarts.slots import Slots
+from kubemend.common import budgets, contained
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limit restarts.
+
+    ``held``: seconds for which a request that cannot be decided is kept. ``parallel_pods``: pods whose restarts make
+    calls at the same time.
+    """
+
+    held: float = 600.0
+    parallel_pods: int = 8
+
+
+async def _stands() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request the restart of one container.
+
+    - ``cause`` is read again while the request is on hold.
+    - ``devices`` must answer after the restart; None: it is unknown which devices the container holds.
+    - ``asked`` is set for a manual request.
+    - ``followed`` receives the progress.
+    - ``withdrawn`` returns why the cause no longer holds, or "". It is called while the request is on hold and right
+      before the first step.
+    - ``lapsed`` returns the same, but is called only after a budget has put the request on hold: in the meantime the
+      target may have ended by itself, and its program may have replaced it.
+    - ``kind`` is the kind of the fault that led to the request.
+    - ``part`` is set for a request of a gang's round.
+    - ``gang_answered``: the hub has answered already, or need not be asked.
+    """
+
+    target: ContainerRef
+    cause: Callable[[], admission.Cause]
+    devices: frozenset[GpuUuid] | None
+    asked: overrides.RestartOverrides | None = None
+    followed: progress.Progress = progress.NOBODY
+    withdrawn: Callable[[], Awaitable[str]] = _stands
+    lapsed: Callable[[], Awaitable[str]] = _stands
+    held_back: bool = False
+    kind: rounds.FaultKind = rounds.FaultKind.OTHER
+    part: RoundHooks | None = None
+    gang_answered: bool = False
+
+    async def why_gone(self) -> str:
+        """Return why the cause no longer holds; "" while it does."""
+        return await self.withdrawn() or (await self.lapsed() if self.held_back else "")
+
+
+_ASK_AGAIN = 1.0
+_LOOK_AGAIN = 30.0
+"""Seconds between checks of a request that a budget has put on hold, because its cause may have ended."""
+
+
+class RestartScheduler:
+    """Run restart requests. A request on hold does not count as active."""
+
+    def __init__(
+        self,
+        *,
+        outside: ports.Dependencies,
+        store: Store,
+        metrics: Metrics,
+        now: Callable[[], float],
+        opted_in_namespaces: frozenset[str] = frozenset(),
+        own_pod_uid: str | None = None,
+        can_hold: bool = False,
+        dry_run: bool = False,
+        limits: Limits | None = None,
+        storm: budgets.Window = budget.STORM,
+        suspects: SuspicionTracker | None = None,
+        newcomers: DeviceReattachTimer | None = None,
+        gangs: ports.Gangs = ports.NO_GANGS,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._outside = outside
+        self._metrics = metrics
+        self._now = now
+        self._since_boot = since_boot
+        self._namespaces = opted_in_namespaces
+        self._own_pod_uid = own_pod_uid
+        self._can_hold = can_hold
+        self._dry_run = dry_run
+        self._limits = limits if limits is not None else Limits()
+        self._locks = PodLocks()
+        self._slots = Slots(self._limits.parallel_pods)
+        self._for_faults: dict[ContainerRef, ProgressFanout] = {}
+        self._for_people: dict[ContainerRef, ProgressFanout] = {}
+        self._suspects = suspects
+        self._gangs = gangs
+        self._budgets = Budgets(store=store, now=now, storm=storm)
+        metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
+        self._performer = RestartExecutor(
+            outside=outside,
+            store=store,
+            metrics=metrics,
+            now=now,
+            held=self._limits.held,
+            suspects=suspects,
+            newcomers=newcomers,
+        )
+
+    @property
+    def quiet(self) -> asyncio.Event:
+        """Is set while no restart is at work (``RestartExecutor``)."""
+        return self._performer.quiet
+
+    async def handle(self, request: Request) -> None:
+        """Handle one request to its end.
+
+        Concurrent requests for a container are coalesced, unless the fault occurred after the successor started. A
+        fault is reported to the hub first. An internal error ends this request only.
+        """
+        await self._contained(request, self._handle)
+
+    async def _handle(self, request: Request) -> None:
+        if request.part is not None:
+            await self._admission_loop(request)
+            return
+        if request.asked is None and not request.gang_answered and await self._is_the_gangs(request):
+            return
+        while (same := self._under_way(request)) is not None:
+            log.info("restart.already_under_way", container=str(request.target), cause=request.cause().code)
+            await same.join(request.followed)
+            if request.asked is not None or same.settled(request.cause().happened_at):
+                return
+        under_way = self._for_faults if request.asked is None else self._for_people
+        followers = under_way[request.target] = ProgressFanout(request.followed, cause=request.cause)
+        try:
+            await self._contained(replace(request, followed=followers), self._admission_loop)
+        finally:
+            del under_way[request.target]
+            followers.end()
+
+    async def _contained(self, request: Request, work: Callable[[Request], Awaitable[None]]) -> None:
+        with contained.within(contained.Part.RESTART, request.target) as done:
+            await work(request)
+        if done.error is not None:
+            with contained.within(contained.Part.RESTART, request.target):
+                self._report_internal_error(request, done.error)
+
+    def _report_internal_error(self, request: Request, error: Exception) -> None:
+        """Publish on the pod that the restart was refused. An unreadable cause is replaced by "Unknown"."""
+        cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
+        with contained.within(contained.Part.RESTART, request.target):
+            cause = request.cause()
+        refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.INTERNAL, contained.why(error))
+        self._announce(replace(request, cause=lambda: cause), refusal)
+
+    async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
+        """Finish a restart that a previous agent started for a round."""
+        uid = act.target.pod.uid
+        async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
+            await self._performer.resume(act, cause=cause, part=part)
+
+    async def _is_the_gangs(self, request: Request) -> bool:
+        """Return whether the hub handles the fault, or has decided against a restart."""
+        cause = request.cause()
+        taken = await self._gangs.take(request.target, cause, kind=request.kind)
+        if taken is rounds.Taken.ROUND:
+            log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
+        elif taken is rounds.Taken.NOTHING:
+            detail = "the controller has decided that its gang is not restarted"
+            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.LEFT_TO_GANG, detail)
+            self._announce(request, refusal)
+        return taken is not rounds.Taken.ALONE
+
+    def _under_way(self, request: Request) -> ProgressFanout | None:
+        """Return the running request that a new one joins.
+
+        A fault's request on hold (its budget is spent) does not block a manual one, nor the reverse: the second one
+        finds the container replaced.
+        """
+        for_fault = self._for_faults.get(request.target)
+        if request.asked is None:
+            return for_fault
+        for_person = self._for_people.get(request.target)
+        return for_person if for_person is not None or for_fault is None or not for_fault.acting else for_fault
+
+    async def _admission_loop(self, request: Request) -> None:
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + self._limits.held
+        last_said: tuple[admission.Reason, float | None] | None = None
+        while True:
+            async with self._pod_turn(request):
+                decision = await self._once(request)
+            if decision.verb is not admission.Verb.HOLD:
+                return
+            if decision.retry_at is not None and not request.held_back:
+                request = replace(request, held_back=True)
+                continue
+            if (decision.reason, decision.retry_at) != last_said:
+                self._announce(request, decision)
+                last_said = decision.reason, decision.retry_at
+            if clock() >= give_up_at and decision.retry_at is None:
+                log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
+                return
+            await self._until_worth_asking_again(request, decision)
+
+    async def _until_worth_asking_again(self, request: Request, decision: admission.Decision) -> None:
+        """Wait for the decision's ``retry_at``; without one, until the pod changes, at most 1 s."""
+        wait = _ASK_AGAIN
+        if decision.retry_at is not None:
+            wait = min(max(decision.retry_at - self._now(), 0.05), _LOOK_AGAIN)
+        uid = request.target.pod.uid
+        before = self._outside.pods.pods().get(uid)
+        await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
+
+    @contextlib.asynccontextmanager
+    async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
+        """Wait for the pod's lock and a slot. A round's members need no slot: they wait for each other, held."""
+        uid = request.target.pod.uid
+        if request.part is not None:
+            async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
+                yield
+            return
+        namespace = request.target.pod.namespace
+        if self._locks.is_taken(uid) or self._slots.is_full(namespace):
+            request.followed.tell(progress.Queued())
+        async with self._locks.turn(uid), self._slots.turn(namespace):
+            yield
+
+    async def _once(self, request: Request) -> admission.Decision:
+        """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read."""
+        cause = request.cause()
+        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        try:
+            target = await runtime_state.find(self._outside.runtime, request.target)
+            by_round = request.part is not None
+            owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
+            await self._budgets.load()
+        except CriError as error:
+            return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
+        except HistoryError as error:
+            return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+        facts = admission.Facts(
+            target=request.target,
+            cause=cause,
+            pod=pod,
+            runtime=self._runtime_facts(target) if target is not None else None,
+            owner=owner,
+            history=self._budgets.history(request.target, device=cause.device),
+            storm=self._budgets.storm,
+            opted_in_namespaces=self._namespaces,
+            own_pod_uid=self._own_pod_uid,
+            can_hold=self._can_hold,
+            asked=request.asked,
+        )
+        decision = admission.decide(facts, now=self._now())
+        if decision.verb is admission.Verb.ACT:
+            assert target is not None
+            return await self._act(request, facts, decision, target=target)
+        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
+            decision = _withdrawn(request, why)
+        if decision.verb is admission.Verb.REFUSE:
+            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
+        return decision
+
+    def _runtime_facts(self, target: runtime_state.RuntimeState) -> admission.RuntimeFacts:
+        processes = self._outside.processes
+        now, since_boot = self._now(), self._since_boot()
+        return target.facts(
+            stepped=runtime_state.clock_step(target.info, processes=processes, now=now, since_boot=since_boot),
+            not_holdable=runtime_state.not_holdable(target.info, processes=processes),
+        )
+
+    async def _act(
+        self,
+        request: Request,
+        facts: admission.Facts,
+        decision: admission.Decision,
+        *,
+        target: runtime_state.RuntimeState,
+    ) -> admission.Decision:
+        """Run an admitted restart. Nothing may be awaited between the decision and here, where it begins to count."""
+        with self._budgets.counting(facts, decision) as counted:
+            return await self._begin(request, facts, decision, target=target, counted=counted)
+
+    async def _begin(
+        self,
+        request: Request,
+        facts: admission.Facts,
+        decision: admission.Decision,
+        *,
+        target: runtime_state.RuntimeState,
+        counted: Counted,
+    ) -> admission.Decision:
+        assert facts.pod is not None
+        try:
+            act = await planning.prepare(
+                self._outside,
+                decision,
+                target=target,
+                pod=facts.pod,
+                reason=facts.cause.code,
+                now=self._now(),
+                ended_too=request.part is not None,
+            )
+        except clone.CloneRefusedError as error:
+            return await self._without_clone(request, facts, target=target, why=str(error))
+        except CriError as error:
+            return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
+        if self._dry_run:
+            refusal = replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
+            self._announce(request, refusal)
+            return refusal
+        if why := await request.why_gone():
+            refusal = _withdrawn(request, why)
+            self._announce(request, refusal)
+            return refusal
+        act = replace(act, followed=request.followed)
+        try:
+            await self._performer.perform(
+                request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
+                cause=facts.cause,
+                counted=counted,
+                devices=request.devices,
+                announce=lambda: self._announce(request, decision, restart=act.id),
+                part=request.part,
+            )
+        except HistoryError as error:
+            return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+        return decision
+
+    async def _without_clone(
+        self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, why: str
+    ) -> admission.Decision:
+        """Decide again after the config turned out not to be cloneable."""
+        assert facts.runtime is not None
+        facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=why))
+        decision = admission.decide(facts, now=self._now())
+        if decision.verb is admission.Verb.ACT:
+            return await self._act(request, facts, decision, target=target)
+        if decision.verb is admission.Verb.REFUSE:
+            self._announce(request, decision)
+        return decision
+
+    def _announce(
+        self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
+    ) -> None:
+        """Log and count the decision, and publish a condition unless the pod never opted in.
+
+        ``answered``: a restart by kubemend has already reported the outcome for this cause.
+        """
+        cause = request.cause()
+        request.followed.tell(progress.Decided(decision))
+        self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
+        carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
+        say = log.debug if carried_out else log.info
+        say(
+            "restart.decided",
+            container=str(request.target),
+            pod_uid=request.target.pod.uid,
+            cause=cause.code,
+            verb=decision.verb.value,
+            reason=decision.reason.value,
+            detail=decision.detail,
+            strategy=decision.strategy.value if decision.strategy is not None else None,
+            **({"restart": restart} if restart is not None else {}),
+        )
+        silent = {admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD}
+        if answered:
+            silent.add(admission.Reason.ALREADY_REPLACED)
+        if request.kind is rounds.FaultKind.EXIT:
+            silent |= _KUBELETS
+        if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
+            condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
+            self._outside.reporter.set(request.target.pod, condition)
+            told = event_messages.of_decision(request.target, decision, condition, now=self._now())
+            if told is not None:
+                self._outside.announcements.tell(told)
+        if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
+            assert cause.device is not None
+            self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
+
+
+_KUBELETS = frozenset(
+    {
+        admission.Reason.ALREADY_REPLACED,
+        admission.Reason.CAUSE_GONE,
+        admission.Reason.CONTAINER_UNKNOWN,
+        admission.Reason.POD_DELETING,
+        admission.Reason.POD_NOT_RUNNING,
+        admission.Reason.SANDBOX_NOT_READY,
+    }
+)
+"""After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
+
+
+def _withdrawn(request: Request, why: str) -> admission.Decision:
+    reason = admission.Reason.CAUSE_GONE if request.part is None else admission.Reason.ROUND_OVER
+    return admission.Decision(admission.Verb.REFUSE, reason, why)

@@ -1,0 +1,124 @@
+"""Limit how many restarts of a node make calls at the same time, in fair order."""
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+
+from kubemend.agent.actuator import turns
+
+_NAMESPACES_LEAVE = 8
+"""One slot in this many is never given to the namespace that has all others, so calls that hang do not block a node."""
+
+
+class Slots:
+    """Hand out slots to namespaces in turn; first come, first served within a namespace.
+
+    A restart that waits (``agent.actuator.turns.waiting``) has no slot. When it resumes it precedes restarts of its
+    namespace that have not started, because its container may be down.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._of_one = count - count // _NAMESPACES_LEAVE
+        self._held: Counter[str] = Counter()
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+
+    def is_full(self, namespace: str) -> bool:
+        """Return whether a restart of that namespace would have to wait now."""
+        return self._held.total() >= self._count or self._held[namespace] >= self._of_one
+
+    @contextlib.asynccontextmanager
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
+        """Wait for a slot and hold it during the block, except while the restart itself waits."""
+        turn = _Turn(self, namespace)
+        await turn.join()
+        try:
+            with turns.within(turn):
+                yield
+        finally:
+            turn.end()
+
+    async def take(self, namespace: str, *, goes_on: bool) -> None:
+        """Wait for a slot. ``goes_on``: the restart has started already, and goes to the head of its queue."""
+        if not self.is_full(namespace):
+            self._held[namespace] += 1
+            return
+        queue = self._queues.setdefault(namespace, deque())
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (queue.appendleft if goes_on else queue.append)(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._forget(namespace, place)
+            else:
+                self.give(namespace)
+            raise
+
+    def give(self, namespace: str) -> None:
+        """Return a slot and hand it to the next in turn at once."""
+        self._held[namespace] -= 1
+        if not self._held[namespace]:
+            del self._held[namespace]
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        for namespace in [*self._queues]:
+            if self.is_full(namespace):
+                continue
+            queue = self._queues.pop(namespace)
+            while queue and (place := queue.popleft()).done():  # cancelled, and not removed yet
+                pass
+            if queue:
+                self._queues[namespace] = queue  # behind all others
+            if not place.done():
+                self._held[namespace] += 1
+                place.set_result(None)
+
+    def _forget(self, namespace: str, place: asyncio.Future[None]) -> None:
+        queue = self._queues.get(namespace)
+        if queue is not None and place in queue:
+            queue.remove(place)
+            if not queue:
+                del self._queues[namespace]
+
+
+class _Turn:
+    """One restart's turn (``turns.Turn``). It holds a slot while any task of the restart works."""
+
+    def __init__(self, slots: Slots, namespace: str) -> None:
+        self._slots = slots
+        self._namespace = namespace
+        self._at_work = 0
+        self._has = False
+        self._begun = False
+        self._over = False
+        self._joining = asyncio.Lock()
+
+    def leave(self) -> None:
+        self._at_work -= 1
+        if not self._at_work:
+            self._give()
+
+    def count(self) -> None:
+        self._at_work += 1
+
+    async def join(self) -> None:
+        async with self._joining:
+            if not self._has and not self._over:
+                await self._slots.take(self._namespace, goes_on=self._begun)
+                self._has = self._begun = True
+            self._at_work += 1
+        if self._over:
+            self._give()
+
+    def end(self) -> None:
+        """End the turn; tasks that still run need no slot."""
+        self._over = True
+        self._give()
+
+    def _give(self) -> None:
+        if self._has:
+            self._has = False
+            self._slots.give(self._namespace)

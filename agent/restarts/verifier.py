@@ -1,0 +1,134 @@
+"""Verify a restart: the devices answer, kubelet agrees, and each name has exactly one container.
+
+Kubelet acts on its last relist, which is up to 1 s old, so its own container can appear after the restart is done. The
+verifier resolves that before the restart counts as verified.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kubemend.agent import ports
+from kubemend.agent.actuator.device_release import GateSession
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.workloads import PodView
+from kubemend.agent.restart import device_release, verification
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.verification import Check, CheckState
+from kubemend.agent.restarts.restart_plan import RestartPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts in seconds.
+
+    - ``kubelet``: until kubelet's status shows a swap's survivors.
+    - ``pod``: until a whole pod is up again.
+    - ``devices``, ``api``: until the driver and the API server answer.
+    """
+
+    kubelet: float = 15.0
+    pod: float = 60.0
+    devices: float = 2.0
+    api: float = 5.0
+
+
+class RestartVerifier:
+    """Verify restarts."""
+
+    def __init__(self, *, outside: ports.Dependencies, patience: Patience | None = None) -> None:
+        self._outside = outside
+        self._patience = patience if patience is not None else Patience()
+
+    async def devices_answer(self, devices: frozenset[GpuUuid] | None) -> Check:
+        """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""
+        if not devices:
+            return verification.devices_answer(devices, answering=None)
+        answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
+        return verification.devices_answer(devices, answering=answering)
+
+    async def devices_free(self, devices: frozenset[GpuUuid] | None, *, visit: GateSession) -> Check:
+        """Check that the old processes have left the devices; containers that kubelet starts pass no release gate."""
+        if devices is None:
+            return device_release.unknown_devices()
+        return device_release.check(await visit.judgement())
+
+    async def settle(self, act: RestartPlan, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
+        """Wait until kubelet shows the survivors, and resolve any duplicate that it starts; then check once more.
+
+        Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the
+        container's next restart is not delayed.
+        """
+        uid = act.target.pod.uid
+        loop = asyncio.get_running_loop()
+        swap = act.strategy is Strategy.SWAP
+        deadline = loop.time() + (self._patience.kubelet if swap else self._patience.pod)
+        async with self._outside.events.subscribe(uid) as changes:
+            outcome = await act.resolve(outcome)
+            while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:
+                if await self._kubelet_agrees_first(act, outcome, changes=changes, timeout=left):
+                    break
+                outcome = await act.resolve(outcome)
+        outcome = await act.resolve(outcome)
+        awaited = act.awaited(outcome)
+        agrees = await self._kubelet_agrees(act, outcome, awaited=awaited)
+        return outcome, (agrees, await self._one_running(act, outcome, awaited=awaited))
+
+    async def _kubelet_agrees(self, act: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+        """Query the API server before this check fails: the last update from one that hangs proves nothing."""
+
+        def check(pod: PodView | None) -> Check:
+            return verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+
+        cached = check(self._outside.pods.pods().get(act.target.pod.uid))
+        if cached.state is not CheckState.FAILED:
+            return cached
+        return check(await self._outside.pods.ask(act.target.pod, timeout=self._patience.api))
+
+    async def _one_running(self, act: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+        try:
+            seen = await self._outside.runtime.list_containers(pod_uid=act.target.pod.uid)
+        except CriError as error:
+            return Check("one-running", CheckState.UNKNOWN, str(error))
+        return verification.one_running(seen, expected=act.must_run(outcome), awaited=awaited)
+
+    async def _kubelet_agrees_first(
+        self, act: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
+    ) -> bool:
+        """Wait for kubelet's status to show the survivors, or for another container event.
+
+        Return True when it shows them or the time is up, False when a survivor ends or another container appears.
+        """
+        complete = not act.awaited(outcome)
+
+        def shows_survivors(pod: PodView) -> bool:
+            check = verification.kubelet_agrees(pod, expected=outcome.survivors)
+            return complete and check.state is CheckState.PASSED
+
+        agreed = asyncio.create_task(
+            self._outside.pods.wait_for(act.target.pod.uid, shows_survivors, timeout=timeout),
+            name=f"kubelet-agrees {act.id}",
+        )
+        another = asyncio.create_task(_another(act, outcome, changes=changes), name=f"another {act.id}")
+        try:
+            done, _ = await asyncio.wait({agreed, another}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (agreed, another):
+                task.cancel()
+            await asyncio.gather(agreed, another, return_exceptions=True)
+        return agreed in done
+
+
+async def _another(act: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
+    """Return when a survivor ends, or a container of the plan's names that is no survivor is created or started."""
+    known = set(outcome.survivors.values())
+    while True:
+        event = await changes.get()
+        if event.container.id in known:
+            if event.kind is EventKind.STOPPED:
+                return
+        elif event.container.ref.name in act.names and event.kind in (EventKind.CREATED, EventKind.STARTED):
+            return

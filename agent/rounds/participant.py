@@ -1,0 +1,354 @@
+"""Carry out the controller's orders for gang members on this node: stop, hold, release.
+
+An order passes the same admission as every restart (``agent.restart.admission``), and is in the journal before any
+container is stopped. A successor is frozen from its first instruction if that is possible, otherwise some milliseconds
+later. A container that kubelet starts is held when its event arrives. The kernel keeps frozen containers frozen if this
+agent dies. The next agent reads the records, continues these holds, and thaws every container without a record.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.rounds import Order, OrderKind, Phase, Record, Standing
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid, PodView
+from kubemend.agent.restart import admission
+from kubemend.agent.restart.members import Selection
+from kubemend.agent.restarts import planning
+from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy, OrderResolver, refuse
+from kubemend.agent.rounds.pod_hold import wait_terminated
+from kubemend.agent.rounds.preemptive_hold import PreemptiveHolds
+from kubemend.agent.rounds.round_records import Key, Records
+from kubemend.agent.rounds.session import BEFORE_RELEASE, INTERNAL, Clocks, EndReason, MemberSession
+from kubemend.common import aio, contained
+from kubemend.common.contained import Part
+
+log = structlog.get_logger(__name__)
+
+Told = Callable[[Standing], None]
+_MOST_ENDS = 4096
+_LAG = 2.0
+"""Seconds by which this agent may learn of a pod later than the controller."""
+
+
+class RoundParticipant:
+    """Manage the round members on this node. Call ``load`` first, then keep ``run`` running."""
+
+    def __init__(
+        self,
+        *,
+        outside: ports.Dependencies,
+        store: Store,
+        restarts: RestartScheduler,
+        freezer: ports.Freezer,
+        knowledge: DeviceFacts,
+        clocks: Clocks,
+        metrics: Metrics,
+        bounds: NodePolicy | None = None,
+    ) -> None:
+        self._outside = outside
+        self._store = store
+        self._restarts = restarts
+        self._freezer = freezer
+        self._clocks = clocks
+        self._metrics = metrics
+        metrics.round_held.set_function(lambda: len(self.held()))
+        self._orders = OrderResolver(
+            outside=outside, knowledge=knowledge, bounds=bounds if bounds is not None else NodePolicy(), now=clocks.now
+        )
+        self._guards = PreemptiveHolds(outside=outside, freezer=freezer)
+        self._members: dict[Key, MemberSession] = {}
+        self._records = Records(store, now=clocks.now)
+        self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
+        self._aborted: deque[Key] = deque(maxlen=_MOST_ENDS)
+        self._resumed: list[MemberSession] = []
+
+    async def carry_out(self, order: Order, *, told: Told) -> None:
+        """Run one member through a round: stopped, held, released, verified. Returns when the round has ended for it.
+
+        Idempotent by round and pod: repeating an order extends the hold and reports the member's state again. An order
+        of another round takes the pod over. An internal error ends this member's part only, and is reported.
+        """
+        with contained.within(Part.ROUND, f"{order.round} {order.pod}") as work:
+            await self._carry_out(order, told=told)
+        if work.error is not None and (order.round, order.pod) not in self._records.all:
+            with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
+                why = contained.why(work.error)
+                told(Standing(order.round, PodRef("", "", order.pod), Phase.FAILED, reason=INTERNAL, detail=why))
+
+    async def _carry_out(self, order: Order, *, told: Told) -> None:
+        pod = await self._pod(order)
+        key = order.round, order.pod
+        if (member := self._members.get(key)) is not None:
+            member.told = told
+            member.hear(order)
+            if member.standing.phase is not Phase.STOPPING:
+                told(member.standing)
+        elif (known := self._records.all.get(key)) is not None:
+            told(known.standing)
+        elif key in self._aborted:
+            told(Standing(order.round, PodRef("", "", order.pod), Phase.SELF_RELEASED, reason="Aborted"))
+        elif pod is None:
+            await wait_terminated(order.pod, events=self._outside.events)
+            told(Standing(order.round, PodRef("", "", order.pod), Phase.GONE))
+        else:
+            member = self._new(order, pod=pod.ref, told=told)
+            await self._run_to_end(member, functools.partial(self._start, member, pod))
+
+    def release(self, round_name: str, pods: Collection[PodUid]) -> None:
+        """Release these members (none: all on this node); ignore members that are not in the round."""
+        self._end(round_name, pods, word=EndReason.RELEASED)
+
+    def abort(self, round_name: str, pods: Collection[PodUid], *, reason: str) -> None:
+        """Release held containers, and ignore an order that arrives later. No pods: all members on this node."""
+        self._aborted += [(round_name, uid) for uid in pods if (round_name, uid) not in self._members]
+        self._end(round_name, pods, word=EndReason.ABORTED, reason=reason)
+
+    @contextlib.asynccontextmanager
+    async def guarding(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
+        """Hold what kubelet starts in place of a member's container that has ended.
+
+        The hold lasts for the block, or until a round takes it over; then the yielded event is set. A container that
+        must not be held is not held.
+        """
+        pod = self._outside.pods.pods().get(failed.ref.pod.uid)
+        if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
+            yield asyncio.Event()
+            return
+        async with self._guards.over(failed) as taken_over:
+            yield taken_over
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Return the state of every member that this node still remembers."""
+        finished = {key: record.standing for key, record in self._records.all.items()}
+        return tuple((finished | {key: member.standing for key, member in self._members.items()}).values())
+
+    def held(self) -> frozenset[ContainerId]:
+        """Return the containers that are held for a round."""
+        return frozenset[ContainerId]().union(*(member.holding.held for member in self._members.values()))
+
+    def expects_end(self, container: ContainerId) -> bool:
+        """Return whether a round ended, or is to end, the container."""
+        under_way = (member.holding for member in self._members.values())
+        return container in self._ended or any(container in each.spared | each.held for each in under_way)
+
+    def busy(self, pod: PodUid) -> bool:
+        """Return whether a round stops or holds the pod now."""
+        return any(uid == pod and member.holding.on for (_, uid), member in self._members.items())
+
+    def tell_taken_up(self, told: Told) -> None:
+        """Set the callback that reports the members of a previous agent."""
+        for member in self._resumed:
+            member.told = told
+
+    async def load(self) -> frozenset[PodUid]:
+        """Resume the members of a previous agent; return the pods that are still held.
+
+        Containers that are frozen without a record are thawed. A recorded hold lasts until the hub has had time to
+        renew it (``model.rounds.hold_ends_at``). Raises HistoryError: try again, and start nothing before that.
+        """
+        records = await self._store.records()
+        newest = {record.pod.uid: record for record in sorted(records, key=lambda record: record.written_at)}
+        held: dict[str, float] = {
+            uid: record.heard_at for uid, record in newest.items() if record.is_under_way(boot=self._clocks.boot)
+        }
+        marked = await self._freezer.take_over(keep=held)
+        for record in records:
+            uid = record.pod.uid
+            with contained.within(Part.ROUND, record.pod) as work:
+                self._load(record, frozen=marked.get(uid, {}), newest=newest[uid] is record, held=uid in held)
+            if work.failed:
+                for container_id in marked.get(uid, {}):
+                    with contained.within(Part.ROUND, container_id):
+                        self._freezer.thaw(container_id)
+        return frozenset(member.pod.uid for member in self._resumed)
+
+    def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
+        let_go = not all(frozen.values())
+        if not newest:
+            self._records.forget_one(record)  # a later round has had the pod, and what is frozen there
+        elif held and not let_go:
+            self._resume_member(record, frozen=frozen)
+        else:
+            for container_id in frozen:
+                self._freezer.thaw(container_id)  # the rest of a release that was not finished
+            self._records.note(_final_record(record, let_go=let_go))
+
+    async def run(self) -> None:
+        """Run the resumed members, and keep writing records to disk."""
+        async with asyncio.TaskGroup() as tasks:
+            for member in self._resumed:
+                work = self._run_to_end(member, functools.partial(self._resume_session, member))
+                tasks.create_task(work, name=f"round of {member.pod}")
+            await self._records.write()
+
+    async def _pod(self, order: Order) -> PodView | None:
+        """Return the pod; None if the API server has synced and does not list it."""
+        pods = self._outside.pods
+        if order.pod not in pods.pods():
+            patience = _LAG if pods.synced else order.hold_seconds
+            await pods.wait_for(order.pod, lambda _: True, timeout=patience)
+        return pods.pods().get(order.pod)
+
+    def _new(self, order: Order, *, pod: PodRef, told: Told, earlier: Record | None = None) -> MemberSession:
+        """Create a member that takes over the hold of the pod's previous member."""
+        holding = HoldSet(self._freezer, mark=pod.uid, names=earlier.names if earlier is not None else ())
+        for key, other in list(self._members.items()):
+            if other.pod.uid == pod.uid:
+                other.end(EndReason.SUPERSEDED)
+                other.holding.transfer_to(holding)
+                del self._members[key]
+        self._guards.transfer_to(pod.uid, by=holding)
+        self._records.forget(pod.uid, but=self._members.keys())
+        member = MemberSession(
+            order,
+            pod=pod,
+            outside=self._outside,
+            holding=holding,
+            clocks=self._clocks,
+            noted=self._records.note,
+            told=told,
+            metrics=self._metrics,
+            earlier=earlier,
+        )
+        member.take_over(holding.held)
+        self._members[order.round, order.pod] = member
+        return member
+
+    async def _run_to_end(self, member: MemberSession, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with contained.within(Part.ROUND, member.pod) as whole:
+                async with member.at_work():
+                    with contained.within(Part.ROUND, member.pod) as done:
+                        await work()
+                        member.finalize()
+                    if done.error is not None:
+                        await member.fail(contained.why(done.error))
+            if whole.failed:
+                with contained.within(Part.ROUND, member.pod):
+                    member.drop()
+            self._ended.extend(member.ended)
+            if member.word is EndReason.DELETED:
+                await member.until_gone()
+        finally:
+            if self._members.get(key := (member.order.round, member.order.pod)) is member:
+                del self._members[key]
+
+    async def _start(self, member: MemberSession, pod: PodView) -> None:
+        await self._restart_unless_refused(member, pod)
+        if member.tried_again:
+            await self._restart_unless_refused(member, pod)
+        await self._restart_again(member)
+
+    async def _restart_again(self, member: MemberSession) -> None:
+        """Restart a member whose probes allow no longer hold, held again, until the round releases it."""
+        while member.begins_anew and (pod := self._outside.pods.pods().get(member.pod.uid)) is not None:
+            member.begins_anew = False
+            log.info("round.restarted", round=member.order.round, pod=str(member.pod))
+            await self._restart_unless_refused(member, pod)
+
+    async def _restart_unless_refused(self, member: MemberSession, pod: PodView) -> None:
+        if (refusal := self._orders.refusal(member.order, pod)) is not None:
+            member.refuse(refusal)
+        else:
+            await self._restart(member, pod)
+
+    async def _restart(self, member: MemberSession, pod: PodView) -> None:
+        """Restart the order's containers, or hold them if none of them has started yet."""
+        selection = await self._selection(member, pod)
+        if selection is None:
+            member.refuse(
+                refuse(admission.Reason.ROUND_OVER, "the runtime did not list the containers to restart in time")
+            )
+            return
+        if not selection.held:
+            member.refuse(refuse(admission.Reason.COMPLETED, f"{', '.join(sorted(selection.completed))} exited with 0"))
+            return
+        member.holding.names = selection.held
+        if member.order.kind is OrderKind.HOLD or not selection.restarted:
+            await self._hold_only(member)
+            return
+        tried_before = member.tried_again
+        await self._restarts.handle(await self._orders.request(member, selection))
+        if member.standing.phase is Phase.STOPPING and member.tried_again is tried_before:
+            member.refuse(refuse(admission.Reason.ROUND_OVER, "the restart was not decided in time"))
+
+    async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:
+        """Select the containers; retry, as one may vanish during the query. None if the round ends first."""
+        backoff = aio.Backoff(first=0.02, limit=1.0)
+        while not await member.why_over():
+            try:
+                return await self._orders.selection(member.order, pod)
+            except CriError as error:
+                log.warning("round.not_selected", pod=str(member.pod), error=str(error))
+                await backoff.wait()
+        return None
+
+    async def _resume_session(self, member: MemberSession) -> None:
+        """Resume a member at the point that a previous agent reached."""
+        backoff = aio.Backoff(first=0.1, limit=2.0)
+        while True:
+            try:
+                opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
+                act = await planning.plan_from_journal(self._outside, opened) if opened else None
+                break
+            except (CriError, HistoryError) as error:
+                log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
+                await backoff.wait()
+        if act is None:
+            await member.hold_only()
+            return
+        act = member.take_on(act, pid=None)
+        await member.hold_running()
+        await self._restarts.resume(act, cause=self._orders.cause(member, None), part=member)
+        pod = self._outside.pods.pods().get(member.pod.uid)
+        if member.tried_again and pod is not None:
+            await self._restart_unless_refused(member, pod)
+        await self._restart_again(member)
+
+    async def _hold_only(self, member: MemberSession) -> None:
+        try:
+            await self._store.note(member.record())
+        except HistoryError as error:
+            member.refuse(refuse(admission.Reason.JOURNAL_UNAVAILABLE, str(error)))
+            return
+        await member.hold_only()
+
+    def _end(self, round_name: str, pods: Collection[PodUid], *, word: EndReason, reason: str = "") -> None:
+        for (name, uid), member in list(self._members.items()):
+            if name == round_name and (not pods or uid in pods):
+                with contained.within(Part.ROUND, member.pod):
+                    member.end(word, reason=reason)
+
+    def _resume_member(self, record: Record, *, frozen: Collection[ContainerId]) -> None:
+        member = self._new(record.order, pod=record.pod, told=_ignore, earlier=record)
+        member.take_over(frozenset(frozen))
+        self._records.keep(record)
+        self._resumed.append(member)
+        log.warning("round.resumed", round=record.order.round, pod=str(record.pod), frozen=sorted(frozen))
+
+
+def _final_record(record: Record, *, let_go: bool) -> Record:
+    """Return the final record of a member that a previous agent released, or that ended with its node.
+
+    A member that was thawed without a recorded reason cannot be reported as released.
+    """
+    if record.released or record.standing.phase not in BEFORE_RELEASE:
+        return record
+    standing = replace(record.standing, phase=Phase.SELF_RELEASED, reason="AgentWasAway" if let_go else "NodeRebooted")
+    return replace(record, standing=standing, released=True)
+
+
+def _ignore(_: Standing) -> None:
+    return

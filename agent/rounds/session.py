@@ -1,0 +1,450 @@
+"""Run one member of a gang's round on this node: its orders, its hold, and its reported state."""
+
+import asyncio
+import contextlib
+import enum
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import structlog
+
+from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import rounds
+from kubemend.agent.model.rounds import Phase
+from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
+from kubemend.agent.restart import admission, probes
+from kubemend.agent.restarts import restart_plan
+from kubemend.agent.rounds.pod_hold import PodHolder, wait_terminated
+
+log = structlog.get_logger(__name__)
+
+_RECHECK_SECONDS = 1.0
+"""Seconds between checks of the running containers when no event comes."""
+
+TELL_EVERY = 3.0
+"""Seconds between repeated reports while a member stops or starts. The controller gives up a member that is silent for
+``--stop-timeout``."""
+
+_STARTED = 60.0
+"""Seconds for kubelet to start the released containers again."""
+
+
+class EndReason(enum.Enum):
+    """Reason for the end of a hold."""
+
+    RELEASED = "released"
+    ABORTED = "aborted"
+    TIMED_OUT = "timed out"
+    SUPERSEDED = "superseded"
+    DELETED = "the pod is being deleted, or ended"
+
+
+_NEVER_RUN = (EndReason.SUPERSEDED, EndReason.DELETED)
+
+INTERNAL = admission.Reason.INTERNAL.value
+
+BEFORE_RELEASE = (Phase.STOPPING, Phase.STOPPED)
+
+_PHASE_AFTER_RELEASE = {
+    EndReason.RELEASED: (Phase.RUNNING, ""),
+    EndReason.ABORTED: (Phase.SELF_RELEASED, "Aborted"),
+    EndReason.TIMED_OUT: (Phase.SELF_RELEASED, ""),
+}
+"""The phase and reason that a released member reports. RUNNING follows a release only: the controller takes it as
+proof that every old process is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Clocks in seconds: ``now`` is Unix time; ``since_boot`` counts from the boot with the id ``boot``."""
+
+    now: Callable[[], float]
+    since_boot: Callable[[], float]
+    boot: str
+
+
+def _initial_standing(order: rounds.Order, pod: PodRef) -> rounds.Standing:
+    return rounds.Standing(order.round, pod, Phase.STOPPING, attempt=order.attempt)
+
+
+def since_boot() -> float:
+    """Return the seconds since this boot, including suspend."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class MemberSession:
+    """One member in a round. Its restart uses it as ``restarts.executor.RoundHooks``.
+
+    ``tried_again`` is set when its successor ended before it could be held: the runtime aborts a start when the caller
+    dies. The member is then restarted once more. ``begins_anew`` is set when it was held for as long as its probes
+    allow: kubelet would kill a container that is released after that.
+    """
+
+    def __init__(
+        self,
+        order: rounds.Order,
+        *,
+        pod: PodRef,
+        outside: ports.Dependencies,
+        holding: HoldSet,
+        clocks: Clocks,
+        noted: Callable[[rounds.Record], None],
+        told: Callable[[rounds.Standing], None],
+        metrics: Metrics,
+        earlier: rounds.Record | None = None,
+    ) -> None:
+        """``noted`` receives each record, ``told`` each state to report; ``earlier`` is a previous agent's record."""
+        self.order = order
+        self.pod = pod
+        self.holding = holding
+        self.told = told
+        self.tried_again = False
+        self.begins_anew = False
+        self.standing = earlier.standing if earlier is not None else _initial_standing(order, pod)
+        self._outside = outside
+        self._clocks = clocks
+        self._write_record = noted
+        self._metrics = metrics
+        self._renewed_at = earlier.heard_at if earlier is not None else clocks.since_boot()
+        self._resumed_at = clocks.since_boot() if earlier is not None else None
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._seconds: dict[str, float] = {}
+        self._end_reason: EndReason | None = None
+        self._over = asyncio.Event()
+        self._catcher = PodHolder(pod, outside=outside, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED))
+        self._known: frozenset[ContainerId] = frozenset()
+        self._runs: frozenset[ContainerId] = frozenset()
+        self._held_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def word(self) -> EndReason | None:
+        """The reason for the end of the hold; None while it lasts."""
+        return self._end_reason
+
+    def record(self) -> rounds.Record:
+        """Return the record to write. After the release it includes the reported phase, in case the report is lost."""
+        standing = self.standing
+        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and standing.phase in BEFORE_RELEASE:
+            phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
+            standing = replace(standing, phase=phase, reason=reason)
+        return rounds.Record(
+            order=self.order,
+            pod=self.pod,
+            standing=standing,
+            boot=self._clocks.boot,
+            heard_at=self._renewed_at,
+            written_at=self._clocks.now(),
+            names=self.holding.names,
+            released=not self.holding.on,
+        )
+
+    def hear(self, order: rounds.Order) -> None:
+        """Extend the hold by the order's duration."""
+        self.order = replace(self.order, hold_seconds=order.hold_seconds)
+        self._renewed_at, self._resumed_at = self._clocks.since_boot(), None
+        self._restart_timer()
+        self._write_record(self.record())
+
+    def end(self, word: EndReason, *, reason: str = "") -> None:
+        """End the hold. Stopped containers are started nevertheless; a restart that has not begun is dropped."""
+        if self._end_reason is not None:
+            self._end_reason = EndReason.SUPERSEDED if word is EndReason.SUPERSEDED else self._end_reason
+            return
+        log.debug("round.session_ended", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
+        self._end_reason = word
+        self.holding.is_to_let_go = word in _PHASE_AFTER_RELEASE
+        try:
+            if not self._is_disputed:
+                self._release()
+        finally:
+            self._over.set()
+            self._catcher.changed.set()
+
+    async def why_over(self) -> str:
+        """Return why nothing new may start; empty if it may."""
+        return f"the round has ended for this pod: {self._end_reason.value}" if self._end_reason is not None else ""
+
+    def stand(self, phase: Phase, *, reason: str = "", detail: str = "") -> None:
+        """Record the member's phase and report it, unless another round has superseded it."""
+        if self._end_reason is EndReason.SUPERSEDED:
+            return
+        self.standing = rounds.Standing(
+            round=self.order.round,
+            pod=self.pod,
+            phase=phase,
+            reason=reason,
+            detail=detail,
+            seconds=MappingProxyType(dict(self._seconds)),
+            slipped=self.holding.slipped,
+            attempt=self.order.attempt,
+        )
+        if phase is not Phase.STOPPED:  # the final phase, one per member, logs the measured times
+            self._log_standing()
+        self._metrics.round_members.labels(phase.value).inc()
+        self._write_record(self.record())
+        self.told(self.standing)
+
+    async def _repeat_reports(self) -> None:
+        """Repeat the report with the current step, until the member has stopped and from its release until it runs."""
+        while True:
+            await asyncio.sleep(TELL_EVERY)
+            if self._end_reason is EndReason.SUPERSEDED:
+                return
+            if self.standing.phase is Phase.STOPPING:
+                self.told(replace(self.standing, reason=self.holding.doing))
+            elif self.standing.phase is Phase.STOPPED and self._end_reason is EndReason.RELEASED:
+                self.told(replace(self.standing, reason="Starting"))
+
+    def _log_standing(self) -> None:
+        standing = self.standing
+        log.info(
+            "round.standing",
+            round=standing.round,
+            pod=str(self.pod),
+            phase=standing.phase.value,
+            reason=standing.reason,
+            detail=standing.detail,
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in standing.seconds.items()},
+            slipped_milliseconds=round(standing.slipped * 1000, 1),
+            foreign=self.holding.foreign,
+        )
+
+    def refuse(self, decision: admission.Decision) -> None:
+        """Report that the restart is refused, and why; hold nothing."""
+        self._release()
+        was_released = self._end_reason is EndReason.ABORTED or (
+            self._end_reason in _PHASE_AFTER_RELEASE and self.standing.phase is Phase.STOPPED
+        )
+        if decision.reason is admission.Reason.ROUND_OVER and was_released and self._end_reason is not None:
+            phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
+            self.stand(phase, reason=reason, detail=decision.detail)
+            return
+        phase = Phase.COMPLETED if decision.reason is admission.Reason.COMPLETED else Phase.REFUSED
+        self.stand(phase, reason=decision.reason.value, detail=decision.detail)
+
+    def tell(self, event: progress.Event) -> None:
+        """Follow the restart (``progress.Progress``): a refusal applies to the member."""
+        if isinstance(event, progress.Decided) and event.decision.verb is admission.Verb.REFUSE:
+            self.refuse(event.decision)
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Follow the pod and the hold's timeout during the block. A cancelled block leaves everything as it is."""
+        async with self._catcher.at_work():
+            self._restart_timer()
+            telling = asyncio.create_task(self._repeat_reports(), name=f"progress of {self.pod}")
+            try:
+                yield
+                self._release()
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    def take_over(self, frozen: frozenset[ContainerId]) -> None:
+        """Adopt containers that are frozen already. If two have the same name, one is removed before either runs."""
+        self.holding.adopt(frozen - self.holding.held)
+        self._catcher.strangers.update(frozen)
+
+    @property
+    def ended(self) -> frozenset[ContainerId]:
+        """Return the containers that the round ended."""
+        return self.holding.spared | (self.holding.ever_held - self._runs)
+
+    def take_on(self, act: restart_plan.RestartPlan, *, pid: int | None) -> restart_plan.RestartPlan:
+        """Return the plan as the round runs it: what it starts is held, what it ends is not."""
+        self._seconds["prepare"] = self._loop.time() - self._since
+        self.begins_anew = False
+        self.holding.spare(act.old, near=pid)
+        if isinstance(
+            act, restart_plan.PodRestartPlan
+        ):  # holding an init container or a sidecar would block all containers after it
+            plan = act.intent.plan
+            self.holding.names = frozenset(each.name for each in plan if each.role is ContainerRole.MAIN)
+        return replace(act, holding=self.holding)
+
+    async def hold(self, act: restart_plan.RestartPlan, outcome: Outcome) -> Outcome:
+        """Hold what was started until the round releases it; return the outcome after that."""
+        self._seconds.update(outcome.phases)
+        if outcome.result is Result.SUCCESSOR_EXITED and not self.tried_again and self._end_reason is None:
+            self.tried_again = True  # the caller restarts it; it is still held
+            return outcome
+        if not outcome.result.restarted:
+            phase = Phase.STUCK if outcome.result is Result.STUCK else Phase.FAILED
+            self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
+            await self._over.wait()  # what kubelet starts in the meantime is held, too
+            return outcome
+        await self._hold_survivors(outcome)
+        if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.duplicates))):
+            self.stand(
+                Phase.STUCK, reason=Result.STUCK.value, detail="the duplicate of an earlier restart cannot be killed"
+            )
+            await self._over.wait()
+            return outcome
+        if outcome.result is Result.TRIGGERED:
+            await self._catcher.until_ended(act.old, over=self._over)  # kubelet restarts it
+        if self.holding.failed:
+            self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            await self._over.wait()
+            return outcome
+        if self._end_reason is None:
+            self._stopped()
+        outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
+        if self._end_reason is None:
+            self.begins_anew = True
+            return replace(
+                outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow; restarted"
+            )
+        if self._end_reason is EndReason.DELETED:
+            return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
+        if self._end_reason is EndReason.SUPERSEDED:
+            return outcome
+        expected = frozenset(outcome.survivors.values()) & self.holding.ever_held
+        await self._report_after_release(
+            expected=expected if not act.awaited(outcome) else frozenset(), timeout=_STARTED
+        )
+        await act.released()
+        return outcome
+
+    async def hold_only(self) -> None:
+        """Hold running and starting containers until the round releases them. Nothing is ended."""
+        await self.hold_running()
+        while self.order.kind is rounds.OrderKind.HOLD and not self.holding.held and self._end_reason is None:
+            await self._catcher.until_changed()  # it has not started yet
+        await self.holding.settled()
+        if self.holding.failed:
+            self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            await self._over.wait()
+            return
+        if self._end_reason is None:
+            self._stopped()
+        await self._over.wait()
+        self._release()
+        await self._report_after_release(expected=frozenset(), timeout=None)
+
+    async def hold_running(self) -> None:
+        """Hold the running containers, except those that the restart ends."""
+        if self._end_reason is None:
+            await self._catcher.hold_running(self._over)
+
+    async def fail(self, why: str) -> None:
+        """Report Failed after an internal error. Held containers stay held until the round is over."""
+        if self.standing.phase not in (Phase.FAILED, Phase.RUNNING, Phase.SELF_RELEASED, Phase.GONE):
+            self.stand(Phase.FAILED, reason=INTERNAL, detail=why)
+        await self._over.wait()
+
+    def drop(self) -> None:
+        """Release everything, after even ``fail`` has failed."""
+        self._end_reason = self._end_reason if self._end_reason is not None else EndReason.ABORTED
+        self._release()
+
+    def finalize(self) -> None:
+        """Report Failed if the session ended without a final phase, so that the controller does not keep waiting."""
+        if self.standing.phase is Phase.STOPPING and self._end_reason not in _NEVER_RUN:
+            self.stand(Phase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
+
+    def _stopped(self) -> None:
+        self._held_since = self._loop.time()
+        for phase, seconds in self._seconds.items():
+            self._metrics.round_phase.labels(phase).observe(seconds)
+        self._metrics.round_slip.observe(self.holding.slipped)
+        self.stand(Phase.STOPPED)
+
+    async def until_gone(self) -> None:
+        """Wait until a pod that is being deleted or ended is gone or over, and report that."""
+        pods = self._outside.pods
+        while (pod := pods.pods().get(self.pod.uid)) is not None and not pod.is_over:
+            await pods.wait_for(self.pod.uid, lambda pod: pod.is_over, timeout=_RECHECK_SECONDS)
+        await wait_terminated(self.pod.uid, events=self._outside.events)
+        if pod is None:
+            self.stand(Phase.GONE)
+        else:
+            self.stand(Phase.REFUSED, reason=admission.Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
+
+    @property
+    def _is_disputed(self) -> bool:
+        """Return whether kubelet's container may exist next to a successor of the same name.
+
+        Before the release a container that kubelet has created and not started counts, too: kubelet would start it next
+        to the successor.
+        """
+        others = self._catcher.strangers
+        if self._end_reason is not None:
+            others = others | self._catcher.created
+        return not others - self.holding.spared <= self._known
+
+    async def _hold_survivors(self, outcome: Outcome) -> None:
+        """Hold all survivors, including kubelet's adopted containers whose event is late."""
+        mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
+        await asyncio.gather(*(self.holding.hold(container_id) for container_id in mine))
+        await self.holding.settled()
+
+    def _longest_hold(self) -> float:
+        """Return the longest hold in seconds that the containers' probes allow (``agent.restart.probes``)."""
+        pod = self._outside.pods.pods().get(self.pod.uid)
+        return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
+
+    async def _undisputed(self, act: restart_plan.RestartPlan, outcome: Outcome, *, until: float) -> Outcome:
+        """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held."""
+        while True:
+            self._known = frozenset(outcome.survivors.values())
+            if self._is_disputed:
+                await self.holding.settled()
+                before = frozenset(self._catcher.strangers | self._catcher.created)
+                outcome = await act.resolve(outcome)
+                await self._hold_survivors(outcome)
+                self._catcher.strangers -= before
+                self._catcher.created -= before
+                continue
+            if self._end_reason is not None:
+                self._release()
+                return outcome
+            left = until - self._loop.time()
+            if left <= 0:
+                return outcome
+            await self._catcher.until_changed(timeout=None if math.isinf(left) else left)
+
+    async def _report_after_release(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
+        """Report the phase after the release: at once for held containers, otherwise when kubelet starts them."""
+        if self._end_reason in _NEVER_RUN:
+            return
+        if self._held_since is not None:
+            self._seconds["held"] = self._loop.time() - self._held_since
+            self._metrics.round_phase.labels("held").observe(self._seconds["held"])
+        phase, reason = _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (Phase.RUNNING, "")
+        if phase is not Phase.RUNNING:
+            self.stand(phase, reason=reason)
+        elif (expected and expected <= self._runs) or await self._catcher.has_started(timeout):
+            self.stand(Phase.RUNNING)
+        else:
+            self.stand(Phase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        ends_at = rounds.hold_ends_at(
+            heard_at=self._renewed_at, hold_seconds=self.order.hold_seconds, resumed_at=self._resumed_at
+        )
+        left = ends_at - self._clocks.since_boot()
+        self._timer = self._loop.call_later(max(left, 0.0), self.end, EndReason.TIMED_OUT)
+
+    def _release(self) -> None:
+        if not self.holding.on:
+            return
+        if self._end_reason is EndReason.SUPERSEDED:
+            return  # the new session takes over the held containers
+        if self._end_reason is EndReason.DELETED and self.order.kind is rounds.OrderKind.RESTART:
+            self.holding.kill()  # it has not run, and would stay frozen until the end of its grace period
+        else:
+            self._runs = self.holding.let_go()
+        self._write_record(self.record())

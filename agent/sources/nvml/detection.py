@@ -1,0 +1,60 @@
+"""Detect whether this node can have NVML by reading files, without a process and without the library."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kubemend.common import kernel_files
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_CACHE = Path("/etc/ld.so.cache")
+_MULTIARCH = f"{os.uname().machine}-linux-gnu"
+_PLACES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", f"/lib/{_MULTIARCH}", f"/usr/lib/{_MULTIARCH}")
+"""Directories that ld.so searches for libraries missing from its cache (ld.so(8), and Debian's multiarch)."""
+
+_NVIDIA = "0x10de"
+_DISPLAY = ("0x0300", "0x0302")  # PCI class codes: VGA controller, 3D controller
+_PASSED_THROUGH = "vfio-pci"
+
+
+def library_found(env: Mapping[str, str]) -> bool:
+    """Return whether a process with this environment may find NVML's library: its name is where ld.so searches."""
+    places = [place for place in env.get("LD_LIBRARY_PATH", "").split(":") if place]
+    if any((Path(place) / LIBRARY).exists() for place in (*places, *_PLACES)):
+        return True
+    try:
+        return LIBRARY.encode() in _CACHE.read_bytes()
+    except OSError:
+        return False  # a system without a cache, such as musl's
+
+
+def gpus_on_bus(sysfs: Path) -> int:
+    """Return the number of NVIDIA GPUs that the kernel shows on the PCI bus, with a driver or without.
+
+    GPUs passed through to virtual machines (vfio-pci) are excluded: this node cannot use them.
+    """
+    return sum(1 for function in _functions(sysfs) if _is_gpu(function))
+
+
+def _functions(sysfs: Path) -> Iterator[str]:
+    try:
+        with os.scandir(sysfs / "bus" / "pci" / "devices") as found:
+            yield from (entry.path for entry in found)
+    except OSError:
+        return  # no PCI bus
+
+
+def _is_gpu(function: str) -> bool:
+    try:
+        return (
+            _read(function, "vendor") == _NVIDIA
+            and _read(function, "class").startswith(_DISPLAY)
+            and Path(function, "driver").resolve().name != _PASSED_THROUGH
+        )
+    except OSError:
+        return False  # unplugged since the listing
+
+
+def _read(function: str, name: str) -> str:
+    return (kernel_files.read(Path(function, name)) or "").strip()

@@ -1,0 +1,118 @@
+"""Convert messages of the NVML worker into findings: one per change, with its action class and a unique key."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from kubemend.agent.health.gpu import fold as vitals_fold
+from kubemend.agent.health.gpu.limits import Limits
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.sources.nvml import changes, protocol
+
+log = structlog.get_logger(__name__)
+
+OnInventory = Callable[[Mapping[GpuUuid, PciAddress]], None]
+
+
+class FindingEmitter:
+    """Keeps the view of all polls, and emits its changes.
+
+    ``known_before`` are the GPUs that previous agents of this boot have seen. ``on_inventory`` receives all known GPUs
+    whenever they change.
+    """
+
+    def __init__(
+        self,
+        *,
+        emit: Callable[[Finding], None],
+        classify: Callable[[FindingKind, str], ActionClass],
+        known_before: Mapping[GpuUuid, PciAddress],
+        on_inventory: OnInventory,
+        limits: Limits,
+    ) -> None:
+        self._emit = emit
+        self._classify = classify
+        self._on_inventory = on_inventory
+        self._limits = limits
+        self._known = dict(known_before)
+        self._dismissed: set[str] = set()
+        self._vitals: dict[GpuUuid, vitals_fold.GpuVitals] = {}
+        self._serials = itertools.count(1)
+        self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
+        self.view = changes.of_earlier_agents(known_before)
+
+    def snapshot(self, snapshot: protocol.Snapshot) -> None:
+        """Process one poll."""
+        self.view, changed = changes.fold(self.view, snapshot)
+        self._drop_dismissed()
+        for change in changed:
+            self._emit_change(change, observed_at=snapshot.taken_at)
+        for slot in snapshot.slots:
+            self._take_vitals(slot, snapshot)
+
+    def xid(self, event: protocol.XidEvent) -> None:
+        """Process an Xid."""
+        self._emit_change(changes.of_xid(event), observed_at=event.observed_at)
+
+    def event(self, event: protocol.DeviceEvent, *, clock: float) -> None:
+        """Process another event; ``clock`` is the node's monotonic clock now."""
+        change = changes.of_event(event)
+        vitals = self._vitals.get(event.uuid, vitals_fold.GpuVitals())
+        self._vitals[event.uuid] = vitals_fold.begun(vitals, change.kind, now=clock)
+        self._emit_change(change, observed_at=event.observed_at)
+
+    def forget(self, device: str) -> None:
+        """Stop missing a GPU (by UUID or PCI address) that an operator has declared gone."""
+        self._dismissed.add(device)
+        self._drop_dismissed()
+
+    def counters_start_anew(self) -> None:
+        """Reset the stored counters: after a GPU reset, or with a new driver, counters start from other values."""
+        self._vitals = {uuid: vitals_fold.renewed(vitals) for uuid, vitals in self._vitals.items()}
+
+    def _drop_dismissed(self) -> None:
+        """Drop GPUs that need not come back: immediately, or when a new nvmlInit has shown that they are missing."""
+        for device in self._dismissed:
+            self.view = changes.without_missing(self.view, device)
+        self._dismissed = {device for device in self._dismissed if changes.is_lost(self.view, device)}
+        self._remember()
+
+    def _remember(self) -> None:
+        known = {uuid: state.gpu.pci for uuid, state in self.view.gpus.items()}
+        if known != self._known:
+            self._known = known
+            self._vitals = {uuid: vitals for uuid, vitals in self._vitals.items() if uuid in known}
+            self._on_inventory(known)
+
+    def _take_vitals(self, slot: protocol.Slot, snapshot: protocol.Snapshot) -> None:
+        if slot.gpu is None or slot.vitals is None:
+            return
+        where = DeviceLocator(uuid=slot.gpu.uuid, pci=slot.gpu.pci)
+        before = self._vitals.get(slot.gpu.uuid, vitals_fold.GpuVitals())
+        self._vitals[slot.gpu.uuid], notices = vitals_fold.fold(
+            before, slot.vitals, now=snapshot.clock, limits=self._limits
+        )
+        for notice in notices:
+            change = changes.Change(kind=notice.kind, code=notice.code, device=where, text=notice.text)
+            self._emit_change(change, observed_at=snapshot.taken_at)
+
+    def _emit_change(self, change: changes.Change, *, observed_at: float) -> None:
+        finding = Finding(
+            source=Source.NVML,
+            kind=change.kind,
+            code=change.code,
+            device=change.device,
+            action=self._classify(change.kind, change.code),
+            observed_at=observed_at,
+            text=change.text,
+            key=f"{self._key_prefix}:{next(self._serials)}",
+            evidence=change.evidence,
+        )
+        log.debug(
+            "nvml.finding", kind=finding.kind.value, code=finding.code, device=str(finding.device), key=finding.key
+        )
+        self._emit(finding)

@@ -1,0 +1,281 @@
+"""Detect which pods of this node are ending, from the API server, the runtime and the node.
+
+A pod that is deleted, or evicted by the control plane, is marked before any of its containers is stopped. A pod that
+kubelet ends (under pressure, for a critical pod, for node shutdown) is marked only when its containers have ended
+(``mergePodStatus`` in pkg/kubelet/status/status_manager.go): until then the stop of its sandbox is the first sign.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    PodView,
+    SandboxId,
+    SandboxView,
+)
+from kubemend.agent.restart import exits
+from kubemend.agent.sources.pods import PodChange
+from kubemend.common.kube import client, errors, paths
+
+log = structlog.get_logger(__name__)
+
+_SANDBOXES: Final = 4096
+"""Number of stopped sandboxes to remember; no id is ever used twice."""
+_ANSWER: Final = 0.5
+"""Timeout in seconds for the API server; after it, the last known state counts."""
+_SHUTTING_DOWN: Final = "node is shutting down"
+"""Part of the message of the condition Ready (``ShutdownStatus`` in pkg/kubelet/nodeshutdown)."""
+_PRESSURES: Final = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"})
+_RECHECK: Final = 1.0
+_UNREAD: Final = 2.0
+"""Seconds for which a request to the OCI runtime that could not be read counts as a stop that was missed: kubelet stops
+the sandbox that soon after its last container has ended."""
+_FRESH: Final = 0.05
+"""Seconds for which the API server need not be queried again."""
+
+
+class Pods(Protocol):
+    """The node's pods (``agent.sources.pods.PodWatch``)."""
+
+    def pods(self) -> Mapping[PodUid, PodView]: ...
+    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]: ...
+    async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None: ...
+
+
+class Containers(Protocol):
+    """The node's containers (``agent.sources.containers.ContainerWatch``)."""
+
+    def containers(self) -> tuple[ContainerSummary, ...]: ...
+    def subscribe(
+        self, pod_uid: PodUid | None = None
+    ) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
+
+
+class Runtime(Protocol):
+    """The container runtime (``agent.clients.cri.client.CriClient``)."""
+
+    async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
+    def has_ended(self, container_id: ContainerId) -> bool:
+        """Return whether this agent has requested the container's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """State of a node: whether it is shutting down, and whether kubelet may evict pods."""
+
+    shutting_down: bool = False
+    under_pressure: bool = False
+
+
+def node_state(obj: Mapping[str, Any]) -> NodeState:
+    """Return the state of a v1 Node. Pure."""
+    conditions = [each for each in (obj.get("status") or {}).get("conditions") or () if isinstance(each, Mapping)]
+    return NodeState(
+        shutting_down=any(
+            each.get("type") == "Ready"
+            and each.get("status") == "False"
+            and _SHUTTING_DOWN in str(each.get("message") or "")
+            for each in conditions
+        ),
+        under_pressure=any(each.get("type") in _PRESSURES and each.get("status") == "True" for each in conditions),
+    )
+
+
+class PodEnds:
+    """Tracks ending pods. ``run`` follows pods and containers; callers pass stopped sandboxes to it."""
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        runtime: Runtime,
+        containers: Containers,
+        api: client.KubeClient | None = None,
+        node_name: str = "",
+    ) -> None:
+        """Without ``api`` the node is not queried."""
+        self._pods = pods
+        self._runtime = runtime
+        self._containers = containers
+        self._api = api
+        self._node = paths.one("nodes", node_name) if node_name else ""
+        self._stopped: OrderedDict[SandboxId, None] = OrderedDict()
+        self._asked: OrderedDict[ContainerId, None] = OrderedDict()
+        self._waiting: set[asyncio.Event] = set()
+        self._unread_at = -math.inf
+
+    def sandbox_stopped(self, sandbox: SandboxId) -> None:
+        """Note that a sandbox has stopped: no container will run in it again."""
+        self._stopped[sandbox] = None
+        while len(self._stopped) > _SANDBOXES:
+            self._stopped.popitem(last=False)
+        self._wake()
+
+    def stop_asked(self, container: ContainerId) -> None:
+        """Note that the runtime was asked to stop a container (``agent.actuator.stop_requests``)."""
+        self._asked[container] = None
+        while len(self._asked) > _SANDBOXES:
+            self._asked.popitem(last=False)
+        self._wake()
+
+    def request_unread(self) -> None:
+        """Note that the runtime has asked for something that could not be read; it may have been a stop."""
+        self._unread_at = asyncio.get_running_loop().time()
+
+    def was_asked(self, container: ContainerId) -> bool:
+        """Return whether the runtime was asked to stop a container, as far as the agent could observe it."""
+        return container in self._asked
+
+    async def run(self) -> None:
+        """Wake waiting callers whenever a pod or a container changes. Runs as long as the agent."""
+        unsubscribe = self._pods.subscribe(lambda _: self._wake())
+        try:
+            async with self._containers.subscribe() as steps:
+                while True:
+                    await steps.get()
+                    self._wake()
+        finally:
+            unsubscribe()
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    def why(self, pod: PodUid, sandbox: SandboxId) -> str:
+        """Return why a pod is ending, by the known state; empty if nothing shows that it is."""
+        if sandbox in self._stopped:
+            return "its sandbox has been stopped"
+        return _why(self._pods.pods().get(pod))
+
+    def _why_around(self, ended: ContainerSummary) -> str:
+        """Return the same after a container's end.
+
+        Kubelet stops all containers of a pod that it ends, and otherwise none. It stops sidecars when the main
+        containers have ended, so sidecars may run on for their grace periods.
+        """
+        others = [view for view in self._in(ended.sandbox_id) if view.ref.name != ended.ref.name]
+        lasting = {view.ref.name: view for view in others if view.state is ContainerState.RUNNING}
+        stopped = bool(lasting) and all(self._stopped_by_kubelet(view.id) for view in lasting.values())
+        return (
+            "kubelet stops its other containers as well" if stopped else self.why(ended.ref.pod.uid, ended.sandbox_id)
+        )
+
+    def _stopped_by_kubelet(self, container: ContainerId) -> bool:
+        return container in self._asked and not self._runtime.has_ended(container)
+
+    async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str:
+        """Return why a pod is ending, after querying the runtime for its sandbox and the API server for pod and node.
+
+        If one of them does not answer, its last known state counts: the agent does not depend on the API server.
+        """
+        why, _ = await self._look(pod, sandbox)
+        return why
+
+    async def _look(self, pod: PodRef, sandbox: SandboxId) -> tuple[str, NodeState]:
+        if known := self.why(pod.uid, sandbox):
+            return known, NodeState()
+        view, node, stopped = await asyncio.gather(
+            self._pods.ask(pod, timeout=_ANSWER), self._node_state(), self._has_stopped(pod.uid, sandbox)
+        )
+        if stopped:
+            self.sandbox_stopped(sandbox)
+        shutting_down = "its node is shutting down" if node.shutting_down else ""
+        return self.why(pod.uid, sandbox) or _why(view) or shutting_down, node
+
+    async def why_not_its_own(
+        self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
+    ) -> str:
+        """Return why a container's end is caused by the end of its pod; empty where it is a fault of its own.
+
+        Waits while there is doubt (``exits.doubt``, which has ``quick``), but no longer than until kubelet creates
+        another container of that name, which it does only in a pod that lives on.
+        """
+        pod, loop = ended.ref.pod, asyncio.get_running_loop()
+        since = loop.time()
+        how = replace(how, asked=self._stopped_by_kubelet(ended.id))
+        why, node = await self._look(pod, ended.sandbox_id)
+        why = why or self._why_around(ended)
+        checked_at = loop.time()
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            while not why and not self._has_successor(ended):
+                left = since + exits.doubt(how, self._scene(ended, node, lag=lag), quick=quick) - loop.time()
+                if left <= 0:
+                    break
+                event.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, _RECHECK)):
+                        await event.wait()
+                why = self._why_around(ended)
+        finally:
+            self._waiting.discard(event)
+        if why or loop.time() - checked_at < _FRESH:
+            return why
+        return await self.why_now(pod, ended.sandbox_id)
+
+    def _scene(self, ended: ContainerSummary, node: NodeState, *, lag: float) -> exits.Scene:
+        pod = self._pods.pods().get(ended.ref.pod.uid)
+        lasting = {spec.name for spec in pod.containers if spec.running} if pod is not None else set()
+        newest = {view.ref.name: view for view in self._in(ended.sandbox_id) if view.ref.name != ended.ref.name}
+        return exits.Scene(
+            lag=lag,
+            others_run=any(view.state is ContainerState.RUNNING for view in newest.values()),
+            others_ended=any(view.state is ContainerState.EXITED and name in lasting for name, view in newest.items()),
+            node_ends_pods=node.shutting_down or node.under_pressure,
+            stop_unread=asyncio.get_running_loop().time() - self._unread_at < _UNREAD,
+        )
+
+    def _has_successor(self, ended: ContainerSummary) -> bool:
+        return any(
+            view.ref.name == ended.ref.name and view.attempt > ended.attempt for view in self._in(ended.sandbox_id)
+        )
+
+    def _in(self, sandbox: SandboxId) -> list[ContainerSummary]:
+        """Return the known containers of a sandbox, oldest first."""
+        found = (view for view in self._containers.containers() if view.sandbox_id == sandbox)
+        return sorted(found, key=lambda view: (view.created_at, view.attempt))
+
+    async def _has_stopped(self, pod: PodUid, sandbox: SandboxId) -> bool:
+        """Query the runtime: its event may be late, and not every runtime has events."""
+        try:
+            found = await self._runtime.list_sandboxes(pod_uid=pod)
+        except CriError as error:
+            log.info("pods.sandbox_not_listed", sandbox=sandbox, error=str(error))
+            return False
+        return not any(each.id == sandbox and each.ready for each in found)
+
+    async def _node_state(self) -> NodeState:
+        if self._api is None or not self._node:
+            return NodeState()
+        try:
+            async with asyncio.timeout(_ANSWER):
+                return node_state(await self._api.get(self._node))
+        except (errors.KubeError, TimeoutError) as error:
+            log.info("pods.node_not_asked", error=str(error) or f"no answer within {_ANSWER:g} s")
+            return NodeState()
+
+
+def _why(pod: PodView | None) -> str:
+    if pod is None:
+        return ""
+    if pod.deleting:
+        return "it is being deleted"
+    if pod.leaving:
+        return f"Kubernetes is ending it: {pod.leaving}"
+    return f"its phase is {pod.phase}" if pod.is_over else ""

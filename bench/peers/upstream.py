@@ -1,0 +1,210 @@
+"""Run upstream's JobSet controller with InPlaceRestart on a dev node's API server, and a gang that it restarts.
+
+As upstream documents it (its KEP-467): the feature gate is on, its webhooks set defaults and check, its agent is a
+sidecar of each worker, and kubelet's rule RestartAllContainers (KEP-5532) restarts a pod when its worker fails or its
+agent asks for it. Two things differ, and neither affects a restart: the agents reach the API server with a kubeconfig,
+as the dev node's API server has no Service, and the webhooks are reached by their address.
+"""
+
+import asyncio
+import base64
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import yaml
+
+from hack.devnode import images, jobsets, loopback, peers, processes
+from hack.devnode.gang_objects import CONTAINER, NAMESPACE
+from hack.devnode.jobsets import JobSetGang
+from hack.devnode.node import DevNode
+from kubemend.common import aio, gangs
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
+
+API_NAME: Final = "kubernetes.default.svc"
+"""A name in the certificate which kube-apiserver signs for itself."""
+
+_HOST: Final = "127.0.0.1"
+_CRD: Final = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
+_WEBHOOKS: Final = "config/components/webhook/manifests.yaml"
+_GROUP: Final = "jobset.x-k8s.io"
+_AGENT: Final = "in-place-restart-agent"
+_AGENT_DIR, _ACCOUNT_DIR = "/upstream", "/var/run/secrets/kubernetes.io/serviceaccount"
+_AGENT_EXIT_CODE: Final = 1  # its default, IN_PLACE_RESTART_EXIT_CODE
+_PROBE: Final = {"path": "/barrier-is-down", "port": 8081}  # its defaults, STARTUP_PROBE_PATH and _PORT
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
+
+Json = dict[str, Any]
+
+
+async def define_jobsets(dev: DevNode) -> None:
+    """Define JobSets as upstream's release does, for both sides. Raises packages.PackagesError."""
+    async with kube.connect(kubeconfig=dev.kubeconfig) as api:
+        for definition in await asyncio.to_thread(peers.manifest, peers.JOBSET, _CRD):
+            await api.create(paths.collection("customresourcedefinitions", group="apiextensions.k8s.io"), definition)
+
+
+@contextlib.asynccontextmanager
+async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
+    """Run upstream's controller for the length of the block; yields when its webhooks are in force.
+
+    Raises packages.PackagesError when it cannot be built, processes.ProcessError or TimeoutError when it does not
+    start.
+    """
+    programs = await asyncio.to_thread(peers.programs, peers.JOBSET)
+    where = _place(dev)
+    where.mkdir()
+    shutil.copy(programs / _AGENT, where)
+    (where / "namespace").write_text(NAMESPACE)
+    (where / "kubeconfig").write_text(_pods_kubeconfig(dev))
+    await _write_certificate(where)
+    webhook_port, health_port = loopback.free_port(), loopback.free_port()
+    config = where / "config.yaml"
+    config.write_text(yaml.safe_dump(_configuration(where, webhook_port=webhook_port, health_port=health_port)))
+    child = processes.Child.start(
+        [str(programs / "jobset"), f"--kubeconfig={dev.kubeconfig}", f"--config={config}", "--zap-log-level=info"],
+        name="upstream's JobSet controller",
+        log=where / "controller.log",
+        pid_file=where / "controller.pid",
+    )
+    try:
+        await _is_ready(child, port=health_port, log=where / "controller.log")
+        async with _webhooks(api, port=webhook_port, bundle=(where / "tls.crt").read_bytes()):
+            yield
+    finally:
+        await child.stop(grace=_STOP_SECONDS)
+
+
+class UpstreamGang(JobSetGang):
+    """Manage a gang of an upstream JobSet. Create it with ``UpstreamGang.on`` while ``controller`` runs."""
+
+    async def attempt(self) -> int:
+        """Return the attempt that all members have reached: 0 at first, one more after each restart in place."""
+        return int(((await self.told()).get("status") or {}).get("currentInPlaceRestartAttempt", -1))
+
+    async def _create(self) -> None:
+        self.template.lives.mkdir(parents=True)
+        spec = self.template.job_object()["spec"]["template"]["spec"]
+        pod = {"spec": _with_agent(spec, place=_place(self.nodes[0]))}
+        workers = {"name": "workers", "replicas": 1, "template": jobsets.job(members=self.size, pod=pod)}
+        made = jobsets.jobset(self.template.name, workers, max_restarts=self._most_restarts)
+        del made["spec"]["managedBy"]
+        await self._api.create(jobsets.JOBSETS, made)
+
+
+def _with_agent(spec: Json, *, place: Path) -> Json:
+    """Return a worker's pod spec with upstream's agent as a sidecar, and the rules that restart the pod."""
+    (worker,) = spec["containers"]
+    agent = {
+        "name": "agent",
+        "image": images.BUSYBOX,
+        "imagePullPolicy": "Never",
+        "command": [f"{_AGENT_DIR}/{_AGENT}"],
+        "restartPolicy": "Always",
+        "restartPolicyRules": [_rule("In", _AGENT_EXIT_CODE)],
+        "startupProbe": {"httpGet": _PROBE, "periodSeconds": 1, "failureThreshold": 600},
+        "env": [
+            {"name": "JOBSET_NAME", "valueFrom": {"fieldRef": {"fieldPath": _label(gangs.JOBSET_NAME)}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "KUBECONFIG", "value": f"{_AGENT_DIR}/kubeconfig"},
+        ],
+        "volumeMounts": [
+            {"name": "upstream", "mountPath": _AGENT_DIR},
+            {"name": "upstream", "mountPath": _ACCOUNT_DIR},
+        ],
+    }
+    assert worker["name"] == CONTAINER
+    return {
+        **spec,
+        "initContainers": [agent],
+        "containers": [{**worker, "restartPolicy": "Never", "restartPolicyRules": [_rule("NotIn", 0)]}],
+        "volumes": [*spec["volumes"], {"name": "upstream", "hostPath": {"path": str(place)}}],
+    }
+
+
+def _rule(operator: str, code: int) -> Json:
+    return {"action": "RestartAllContainers", "exitCodes": {"operator": operator, "values": [code]}}
+
+
+def _label(name: str) -> str:
+    return f"metadata.labels['{name}']"
+
+
+def _place(dev: DevNode) -> Path:
+    return dev.layout.root / "upstream-jobset"
+
+
+def _pods_kubeconfig(dev: DevNode) -> str:
+    """Return the administrator's kubeconfig for pods: with this machine's address on their bridge."""
+    config = yaml.safe_load(dev.kubeconfig.read_text())
+    for each in config["clusters"]:
+        cluster = each["cluster"]
+        cluster["server"] = f"https://{dev.layout.gateway}:{dev.api.port}"
+        cluster["tls-server-name"] = API_NAME
+        authority = cluster.pop("certificate-authority", None)
+        if authority is not None:
+            cluster["certificate-authority-data"] = base64.b64encode(Path(authority).read_bytes()).decode()
+    return yaml.safe_dump(config)
+
+
+def _configuration(where: Path, *, webhook_port: int, health_port: int) -> Json:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "featureGates": {"InPlaceRestart": True},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": _HOST, "port": webhook_port, "certDir": str(where)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"{_HOST}:{health_port}"},
+    }
+
+
+async def _write_certificate(where: Path) -> None:
+    """Write a certificate for the webhooks, its own authority, as ``tls.crt`` and ``tls.key``."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=jobset-webhooks"]
+    command += ["-addext", f"subjectAltName=IP:{_HOST}"]
+    command += ["-keyout", str(where / "tls.key"), "-out", str(where / "tls.crt")]
+    openssl = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    if await openssl.wait() != 0:
+        raise processes.ProcessError(f"openssl could not write {where / 'tls.crt'}; is it installed?")
+
+
+async def _is_ready(child: processes.Child, *, port: int, log: Path) -> None:
+    async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession(trust_env=False) as session:
+        async for _ in aio.ticks(period=_LOOK_SECONDS):
+            if child.returncode is not None:
+                raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {log}")
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                async with session.get(f"http://{_HOST}:{port}/readyz") as answer:
+                    if answer.ok:
+                        return
+
+
+@contextlib.asynccontextmanager
+async def _webhooks(api: kube.KubeClient, *, port: int, bundle: bytes) -> AsyncIterator[None]:
+    """Have the API server call the webhooks for JobSets; those for pods are about exclusive placement only."""
+    made = []
+    try:
+        for configuration in await asyncio.to_thread(peers.manifest, peers.JOBSET, _WEBHOOKS):
+            for each in configuration["webhooks"]:
+                path = each["clientConfig"].pop("service")["path"]
+                each["clientConfig"]["url"] = f"https://{_HOST}:{port}{path}"
+                each["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
+            configuration["webhooks"] = [
+                each for each in configuration["webhooks"] if each["rules"][0]["apiGroups"] == [_GROUP]
+            ]
+            resource = f"{configuration['kind'].lower()}s"
+            path = paths.collection(resource, group="admissionregistration.k8s.io")
+            await api.create(path, configuration)
+            made.append(f"{path}/{configuration['metadata']['name']}")
+        yield
+    finally:
+        for path in made:
+            await api.delete(path)

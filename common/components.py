@@ -1,0 +1,78 @@
+"""Report the state of each component of a process, and what a person can do about it."""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class ComponentState(enum.Enum):
+    """Name the states of a component.
+
+    ``IDLE``: not needed here (no driver loaded on a CPU node); this is not a fault.
+    """
+
+    STARTING = "starting"
+    READY = "ready"
+    IDLE = "idle"
+    DEGRADED = "degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """Report the state of one component. ``message`` names in one line what is missing and where, ``hint`` the fix."""
+
+    state: ComponentState
+    message: str = ""
+    hint: str = ""
+
+
+class ComponentRegistry:
+    """Hold the status of each component, starting when it is registered."""
+
+    def __init__(self, *, show: Callable[[str, ComponentState], None]) -> None:
+        """``show`` receives each component's new state, for a metric."""
+        self._show = show
+        self._status: dict[str, ComponentStatus] = {}
+        self._dispensable: set[str] = set()
+
+    def reporter(
+        self, name: str, *, also: Callable[[ComponentStatus], None] | None = None, needed: bool = True
+    ) -> Callable[[ComponentStatus], None]:
+        """Register a component and return its report function. ``also`` is called with each change.
+
+        A component that is not ``needed`` does not affect readiness.
+        """
+        if not needed:
+            self._dispensable.add(name)
+        self._status[name] = ComponentStatus(ComponentState.STARTING)
+        self._show(name, ComponentState.STARTING)
+
+        def report(status: ComponentStatus) -> None:
+            self._take(name, status)
+            if also is not None:
+                also(status)
+
+        return report
+
+    def all(self) -> Mapping[str, ComponentStatus]:
+        """Return the status of every component."""
+        return dict(self._status)
+
+    def ready(self) -> bool:
+        """Return whether every needed component is ready or idle."""
+        return all(
+            status.state in (ComponentState.READY, ComponentState.IDLE) or name in self._dispensable
+            for name, status in self._status.items()
+        )
+
+    def _take(self, name: str, status: ComponentStatus) -> None:
+        if status == self._status[name]:
+            return
+        self._status[name] = status
+        self._show(name, status.state)
+        emit = log.warning if status.state is ComponentState.DEGRADED else log.info
+        emit("component", part=name, state=status.state.value, message=status.message, hint=status.hint)

@@ -1,0 +1,186 @@
+"""Record Events at the API server, in order, each once, as long as they are recent.
+
+An Event that may recur is counted in the existing Event (``common.kube.repeats``), also by a later leader.
+"""
+
+import asyncio
+import collections
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.kube import client, errors, repeats
+from kubemend.common.kube.transport import Json
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Hold one Event, the collection that it goes to, and its last occurrence (Unix time).
+
+    ``untold``: occurrences not yet written; None: it happens once.
+    """
+
+    path: str
+    body: Json
+    at: float
+    untold: int | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.path}/{self.body['metadata']['name']}"
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Hold how many occurrences of a recurring Event were written, and when the next write is allowed (Unix time).
+
+    ``untold``: occurrences since then.
+    """
+
+    count: int
+    not_before: float
+    untold: int = 0
+
+
+class EventRecorder:
+    """Queue Events with ``tell`` and write them with ``run``. The Event's name ensures that it is written once."""
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        report: Callable[[ComponentStatus], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+        backoff: aio.Backoff | None = None,
+        keep: float = 600.0,
+        spacing: float = 60.0,
+        waiting: int = 1000,
+    ) -> None:
+        """Create the recorder.
+
+        - ``keep``: seconds for which an Event is worth writing
+        - ``waiting``: how many can be queued (the newest are kept), and of how many recurring Events the count is
+          remembered
+        - ``spacing``: occurrences within this many seconds are counted with the next one and cause no write of their
+          own
+        - ``clock``: gives Unix seconds
+        """
+        self._api = api
+        self._report = report
+        self._clock = clock
+        self._backoff = backoff if backoff is not None else aio.Backoff(first=0.2, limit=10.0)
+        self._keep = keep
+        self._spacing = spacing
+        self._waiting = waiting
+        self._counted: collections.OrderedDict[str, _Counted] = collections.OrderedDict()  # written last comes last
+        self._entries: collections.deque[_Entry] = collections.deque(maxlen=waiting)
+        self._queued = asyncio.Event()
+
+    def tell(self, path: str, body: Json, *, at: float, may_repeat: bool = False) -> None:
+        """Queue an Event for the collection at ``path``; it happened ``at``. Does not block.
+
+        ``may_repeat``: an Event of the same name is another occurrence and is counted; else it has already been
+        written.
+        """
+        entry = _Entry(path, body, at)
+        if may_repeat and not self._is_due(entry):
+            return
+        self._entries.append(entry)
+        self._queued.set()
+
+    def _is_due(self, entry: _Entry) -> bool:
+        """Count an occurrence; return whether to queue it. If not, a queued or a later Event includes it."""
+        for each in self._entries:
+            if each.untold is not None and each.key == entry.key:
+                each.untold, each.at, each.body = each.untold + 1, entry.at, entry.body
+                return False
+        counted, entry.untold = self._counted.get(entry.key), 1
+        if counted is None:
+            return True
+        if entry.at < counted.not_before:
+            counted.untold += 1
+            return False
+        entry.untold, counted.untold = counted.untold + 1, 0
+        return True
+
+    async def run(self) -> None:
+        """Write Events indefinitely."""
+        self._report(ComponentStatus(ComponentState.IDLE, "nothing has happened yet"))
+        while True:
+            while not self._entries:
+                self._queued.clear()
+                await self._queued.wait()
+            entry = self._entries[0]
+            handled = True
+            with contained.within(contained.Part.EVENT, entry.body.get("reason")):
+                handled = self._clock() - entry.at > self._keep or await self._record(entry)
+            if handled:
+                if self._entries and self._entries[0] is entry:  # else it was dropped to make room
+                    self._entries.popleft()
+            else:
+                await self._backoff.wait()
+
+    async def _record(self, entry: _Entry) -> bool:
+        """Write an Event; return False when it must be retried."""
+        reason = entry.body["reason"]
+        try:
+            await self._write(entry)
+        except errors.AlreadyExistsError:
+            pass  # written before, by a previous leader or by an attempt whose answer was lost
+        except (errors.InvalidError, errors.NotFoundError, errors.ConflictError) as error:
+            # refused permanently, or its namespace no longer exists
+            log.warning("event.refused", reason=reason, error=str(error))
+        except errors.ForbiddenError as error:  # its namespace may be terminating: all other Events would wait for it
+            log.warning("event.refused", reason=reason, error=str(error))
+            return True
+        except errors.KubeError as error:
+            log.info("event.again", reason=reason, error=str(error))
+            self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
+            return False
+        self._report(ComponentStatus(ComponentState.READY))
+        self._backoff.reset()
+        return True
+
+    async def _write(self, entry: _Entry) -> None:
+        if entry.untold is None:
+            await self._api.create(entry.path, entry.body)
+            return
+        at, untold = entry.at, entry.untold
+        count = await self._count(entry, at=at, untold=untold)
+        entry.untold -= untold
+        self._counted.pop(entry.key, None)
+        while len(self._counted) >= self._waiting:
+            self._counted.popitem(last=False)
+        self._counted[entry.key] = _Counted(count, self._clock() + self._spacing, untold=entry.untold)
+
+    async def _count(self, entry: _Entry, *, at: float, untold: int) -> int:
+        """Write the number of occurrences so far, and return it."""
+        counted = self._counted.get(entry.key)
+        if counted is None:
+            fresh = dict(entry.body) if untold == 1 else entry.body | repeats.again(entry.body, count=untold, at=at)
+            try:
+                await self._api.create(entry.path, fresh)
+            except errors.AlreadyExistsError:
+                # An empty patch answers with the object: no right to read Events is needed.
+                known, last = repeats.told(await self._patch(entry, {}))
+                if last >= int(at):  # the answer to the own attempt was lost
+                    return known
+                counted = _Counted(known, at)
+            else:
+                return untold
+        count = counted.count + untold
+        try:
+            await self._patch(entry, repeats.again(entry.body, count=count, at=at))
+        except errors.NotFoundError:  # the Event has expired after its hour
+            self._counted.pop(entry.key, None)
+            return await self._count(entry, at=at, untold=untold)
+        return count
+
+    async def _patch(self, entry: _Entry, change: Json) -> Json:
+        return await self._api.patch(entry.key, change, content_type=client.Patch.MERGE)

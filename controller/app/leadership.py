@@ -1,0 +1,112 @@
+"""What this replica does while it leads: one coordinator per term, and a hub that accepts agents."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import structlog
+
+from kubemend.common import aio
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator.coordinator import GangCoordinator
+from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.hub.ports import Session
+from kubemend.controller.hub.server import Hub
+from kubemend.controller.leader.election import Term
+from kubemend.controller.model.members import PodRef
+from kubemend.controller.restarts.pod_replacer import Outcome
+
+log = structlog.get_logger(__name__)
+
+
+class LeaderRelay:
+    """Receive the agents' streams for as long as the process lives and forward them to the current coordinator."""
+
+    def __init__(self) -> None:
+        self._conductor: GangCoordinator | None = None
+
+    def use(self, conductor: GangCoordinator | None) -> None:
+        """Forward everything to this coordinator from now on."""
+        self._conductor = conductor
+
+    def connected(self, session: Session) -> None:
+        """Forward that an agent's stream begins."""
+        if self._conductor is not None:
+            self._conductor.connected(session)
+
+    def hello(self, session: Session, hello: pb.Hello) -> None:
+        """Forward an agent's Hello with the state of its members."""
+        if self._conductor is not None:
+            self._conductor.hello(session, hello)
+
+    def told(self, session: Session, message: pb.AgentMessage) -> None:
+        """Forward an agent's message about its members."""
+        if self._conductor is not None:
+            self._conductor.told(session, message)
+
+    def gone(self, session: Session) -> None:
+        """Forward that an agent's stream has ended."""
+        if self._conductor is not None:
+            self._conductor.gone(session)
+
+    def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
+        """Forward that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
+        if self._conductor is not None:
+            self._conductor.replaced(pod, outcome, detail)
+
+
+class LeadershipTerms:
+    """Run one term after another (``controller.leader.election.Election`` calls it)."""
+
+    def __init__(self, *, outside: Dependencies, hub: Hub, relay: LeaderRelay) -> None:
+        self._outside = outside
+        self._hub = hub
+        self._relay = relay
+
+    async def __call__(self, term: Term) -> None:
+        """Lead until cancelled. The caller cancels when the Lease is lost."""
+        outside = self._outside
+        conductor = GangCoordinator(outside=outside, term=term)
+        async with asyncio.TaskGroup() as tasks:
+            aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
+            aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+            aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
+            aio.spawn_eternal(tasks, conductor.run(), name="conductor")
+            await conductor.ready.wait()
+            with self._heard(conductor, term):
+                aio.spawn_eternal(tasks, self._follow_epoch(term, led=term.epoch), name="epoch")
+                await asyncio.Event().wait()
+
+    async def _run_jobsets(self) -> None:
+        """Run JobSets once the previous leaders' rounds are known.
+
+        Earlier, a round under way would look as if its Restart had been deleted, and its failure would be counted
+        twice.
+        """
+        await self._outside.restarts.wait_synced()
+        await self._outside.jobsets.run()
+
+    @contextlib.contextmanager
+    def _heard(self, conductor: GangCoordinator, term: Term) -> Iterator[None]:
+        """Route agents to this coordinator; on exit, stop that before anything else of the term ends."""
+        self._relay.use(conductor)
+        self._hub.lead(term.epoch)
+        self._outside.metrics.leads.set(1)
+        try:
+            yield
+        finally:
+            self._outside.metrics.leads.set(0)
+            self._hub.stand_by()
+            self._relay.use(None)
+
+    async def _follow_epoch(self, term: Term, *, led: int) -> None:
+        """Lead with each epoch that the term rises to.
+
+        Agents that follow a higher epoch than ``led`` rejected our messages.
+        """
+        while True:
+            led = await term.risen(above=led)
+            log.warning("leader.epoch_raised", seen=term.seen, epoch=led)
+            self._hub.lead(led)
+            for session in [*self._hub.sessions().values()]:
+                session.send(pb.HubMessage(sync=pb.Sync()))

@@ -1,0 +1,381 @@
+"""Coordinate the gangs while this replica leads: dispatch events of agents and the API server to each gang's worker."""
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from kubemend.common import aio, contained
+from kubemend.common.contained import Part
+from kubemend.common.gangs import POD, GangKey
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator import gc_schedule, round_report, round_runner, single_pods, wire
+from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.coordinator.gang_worker import GangWorker, Reply
+from kubemend.controller.coordinator.single_pods import SinglePods
+from kubemend.controller.coordinator.stragglers import Stragglers
+from kubemend.controller.decisions.facts import Decision, Kind, Reason
+from kubemend.controller.hub.ports import Session
+from kubemend.controller.leader.election import Term
+from kubemend.controller.model.members import NodeName, PodRef, PodUid
+from kubemend.controller.model.rounds import PodGone, StepTold
+from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.restarts.pod_replacer import Outcome
+from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
+from kubemend.controller.watches.members import MemberChange, MemberChangeKind
+from kubemend.controller.watches.nodes import NodeChange
+
+log = structlog.get_logger(__name__)
+
+_OLDEST_ROUND_TIMEOUTS: Final = 2.0  # factor of the longest round; the clocks of API server and replicas may differ
+_FAULTS_KEPT: Final = 10_000
+_TIDY_SECONDS: Final = 60.0
+_NO_GANG: Final = "the request names neither a pod, a Job, a JobSet nor a gang"
+
+
+@dataclass(slots=True)
+class _ReportedFault:
+    """A fault, the session that last reported it, and the answer."""
+
+    session: Session
+    kind: str
+    reply: Reply | None = None
+
+
+class GangCoordinator:
+    """One term of leadership. Implements ``controller.hub.ports.Listener`` for the agents' streams."""
+
+    def __init__(self, *, outside: Dependencies, term: Term) -> None:
+        self._outside = outside
+        self._term = term
+        self._workers: dict[GangKey, GangWorker] = {}
+        self._faults: OrderedDict[str, _ReportedFault] = OrderedDict()
+        self._stragglers = Stragglers(outside=outside)
+        self._single_pods = SinglePods(outside=outside, desk=self._worker, resume=self._resume_single)
+        self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Resume the previous leaders' rounds and run indefinitely. ``ready`` is set when agents may connect."""
+        outside = self._outside
+        await outside.members.wait_synced()
+        await outside.nodes.wait_synced()
+        await outside.restarts.wait_synced()
+        await outside.jobsets.wait_known()
+        unsubscribe = [
+            outside.jobsets.subscribe(self._jobset_changed),
+            outside.members.subscribe(self._member_changed),
+            outside.nodes.subscribe(self._node_changed),
+            outside.restarts.subscribe(self._restart_changed),
+        ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                aio.spawn_eternal(tasks, self._stragglers.run(), name="stragglers")
+                aio.spawn_eternal(tasks, self._single_pods.run(), name="single pods")
+                aio.spawn_eternal(tasks, self._tidy(), name="tidy")
+                aio.spawn_eternal(tasks, gc_schedule.collect(is_busy=self._is_busy), name="garbage")
+                others = await self._resume_previous()
+                self.ready.set()
+                tasks.create_task(self._resume_others(others), name="rounds that can wait")
+                while True:
+                    work, name = await self._spawned.get()
+                    tasks.create_task(work, name=name)
+        finally:
+            for stop in unsubscribe:
+                stop()
+            for worker in self._workers.values():
+                worker.drop()
+            while not self._spawned.empty():
+                self._spawned.get_nowait()[0].close()
+
+    def connected(self, session: Session) -> None:
+        """Do nothing: the Hello that follows at once has the details."""
+
+    def hello(self, session: Session, hello: pb.Hello) -> None:
+        """Record the state of all members of a node that connects."""
+        if hello.epoch > self._term.epoch:  # it may have our own epoch from us
+            self._term.raise_above(hello.epoch)
+        for result in hello.results:
+            with contained.within(Part.ROUND, f"{result.round} {result.pod.name}"):
+                self._handle_result(session, result)
+        self._report_node(session.node)  # after the results: what they answer need not be sent again
+
+    def told(self, session: Session, message: pb.AgentMessage) -> None:
+        """Dispatch an agent's message about its members."""
+        match message.WhichOneof("body"):
+            case "fault":
+                self._fault(session, message.fault)
+            case "result":
+                with contained.within(Part.ROUND, f"{message.result.round} {message.result.pod.name}"):
+                    self._handle_result(session, message.result)
+            case "samples":
+                with contained.within(Part.STRAGGLER, session.node):
+                    samples = [wire.sample(each) for each in message.samples.devices]
+                    self._stragglers.take(samples)
+                    self._outside.gpus.take(samples)
+            case _:
+                pass  # The API server has the members' state; attempts are informational.
+
+    def gone(self, session: Session) -> None:
+        """Report to the rounds that an agent's stream has ended."""
+        self._report_node(session.node)
+
+    def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
+        """Record that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
+        rounds = [worker.conducting for worker in self._workers.values() if worker.conducting is not None]
+        of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
+        log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
+        if outcome is Outcome.GONE:
+            for each in rounds:
+                with contained.within(Part.ROUND, each.id):
+                    each.take(PodGone(pod.uid))
+
+    async def _resume_previous(self) -> list[Restart]:
+        """Resume what the previous leaders have begun; return the rounds that must wait until agents may connect."""
+        urgent, others = self._under_way()
+        for restart in urgent:
+            await self._take_over(restart)
+        await self._single_pods.wait_resumed()
+        for restart in self._outside.restarts.requests():
+            self._request(restart)
+        return others
+
+    async def _take_over(self, restart: Restart) -> None:
+        """Resume what may be a round under way."""
+        gang = restart.gang
+        assert gang is not None
+        with contained.within(Part.ROUND, restart.id) as work:
+            await self._outside.restarts.resume(restart, epoch=self._term.epoch)
+            if not self._is_on(restart):
+                return
+            if gang.kind == POD:
+                self._single_pods.take(restart)
+            else:
+                self._resume(restart, self._worker(gang))
+        if work.error is not None:
+            self._not_resumed(restart, why=contained.why(work.error))
+
+    def _under_way(self) -> tuple[list[Restart], list[Restart]]:
+        """Return the previous leaders' rounds, first those that agents may hold something for.
+
+        Users can write any number of Restarts, so some may look like rounds under way. Each costs a write before agents
+        may connect. The exception are those for which no agent holds anything: the gang has no members, or has another
+        round.
+        """
+        urgent: list[Restart] = []
+        others: list[Restart] = []
+        seen: set[GangKey] = set()
+        of_pods: Counter[str] = Counter()
+        for restart in self._outside.restarts.unfinished():
+            gang = restart.gang
+            assert gang is not None
+            if gang.kind == POD:
+                of_pods[gang.namespace] += 1
+                is_urgent = of_pods[gang.namespace] <= single_pods.AT_A_TIME_IN_A_NAMESPACE
+            else:
+                is_urgent = bool(self._outside.members.of_gang(gang))
+            (urgent if is_urgent and gang not in seen else others).append(restart)
+            seen.add(gang)
+        return urgent, others
+
+    async def _resume_others(self, others: list[Restart]) -> None:
+        """Resume the rounds that can wait, such as one of a gang whose pods are all being replaced."""
+        for restart in others:
+            await self._take_over(restart)
+
+    def _resume_single(self, restart: Restart) -> None:
+        assert restart.gang is not None
+        if self._is_on(restart):
+            self._resume(restart, self._worker(restart.gang))
+
+    def _is_on(self, restart: Restart) -> bool:
+        """Return whether a previous leader's round was neither deleted nor ended while others were resumed."""
+        found = self._outside.restarts.restarts().get(restart.id)
+        return found is not None and found.uid == restart.uid and not found.deleting and not found.is_finished
+
+    def _resume(self, restart: Restart, worker: GangWorker) -> None:
+        """Resume a round; fail it if its status is invalid. Its agents then release their holds by themselves."""
+        now = self._outside.now()
+        try:
+            if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._outside.policy.limits.whole:
+                why = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
+            elif worker.conducting is not None:
+                why = f"round {worker.conducting.id} of the same gang is under way"
+            else:
+                worker.resume(restart)
+                return
+        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            why = f"the round's status is invalid: {error!r}"
+        self._not_resumed(restart, why=why)
+
+    def _not_resumed(self, restart: Restart, *, why: str) -> None:
+        log.error("round.not_resumed", round=restart.id, why=why)
+        with contained.within(Part.ROUND, restart.id):
+            told = round_report.failed(
+                restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._outside.now()
+            )
+            self._outside.restarts.set_status(restart.id, told)
+
+    def _fault(self, session: Session, told: pb.Fault) -> None:
+        known = self._faults.get(told.id)
+        if known is not None:
+            known.session = session
+            if known.reply is not None:
+                self._send(known.session, told.id, known.reply)
+            return
+        kind = pb.Fault.Kind.Name(told.kind) if told.kind in pb.Fault.Kind.values() else "OTHER"
+        self._faults[told.id] = _ReportedFault(session, kind)
+        if len(self._faults) > _FAULTS_KEPT:
+            answered = (each for each, asked in self._faults.items() if asked.reply is not None)
+            del self._faults[next(answered, next(iter(self._faults)))]
+        member = self._outside.members.by_uid(PodUid(told.pod.uid))
+        pod = f"{told.pod.namespace}/{told.pod.name}"
+        log.info(
+            "fault",
+            fault=told.id,
+            node=session.node,
+            pod=pod,
+            container=told.container,
+            device=told.device,
+            kind=kind,
+            code=told.code,
+            gang=str(member.gang) if member is not None else "",
+        )
+        if member is None:
+            self._answer(told.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            return
+        worker = self._worker(member.gang)
+        with self._contained_to(worker, member.gang):
+            worker.fault(wire.fault(told, gang=member.gang, now=self._outside.now()))
+        asked = self._faults.get(told.id)
+        if asked is not None and asked.reply is None and worker.is_idle:  # the worker failed before it queued the fault
+            detail = "the controller could not decide; see the traceback in its log"
+            self._answer(told.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
+
+    def _answer(self, fault_id: str, reply: Reply) -> None:
+        asked = self._faults.get(fault_id)
+        if asked is None or asked.reply == reply:
+            return  # a fault of the controller's own, or one that was dropped
+        asked.reply = reply
+        answer = pb.FaultAnswer.Answer.Name(reply.what)
+        self._outside.metrics.faults.labels(asked.kind, answer).inc()
+        log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
+        self._send(asked.session, fault_id, reply)
+
+    def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
+        session.send(
+            wire.answer(fault_id, what=reply.what, round_id=reply.round, reason=reply.reason, detail=reply.detail)
+        )
+
+    def _handle_result(self, session: Session, result: pb.StepResult) -> None:
+        """Forward a member's result to its round. A member that is held for no current round is released."""
+        step = wire.standing(result)
+        if step is None:
+            return
+        if result.attempt and (member := self._outside.members.by_uid(step.pod)) is not None:
+            self._outside.restarts.note_attempt(member.gang, result.attempt)
+        round_ = self._round_of(step)
+        if round_ is not None and round_.id == result.round:
+            round_.take(step)
+        elif step.phase in wire.HELD:
+            log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
+            session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
+
+    def _round_of(self, step: StepTold) -> "round_runner.RoundRunner | None":
+        member = self._outside.members.by_uid(step.pod)
+        worker = self._workers.get(member.gang) if member is not None else None
+        return worker.conducting if worker is not None else None
+
+    def _member_changed(self, change: MemberChange) -> None:
+        worker = self._workers.get(change.member.gang)
+        if worker is None:
+            return
+        with self._contained_to(worker, change.member.gang):
+            if change.kind is MemberChangeKind.LEFT:
+                worker.member_left(change.member)
+            else:
+                worker.member_changed(change.member, gone=change.kind is MemberChangeKind.GONE)
+
+    @contextlib.contextmanager
+    def _contained_to(self, worker: GangWorker, key: GangKey) -> Iterator[None]:
+        """Contain an error of one worker: that gang's work is given up, and no other's."""
+        with contained.within(Part.GANG, key) as work:
+            yield
+        if work.failed:
+            worker.give_up()
+
+    def _node_changed(self, change: NodeChange) -> None:
+        self._report_node(change.name)
+
+    def _report_node(self, node: NodeName) -> None:
+        """Report the node's state to the rounds that have members on it."""
+        told = round_runner.node_told(node, outside=self._outside)
+        for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
+            if gang in self._workers:
+                with self._contained_to(self._workers[gang], gang):
+                    self._workers[gang].node_changed(told)
+
+    def _restart_changed(self, change: RestartChange) -> None:
+        restart = change.restart
+        if change.kind is RestartChangeKind.GONE or restart.deleting:
+            if restart.gang is not None and restart.gang in self._workers:
+                with contained.within(Part.GANG, restart.id):
+                    self._workers[restart.gang].withdraw(restart)
+        elif restart.is_request:
+            self._request(restart)
+
+    def _jobset_changed(self, gang: GangKey) -> None:
+        if gang in self._workers:
+            with self._contained_to(self._workers[gang], gang):
+                self._workers[gang].jobset_changed()
+
+    def _request(self, restart: Restart) -> None:
+        with contained.within(Part.GANG, restart.id) as work:
+            self._take(restart)
+        if work.error is not None:
+            with contained.within(Part.GANG, restart.id):
+                told = round_report.failed(
+                    {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._outside.now()
+                )
+                self._outside.restarts.set_status(restart.id, told)
+
+    def _take(self, restart: Restart) -> None:
+        key = restart.gang
+        if key is not None and key.kind == POD:
+            self._single_pods.take(restart)
+            return
+        if key is None or not self._outside.members.of_gang(key):
+            detail = f"there are no pods of {key}" if key is not None else _NO_GANG
+            log.info("request.refused", restart=restart.id, detail=detail)
+            decision = Decision(Kind.OBSERVE, Reason.NOT_A_GANG, detail)
+            self._outside.restarts.set_status(restart.id, round_report.refused(decision, now=self._outside.now()))
+            return
+        self._worker(key).request(restart)
+
+    def _worker(self, key: GangKey) -> GangWorker:
+        if key not in self._workers:
+            self._workers[key] = GangWorker(
+                key,
+                outside=self._outside,
+                term=self._term,
+                answer=self._answer,
+                spawn=lambda work, name: self._spawned.put_nowait((work, name)),
+            )
+        return self._workers[key]
+
+    def _is_busy(self) -> bool:
+        """Return whether any round is under way or about to begin."""
+        return not all(worker.is_idle for worker in self._workers.values())
+
+    async def _tidy(self) -> None:
+        """Remove workers of gangs without members and GPU counts of deleted pods."""
+        async for _ in aio.ticks(period=_TIDY_SECONDS):
+            for key, worker in list(self._workers.items()):
+                with contained.within(Part.GANG, key):
+                    if worker.is_idle and not self._outside.members.of_gang(key):
+                        del self._workers[key]
+            self._outside.gpus.forget(unless=lambda pod: self._outside.members.by_uid(pod) is not None)

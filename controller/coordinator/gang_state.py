@@ -1,0 +1,121 @@
+"""A worker's knowledge of its gang: the current members and their nodes, and the gang's rounds so far."""
+
+from typing import Final
+
+import structlog
+
+from kubemend.common.gangs import GangKey
+from kubemend.controller.coordinator import round_report
+from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.coordinator.jobset_policy import JobSetPolicyLookup
+from kubemend.controller.decisions import table
+from kubemend.controller.decisions.facts import Decision, Facts
+from kubemend.controller.gangs import budget, members
+from kubemend.controller.model.faults import Cause
+from kubemend.controller.model.members import Member, NodeName, NodeView, Owner
+from kubemend.controller.model.rounds import RoundRef
+
+log = structlog.get_logger(__name__)
+
+_BEGUN_KEPT: Final = 1000
+
+
+class Gang:
+    """One gang, with its JobSet if kubemend manages that."""
+
+    def __init__(self, key: GangKey, *, outside: Dependencies) -> None:
+        self.key = key
+        self._outside = outside
+        self._jobset_policy = JobSetPolicyLookup(key, outside=outside)
+        self._attempt = 0
+        self._begun: dict[str, tuple[str, budget.Past]] = {}
+
+    # ---- as it is now ----
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the members, as a round counts them."""
+        return tuple(self.counted(each) for each in self._outside.members.of_gang(self.key).values())
+
+    def counted(self, member: Member) -> Member:
+        """Return a member as a round counts it."""
+        return self._jobset_policy.counted(member)
+
+    def nodes(self, members: tuple[Member, ...]) -> dict[NodeName, NodeView]:
+        """Return the nodes of these members, as far as they are known."""
+        views = {member.node: self._outside.nodes.view(member.node) for member in members if member.node}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def connected(self, members: tuple[Member, ...]) -> frozenset[NodeName]:
+        """Return the nodes of these members whose agents are connected."""
+        nodes = {member.node for member in members if member.node}
+        return frozenset(node for node in nodes if self._outside.sessions(node) is not None)
+
+    def owner(self) -> Owner | None:
+        """Return the owner of the whole gang: its Restart objects are deleted with it."""
+        return self._outside.jobsets.owner(self.key) or round_report.owner_of(self.key, self.members())
+
+    def uid(self) -> str:
+        """Return the UID of the object that the gang is named after; "" if that is not known."""
+        jobset = self._outside.jobsets.owner(self.key)
+        return jobset.uid if jobset is not None else members.uid_of(self.members())
+
+    def decide(self, cause: Cause) -> Decision:
+        """Return the decision about a cause from the current state; count and log it."""
+        decision = table.decide(self._facts(cause), now=self._outside.now())
+        self._outside.metrics.decisions.labels(decision.kind.value, decision.reason.value).inc()
+        log.info(
+            "gang.decided",
+            gang=str(self.key),
+            **round_report.ids_of(cause),
+            cause=round_report.code_of(cause),
+            message=round_report.message_of(cause),
+            kind=decision.kind.value,
+            reason=decision.reason.value,
+            detail=decision.detail,
+            recreate=sorted(decision.recreate),
+            retry_at=decision.retry_at,
+        )
+        return decision
+
+    def why_off(self) -> str:
+        """Return why no round of the gang may continue; "" if it may."""
+        return self._jobset_policy.why_off()
+
+    def turned_down(self, decision: Decision, *, pod: str) -> None:
+        """Record that a fault of this pod is not answered by a round."""
+        self._jobset_policy.turned_down(decision, pod=pod)
+
+    def member_gone(self) -> None:
+        """Record that a member is gone. After the last one, new members may belong to another JobSet."""
+        if not self._outside.members.of_gang(self.key):
+            self._jobset_policy = JobSetPolicyLookup(self.key, outside=self._outside)
+
+    # ---- its rounds ----
+
+    def next_attempt(self) -> int:
+        """Return a number that no round of the gang has had, though the rounds' objects may be deleted."""
+        newest = max(self._outside.restarts.newest_attempt(self.key), self._outside.jobsets.newest_attempt(self.key))
+        self._attempt = max(self._attempt, newest) + 1
+        return self._attempt
+
+    def begun(self, ref: RoundRef, past: budget.Past, *, uid: str) -> None:
+        """Record a round that begins or is resumed; ``uid`` is of the object that the gang was named after then."""
+        self._attempt = max(self._attempt, ref.attempt)
+        while len(self._begun) >= _BEGUN_KEPT:
+            del self._begun[next(iter(self._begun))]
+        self._begun[ref.id] = uid, past
+
+    def _facts(self, cause: Cause) -> Facts:
+        present, uid = self.members(), self.uid()
+        begun = {each: past for each, (its, past) in self._begun.items() if round_report.same_uid(its, uid)}
+        return Facts(
+            cause=cause,
+            members=present,
+            nodes=self.nodes(present),
+            history=round_report.history(
+                self.key, uid=uid, restarts=self._outside.restarts.restarts().values(), begun=begun
+            ),
+            opted_in_namespaces=self._outside.policy.namespaces,
+            dry_run=self._outside.policy.dry_run,
+            **self._jobset_policy.facts(),
+        )

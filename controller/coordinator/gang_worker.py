@@ -1,0 +1,290 @@
+"""One gang's worker: decide about its members' faults and its requests, and run one round after another."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from kubemend.common import contained
+from kubemend.common.contained import Part
+from kubemend.common.gangs import GangKey
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator import pending, round_report
+from kubemend.controller.coordinator import round_runner as conducting
+from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.coordinator.gang_state import Gang
+from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
+from kubemend.controller.coordinator.round_factory import RoundFactory
+from kubemend.controller.coordinator.round_runner import RoundRunner
+from kubemend.controller.decisions import facts
+from kubemend.controller.decisions.facts import Decision, Kind
+from kubemend.controller.leader.election import Term
+from kubemend.controller.model.faults import Fault, Request
+from kubemend.controller.model.members import Member
+from kubemend.controller.model.rounds import Cancelled, FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
+from kubemend.controller.restarts.objects import Restart
+from kubemend.controller.rounds.outcome import Mended
+
+log = structlog.get_logger(__name__)
+
+_LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
+"""Reasons not to restart a gang as one, though each agent may still restart its own member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a fault, for its agent."""
+
+    what: "pb.FaultAnswer.Answer.ValueType"
+    round: str = ""
+    reason: str = ""
+    detail: str = ""
+
+
+class GangWorker:
+    """Decide one cause after another, and run at most one round at a time."""
+
+    def __init__(
+        self,
+        key: GangKey,
+        *,
+        outside: Dependencies,
+        term: Term,
+        answer: Callable[[str, Reply], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        """``answer`` takes a fault's id and its answer; ``spawn`` runs a named task."""
+        self._gang = Gang(key, outside=outside)
+        self._outside = outside
+        self._beginning = RoundFactory(self._gang, outside=outside, term=term, over=self._over)
+        self._answer = answer
+        self._spawn = spawn
+        self._queue = PendingQueue()
+        self._awake = asyncio.Event()
+        self._deciding = False
+        self._conducting: RoundRunner | None = None
+        self._joined: dict[FaultTold, Fault] = {}
+        self._last_record: Mended | None = None
+        self._taken: set[str] = set()
+        self._settled = asyncio.Event()
+
+    @property
+    def conducting(self) -> RoundRunner | None:
+        """Return the round under way."""
+        return self._conducting
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is under way and nothing is queued."""
+        return self._conducting is None and not self._deciding and not self._queue
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is under way and nothing is queued."""
+        while not self.is_idle:
+            self._settled.clear()
+            await self._settled.wait()
+
+    def fault(self, fault: Fault) -> None:
+        """Queue a member's fault or add it to the round under way; its answer follows."""
+        told = pending.told(fault)
+        if self._conducting is not None:
+            self._joined[told] = fault
+            self._conducting.take(told)
+            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._conducting.id))
+        elif self._last_record is not None and self._last_record.has(told):
+            self._answer(
+                fault.id, Reply(pb.FaultAnswer.ROUND, self._last_record.round)
+            )  # it came late: that round is over
+        else:
+            self._open(PendingCause(fault))
+
+    def request(self, restart: Restart) -> None:
+        """Queue a request. It waits for the round under way, because rounds run one at a time."""
+        if restart.id not in self._taken:
+            self._taken.add(restart.id)
+            members = len(self._gang.members())
+            self._open(PendingCause(round_report.request_of(restart, key=self._gang.key, members=members), restart))
+
+    def withdraw(self, restart: Restart) -> None:
+        """Handle the deletion of a Restart object: drop the request, or end its round."""
+        self._taken.discard(restart.id)
+        self._queue.withdraw(restart.id)
+        self._settled.set()
+        if self._conducting is not None and self._conducting.id == restart.id:
+            self._conducting.take(round_report.cancelled())
+
+    def resume(self, restart: Restart) -> None:
+        """Resume a round that a previous leader has begun."""
+        self._run_round(self._beginning.resume(restart))
+
+    def told(self, *events: RoundEvent) -> None:
+        """Forward events to the round under way."""
+        if self._conducting is not None:
+            self._conducting.take(*events)
+
+    def member_changed(self, member: Member, *, gone: bool) -> None:
+        """Handle a change of a member from the API server."""
+        if gone:
+            self.told(PodGone(member.pod.uid))
+            self._gang.member_gone()
+            self.member_left(member)
+            return
+        self.told(MemberSeen(self._gang.counted(member)))
+        if member.node:
+            self.told(conducting.node_told(member.node, outside=self._outside))
+
+    def member_left(self, member: Member) -> None:
+        """Record that a member has left the gang: no decision is held for it any longer."""
+        self._queue.look_again(pod=member.pod.uid)
+        self._wake_up()
+
+    def jobset_changed(self) -> None:
+        """Record that the gang's JobSet has changed: it may no longer allow restarts."""
+        if self.is_idle or not (why := self._gang.why_off()):
+            return
+        self._queue.look_again()
+        self._wake_up()
+        self.told(Cancelled(why))
+
+    def node_changed(self, told: NodeTold) -> None:
+        """Handle that a node or its agent has appeared or disappeared."""
+        self.told(told)
+
+    def drop(self) -> None:
+        """Leave everything as it is: this replica no longer leads."""
+        if self._conducting is not None:
+            self._conducting.drop()
+            self._conducting = None
+        self._settled.set()
+
+    def _open(self, case: PendingCause) -> None:
+        self._queue.add(case)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """Decide about what is queued. While a round is under way, it waits for the round's end."""
+        self._awake.set()
+        if self._queue and self._conducting is None and not self._deciding:
+            self._deciding = True
+            self._spawn(self._decide(), f"decide about {self._gang.key}")
+
+    async def _decide(self) -> None:
+        """Decide until a round is under way or the queue is empty."""
+        try:
+            with contained.within(Part.GANG, self._gang.key) as work:
+                while self._queue and self._conducting is None:
+                    case = self._queue.next(now=self._outside.now())
+                    if case is None:
+                        await self._wait_for_change()
+                    else:
+                        await self._decide_one(case)
+            if work.failed:
+                self.give_up()
+        finally:
+            self._deciding = False
+            self._settled.set()
+
+    async def _wait_for_change(self) -> None:
+        """Wait until the first hold ends or something happens."""
+        self._awake.clear()
+        until = self._queue.held_until
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if until is None else max(until - self._outside.now(), 0.0)):
+                await self._awake.wait()
+
+    async def _decide_one(self, case: PendingCause) -> None:
+        decision = self._gang.decide(case.cause)
+        if decision.kind is Kind.HOLD:
+            self._hold(case, decision)
+        elif decision.kind.begins_round:
+            await self._begin(case, decision)
+        else:
+            self._queue.remove(case)
+            self._refuse(case, decision)
+
+    def give_up(self) -> None:
+        """Refuse everything that is queued and fail the round under way, because of an internal error."""
+        for case in self._queue.take_all():
+            with contained.within(Part.GANG, self._gang.key):
+                self._refuse_by_internal_error(case)
+        if self._conducting is not None:
+            with contained.within(Part.ROUND, self._conducting.id):
+                self._conducting.give_up()
+
+    def _refuse_by_internal_error(self, case: PendingCause) -> None:
+        why = "the controller could not decide; see the traceback in its log"
+        if isinstance(case.cause, Fault):
+            self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
+        elif case.restart is not None:
+            told = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(case.restart.id, told)
+
+    def _hold(self, case: PendingCause, decision: Decision) -> None:
+        """Postpone the gang's restart and have the agent leave the member to the controller."""
+        if isinstance(case.cause, Fault):
+            reply = Reply(pb.FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
+            self._answer(case.cause.id, reply)
+        case.held_until = math.inf if decision.retry_at is None else decision.retry_at
+
+    async def _begin(self, case: PendingCause, decision: Decision) -> None:
+        """Persist the round, then begin it. Faults that arrive while it is written become part of it."""
+        new = self._beginning.planned(case.cause, decision)
+        begun = await self._beginning.write_down(new, request=case.restart)
+        if case not in self._queue:
+            return  # withdrawn while the round was written
+        if case.restart is not None and case.restart.id not in self._outside.restarts.restarts():
+            self._queue.remove(case)
+            return  # deleted while the round was written
+        self._run_round(self._beginning.begin(case, decision, new=new, begun=begun))
+        self._queue.remove(case)
+        self._answer_begun(case, begun.ref)
+
+    def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
+        """Answer the cause that the round has begun, and add the faults queued since then to the round."""
+        if isinstance(case.cause, Fault):
+            self._answer(case.cause.id, Reply(pb.FaultAnswer.ROUND, ref.id))
+        for fault in self._queue.take_faults():
+            self.fault(fault)
+
+    def _run_round(self, round_: RoundRunner) -> None:
+        if round_.round.phase.is_final:
+            return
+        self._conducting = round_
+        away = {member.node for member in self._gang.members() if member.node} - round_.round.connected
+        self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
+        self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
+
+    def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
+        ended = round_.round
+        self._conducting = None
+        if round_.released_at is not None:
+            self._last_record = Mended.by(ended)
+        self._outside.metrics.rounds_active.dec()
+        if ended.phase.is_final:
+            self._outside.jobsets.ended(ended)
+            round_report.tell_end(ended, outside=self._outside)
+        joined, self._joined = self._joined, {}
+        for told in again:
+            if told in joined:
+                self._queue.add(PendingCause(joined[told]))
+            elif (member := self._outside.members.by_uid(told.pod)) is not None:
+                fault = pending.synthesize_fault(told, member=member, round_id=ended.ref.id, now=self._outside.now())
+                self._queue.add(PendingCause(fault))
+        self._wake_up()
+        self._settled.set()
+
+    def _refuse(self, case: PendingCause, decision: Decision) -> None:
+        if isinstance(case.cause, Request):
+            assert case.restart is not None
+            self._outside.restarts.set_status(case.restart.id, round_report.refused(decision, now=self._outside.now()))
+            return
+        alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
+        what = pb.FaultAnswer.ALONE if alone else pb.FaultAnswer.NOTHING
+        self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
+        if decision.kind is Kind.FAIL:
+            round_report.tell_refusal(case.cause, decision, outside=self._outside)
+        self._gang.turned_down(decision, pod=case.cause.pod.name)

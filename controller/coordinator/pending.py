@@ -1,0 +1,101 @@
+"""The causes that a gang's worker has queued for a decision, and until when they are held. Pure."""
+
+import math
+from dataclasses import dataclass
+
+from kubemend.controller.decisions.facts import needs_recreation
+from kubemend.controller.model.faults import Cause, Fault, FaultKind
+from kubemend.controller.model.members import Member, PodUid
+from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.restarts.objects import Restart
+
+_NOT_HELD = -math.inf
+
+
+@dataclass(slots=True, eq=False)
+class PendingCause:
+    """A cause that waits for its decision; ``restart`` is the object of a request.
+
+    ``held_until`` is the Unix time of the next decision at the latest. Infinity: the decision waits for an event.
+    """
+
+    cause: Cause
+    restart: Restart | None = None
+    held_until: float = _NOT_HELD
+
+
+class PendingQueue:
+    """The causes in the order in which they came. One that is held lets later ones pass it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[PendingCause] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, case: PendingCause) -> bool:
+        return case in self._waiting
+
+    def add(self, case: PendingCause) -> None:
+        """Queue a cause."""
+        self._waiting.append(case)
+
+    def remove(self, case: PendingCause) -> None:
+        """Remove a cause that has been decided."""
+        self._waiting.remove(case)
+
+    def next(self, *, now: float) -> PendingCause | None:
+        """Return the first cause to decide about; None if all are held."""
+        return next((case for case in self._waiting if case.held_until <= now), None)
+
+    @property
+    def held_until(self) -> float | None:
+        """Return when the first hold ends; None if no hold ends at a set time."""
+        earliest = min((case.held_until for case in self._waiting), default=math.inf)
+        return None if math.isinf(earliest) else earliest
+
+    def look_again(self, *, pod: PodUid | None = None) -> None:
+        """End all holds, or those about this pod, because something has happened to it."""
+        for case in self._waiting:
+            if pod is None or (isinstance(case.cause, Fault) and case.cause.pod.uid == pod):
+                case.held_until = _NOT_HELD
+
+    def withdraw(self, restart_id: str) -> None:
+        """Drop the request of this object."""
+        self._waiting = [case for case in self._waiting if case.restart is None or case.restart.id != restart_id]
+
+    def take_faults(self) -> list[Fault]:
+        """Remove and return all faults."""
+        faults = [case.cause for case in self._waiting if isinstance(case.cause, Fault)]
+        self._waiting = [case for case in self._waiting if not isinstance(case.cause, Fault)]
+        return faults
+
+    def take_all(self) -> list[PendingCause]:
+        """Remove and return all causes."""
+        everything, self._waiting = self._waiting, []
+        return everything
+
+
+def told(fault: Fault) -> FaultTold:
+    """Return a fault in the form that the round under way takes."""
+    return FaultTold(
+        pod=fault.pod.uid,
+        code=fault.code,
+        message=fault.message,
+        needs_recreation=needs_recreation(fault),
+        at=fault.at,
+    )
+
+
+def synthesize_fault(told: FaultTold, *, member: Member, round_id: str, now: float) -> Fault:
+    """Return the fault that a round found itself and no agent reported: the agent has released its member."""
+    return Fault(
+        id=f"{round_id}/again",
+        pod=member.pod,
+        gang=member.gang,
+        kind=FaultKind.OTHER,
+        code=told.code,
+        message=told.message,
+        at=now,
+        action_class="RestartApp",
+    )

@@ -1,0 +1,148 @@
+"""One round under way: pass events to the machine in batches, and its effects to agents and the API server."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from kubemend.common import contained
+from kubemend.controller.coordinator import round_report
+from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.coordinator.wire import Orders
+from kubemend.controller.model import rounds
+from kubemend.controller.model.members import NodeName
+from kubemend.controller.model.rounds import FaultTold, NodeTold, RoundEvent
+from kubemend.controller.rounds import machine, status
+from kubemend.controller.rounds.states import Advance, MemberPhase, Round
+
+log = structlog.get_logger(__name__)
+
+_LINGER_SECONDS: Final = 10e-6
+"""Seconds for each member: thousands of results arrive at once, and each advance costs time by the round's size."""
+
+
+class RoundRunner:
+    """Advance one round to its end. All calls return at once, on the event loop."""
+
+    def __init__(
+        self,
+        first: Advance,
+        *,
+        orders: Orders,
+        outside: Dependencies,
+        over: Callable[["RoundRunner", tuple[FaultTold, ...]], None],
+    ) -> None:
+        """``over`` is called once, with the faults that must be decided about after the round."""
+        self._round = first.round
+        self._orders = orders
+        self._outside = outside
+        self._over = over
+        self._events: list[RoundEvent] = []
+        self._loop = asyncio.get_running_loop()
+        self._flush: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._ended = False
+        self._awaited = 0  # members that have still to answer, as far as the round knows
+        self.released_at: float | None = None
+        self._perform(first)
+
+    @property
+    def round(self) -> Round:
+        """Return the current state of the round."""
+        return self._round
+
+    @property
+    def id(self) -> str:
+        """Return the id that agents use for the round."""
+        return self._round.ref.id
+
+    def take(self, *events: RoundEvent) -> None:
+        """Queue events and process them together with those that arrive at the same moment."""
+        if self._ended:
+            return
+        self._events.extend(events)
+        if len(self._events) == self._awaited:
+            self._look_in(0.0)
+        elif self._flush is None:
+            self._look_in(_LINGER_SECONDS * len(self._round.members))
+
+    def drop(self) -> None:
+        """Leave the round as it is: another replica resumes it."""
+        self._ended = True
+        for timer in (self._flush, self._alarm):
+            if timer is not None:
+                timer.cancel()
+
+    def _look_in(self, seconds: float) -> None:
+        if self._flush is not None:
+            self._flush.cancel()
+        self._flush = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._flush = None
+        events, self._events = self._events, []
+        with contained.within(contained.Part.ROUND, self.id) as work:
+            self._perform(machine.advance(self._round, events, now=self._outside.now()))
+        if work.failed:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Fail the round because of an internal error. Agents release what they hold by themselves."""
+        outside = self._outside
+        self.drop()
+        with contained.within(contained.Part.ROUND, self.id):
+            restart = outside.restarts.restarts().get(self.id)
+            told = restart.status if restart is not None else {}
+            why = "an internal error of the controller; see the traceback in its log"
+            outside.restarts.set_status(
+                self.id, round_report.failed(told, reason=round_report.INTERNAL, why=why, now=outside.now())
+            )
+        with contained.within(contained.Part.ROUND, self.id):
+            self._over(self, ())
+
+    def _perform(self, advance: Advance) -> None:
+        before, self._round = self._round, advance.round
+        self._awaited = advance.round.count(MemberPhase.STOPPING, MemberPhase.RELEASING)
+        if before.phase is not advance.round.phase:
+            stands = {stand.value: count for stand, count in advance.round.tally.items() if count}
+            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=stands)
+        for effect in advance.effects:
+            self._do(effect)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if advance.round.phase.is_final:
+            self.drop()
+            self._over(self, advance.again)
+        elif advance.wake_at is not None:
+            self._alarm = self._loop.call_later(max(advance.wake_at - self._outside.now(), 0.0), self.take)
+
+    def _do(self, effect: rounds.Effect) -> None:
+        match effect:
+            case rounds.Stop() | rounds.Release() | rounds.Abort():
+                if isinstance(effect, rounds.Release) and self.released_at is None:
+                    self.released_at = self._outside.now()
+                node, message = self._orders.of(effect)
+                session = self._outside.sessions(node)
+                if session is not None:  # an agent that is not connected gets it again later
+                    session.send(message)
+            case rounds.Recreate():
+                log.info("round.recreate", round=self.id, pod=str(effect.pod), reason=effect.reason, force=effect.force)
+                self._outside.recreator.recreate(effect)
+                if effect.device_failure:
+                    gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
+                    self._outside.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
+            case rounds.Record():
+                self._outside.restarts.set_status(self.id, status.render(self._round))
+
+
+def node_told(node: NodeName, *, outside: Dependencies) -> NodeTold:
+    """Return a node's state: whether its agent is connected, and whether the node is ready and in service."""
+    view = outside.nodes.view(node)
+    return NodeTold(
+        node=node,
+        connected=outside.sessions(node) is not None,
+        lost=view is None or view.ready is not True,
+        out_of_service=view is not None and view.out_of_service,
+    )

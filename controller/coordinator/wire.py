@@ -1,0 +1,154 @@
+"""Convert between messages on the wire and the controller's values. Pure."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kubemend.common.gangs import GangKey
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import wire
+from kubemend.controller.model import rounds
+from kubemend.controller.model.faults import Fault, FaultKind
+from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
+from kubemend.controller.model.rounds import OrderKind, RoundRef, StepPhase, StepTold
+from kubemend.controller.model.samples import Sample
+
+_FAULT_KINDS: Final[Mapping[int, FaultKind]] = MappingProxyType(
+    {
+        pb.Fault.OTHER: FaultKind.OTHER,
+        pb.Fault.EXIT: FaultKind.EXIT,
+        pb.Fault.DEVICE: FaultKind.DEVICE,
+        pb.Fault.HANG: FaultKind.HANG,
+    }
+)
+_PHASES: Final[Mapping[int, StepPhase]] = MappingProxyType(
+    {pb.StepResult.Phase.Value(phase.name): phase for phase in StepPhase}
+)
+_ORDERS: Final = MappingProxyType({OrderKind.RESTART: pb.Order.RESTART, OrderKind.HOLD: pb.Order.HOLD})
+_ALONE: Final = "; the hub did not answer in time, so its agent restarted the container alone"
+_NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
+HELD: Final = frozenset({StepPhase.STOPPING, StepPhase.STOPPED})
+"""Phases of a member that is held, or will be."""
+
+
+def fault(told: pb.Fault, *, gang: GangKey, now: float) -> Fault:
+    """Return a member's fault; the kind of a newer agent may be unknown here. ``now`` is Unix time."""
+    kind = _FAULT_KINDS.get(told.kind, FaultKind.OTHER)
+    return Fault(
+        id=told.id,
+        pod=pod_ref(told.pod),
+        gang=gang,
+        kind=kind,
+        code=told.code,
+        message=f"{told.message}{_ALONE}" if told.alone else told.message,
+        at=now - max(told.age_seconds, 0.0),
+        container=told.container,
+        exit_code=told.exit_code if kind is FaultKind.EXIT else None,
+        action_class=told.action_class,
+        device=told.device,
+        alone=told.alone,
+    )
+
+
+def standing(result: pb.StepResult) -> StepTold | None:
+    """Return a member's result; None if its phase is not known here."""
+    phase = _PHASES.get(result.phase)
+    if phase is None:
+        return None
+    return StepTold(
+        pod=PodUid(result.pod.uid),
+        phase=phase,
+        reason=result.reason,
+        detail=result.detail,
+        seconds=MappingProxyType(dict(result.seconds)) if result.seconds else _NO_SECONDS,
+        slipped=result.slipped_seconds,
+    )
+
+
+def sample(told: pb.DeviceSample) -> Sample:
+    """Return the measurements of one device."""
+    return Sample(
+        pod=PodUid(told.pod_uid),
+        device=told.device,
+        utilization=told.utilization,
+        clock=told.clock,
+        power=told.power,
+    )
+
+
+def pod_ref(pod: pb.Pod) -> PodRef:
+    """Return a pod's name and UID."""
+    return PodRef(pod.namespace, pod.name, PodUid(pod.uid))
+
+
+class Orders:
+    """The orders of one round. What all its Stops have in common is serialized once, because rounds can be large."""
+
+    def __init__(
+        self,
+        ref: RoundRef,
+        *,
+        code: str,
+        message: str,
+        hold_seconds: float,
+        strategy: str = "",
+        grace_seconds: float | None = None,
+        containers: tuple[str, ...] = (),
+        find: Callable[[PodUid], Member | None],
+    ) -> None:
+        """``find`` returns members by pod UID."""
+        self._round = ref.id
+        self._containers = containers
+        self._find = find
+        self._head = wire.encode(
+            pb.HubMessage(
+                stop=pb.Stop(
+                    round=ref.id,
+                    gang=str(ref.gang),
+                    attempt=ref.attempt,
+                    cause_code=code,
+                    cause_message=message,
+                    strategy=strategy,
+                    hold_seconds=hold_seconds,
+                    grace_seconds=grace_seconds,
+                )
+            )
+        )
+
+    def of(self, effect: rounds.Stop | rounds.Release | rounds.Abort) -> tuple[NodeName, bytes]:
+        """Return the node to send to, and the message."""
+        match effect:
+            case rounds.Stop():
+                message = pb.HubMessage()
+                for pod, kind in effect.pods.items():
+                    self._order(message.stop.orders.add(), pod, kind)
+                return effect.node, self._head + wire.encode(message)
+            case rounds.Release():
+                message = pb.HubMessage()
+                message.release.round = self._round
+                message.release.pod_uids.extend(sorted(effect.pods))
+            case rounds.Abort():
+                message = abort(self._round, pods=effect.pods, reason=effect.reason)
+        return effect.node, wire.encode(message)
+
+    def _order(self, order: pb.Order, uid: PodUid, kind: OrderKind) -> None:
+        """Fill in an order in place: copying messages into messages would take longer than everything else."""
+        order.pod.uid = uid
+        if (member := self._find(uid)) is not None:
+            order.pod.namespace, order.pod.name = member.pod.namespace, member.pod.name
+        order.action = _ORDERS[kind]
+        order.containers.extend(self._containers)
+
+
+def abort(round_id: str, *, pods: frozenset[PodUid], reason: str) -> pb.HubMessage:
+    """Return the message that cancels a round for these members."""
+    return pb.HubMessage(abort=pb.Abort(round=round_id, pod_uids=sorted(pods), reason=reason))
+
+
+def answer(
+    fault_id: str, *, what: "pb.FaultAnswer.Answer.ValueType", round_id: str = "", reason: str = "", detail: str = ""
+) -> pb.HubMessage:
+    """Return the message with the answer to a fault."""
+    return pb.HubMessage(
+        answer=pb.FaultAnswer(fault_id=fault_id, answer=what, round=round_id, reason=reason, detail=detail)
+    )

@@ -1,0 +1,95 @@
+"""Restrict each node to reports about the pods that are bound to it. Pure."""
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.model.members import NodeName, PodUid
+
+NodeOf = Callable[[PodUid], NodeName | None]
+"""``ports.Pods.node_of``."""
+
+
+class Claim(enum.Enum):
+    """Whether a node may report about a pod."""
+
+    OURS = enum.auto()
+    FOREIGN = enum.auto()
+    UNKNOWN = enum.auto()
+    """No such pod is known, or it is not bound yet: the agent may see it before the controller's Informer."""
+
+
+def judge(uid: str, *, node: NodeName, node_of: NodeOf) -> Claim:
+    """Return whether a node may report about a pod."""
+    bound = node_of(PodUid(uid))
+    if bound is None:
+        return Claim.UNKNOWN
+    return Claim.OURS if bound == node else Claim.FOREIGN
+
+
+def subject(message: pb.AgentMessage) -> str:
+    """Return the UID of the one pod that a change, fault or result is about."""
+    match message.WhichOneof("body"):
+        case "change":
+            change = message.change
+            return change.gone.uid if change.WhichOneof("body") == "gone" else change.member.pod.uid
+        case "fault":
+            return message.fault.pod.uid
+        case "result":
+            return message.result.pod.uid
+        case body:
+            raise ValueError(f"{body} is not about one pod")
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """A Hello reduced to the node's own pods.
+
+    ``unknown`` are the parts about unknown pods, each as a message that could come later; ``foreign`` counts those
+    about pods of other nodes.
+    """
+
+    hello: pb.Hello
+    unknown: tuple[pb.AgentMessage, ...] = ()
+    foreign: int = 0
+
+
+def sort_hello(hello: pb.Hello, *, node: NodeName, node_of: NodeOf) -> Sorted:
+    """Remove the pods that are not known to be the node's from a Hello."""
+    claims = {uid: judge(uid, node=node, node_of=node_of) for uid in _uids(hello)}
+    if all(claim is Claim.OURS for claim in claims.values()):
+        return Sorted(hello)
+    ours = pb.Hello()
+    ours.CopyFrom(hello)
+    del ours.members[:], ours.results[:]
+    unknown = []
+    for member in hello.members:
+        if claims[member.pod.uid] is Claim.OURS:
+            ours.members.append(member)
+        elif claims[member.pod.uid] is Claim.UNKNOWN:
+            unknown.append(pb.AgentMessage(change=pb.MemberChange(member=member)))
+    for result in hello.results:
+        if claims[result.pod.uid] is Claim.OURS:
+            ours.results.append(result)
+        elif claims[result.pod.uid] is Claim.UNKNOWN:
+            unknown.append(pb.AgentMessage(result=result))
+    kept = len(ours.members) + len(ours.results) + len(unknown)
+    return Sorted(ours, tuple(unknown), len(hello.members) + len(hello.results) - kept)
+
+
+def sort_samples(samples: pb.Samples, *, node: NodeName, node_of: NodeOf) -> tuple[pb.Samples, int]:
+    """Return the samples of the node's own pods, and how many were about other nodes' pods.
+
+    Samples of unknown pods are dropped: newer ones arrive in a few seconds.
+    """
+    claims = [judge(sample.pod_uid, node=node, node_of=node_of) for sample in samples.devices]
+    if all(claim is Claim.OURS for claim in claims):
+        return samples, 0
+    ours = (sample for sample, claim in zip(samples.devices, claims, strict=True) if claim is Claim.OURS)
+    return pb.Samples(devices=ours), claims.count(Claim.FOREIGN)
+
+
+def _uids(hello: pb.Hello) -> Iterable[str]:
+    yield from (member.pod.uid for member in hello.members)
+    yield from (result.pod.uid for result in hello.results)

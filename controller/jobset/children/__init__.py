@@ -1,0 +1,12 @@
+"""Build a JobSet's Jobs, Service and PersistentVolumeClaims, and the writes that resume a Job. Pure.
+
+Fields, labels and annotations are upstream's.
+"""
+
+from kubemend.controller.jobset.children.jobs import Mould, job
+from kubemend.controller.jobset.children.restarts import reset
+from kubemend.controller.jobset.children.resuming import resume
+from kubemend.controller.jobset.children.services import service
+from kubemend.controller.jobset.children.volumes import claims
+
+__all__ = ["Mould", "claims", "job", "reset", "resume", "service"]

@@ -1,0 +1,105 @@
+"""Compare existing claims with those that a JobSet asks for. Pure.
+
+Like upstream (``createPVCsIfNecessary``), kubemend uses any claim with the name, but it reports the difference.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kubemend.controller.jobset import conditions
+from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.plan import ClaimSpec, EventType, World
+from kubemend.controller.jobset.spec import quantities
+from kubemend.controller.jobset.spec.model import JobSet
+from kubemend.controller.jobset.status_builder import StatusBuilder
+
+OTHER_SPEC: Final = "ClaimHasAnotherSpec"
+_AS_ASKED: Final = "ClaimsAsAsked"
+_AS_ASKED_MESSAGE: Final = "all claims match the JobSet's templates"
+_LONGEST_NAME: Final = 253
+_MOST_REPORTED: Final = 5
+
+
+def read(spec: object) -> ClaimSpec:
+    """Return the compared fields of a PersistentVolumeClaim's spec."""
+    given = _dict(spec)
+    modes = given.get("accessModes")
+    requests = _dict(_dict(given.get("resources")).get("requests"))
+    source = _dict(given.get("dataSourceRef") or given.get("dataSource"))
+    return ClaimSpec(
+        access=frozenset(str(each)[:_LONGEST_NAME] for each in (modes[:16] if isinstance(modes, list) else ())),
+        storage_class=_text(given.get("storageClassName")),
+        mode=_text(given.get("volumeMode")) or "Filesystem",
+        volume=_text(given.get("volumeName")) or None,
+        storage=quantities.parse(requests.get("storage")) if "storage" in requests else None,
+        selector=_digest(given.get("selector")),
+        source=_digest([source.get("kind"), source.get("name")]) if source else None,
+    )
+
+
+def differences(asked: ClaimSpec, there: ClaimSpec) -> tuple[str, ...]:
+    """Return the fields in which an existing claim differs from the requested one.
+
+    A field that is not requested may have any value, because the API server and the binding fill it in. The storage may
+    have grown.
+    """
+    differing = {
+        "accessModes": asked.access != there.access,
+        "storageClassName": asked.storage_class is not None and asked.storage_class != there.storage_class,
+        "volumeMode": asked.mode != there.mode,
+        "volumeName": asked.volume is not None and asked.volume != there.volume,
+        "resources.requests.storage": (
+            asked.storage is not None and there.storage is not None and there.storage < asked.storage
+        ),
+        "selector": asked.selector is not None and asked.selector != there.selector,
+        "dataSource": asked.source is not None and asked.source != there.source,
+    }
+    return tuple(field for field, differs in differing.items() if differs)
+
+
+def names(jobset: JobSet) -> dict[str, Any]:
+    """Return the requested claims of a JobSet: specs by name."""
+    templates = (each for policy in jobset.spec.claim_policies for each in policy.templates)
+    return {
+        naming.claim_name(jobset.name, str((each.get("metadata") or {}).get("name"))): each.get("spec")
+        for each in templates
+    }
+
+
+def say(world: World, *, draft: StatusBuilder) -> None:
+    """Set the condition about claims that differ from the request. One that always matched gets no condition."""
+    told = tuple(_differing(world.jobset, world.claim_specs))
+    if told:
+        more = f" (and {len(told) - _MOST_REPORTED} more)" if len(told) > _MOST_REPORTED else ""
+        message = (
+            f"the existing claims are used: {'; '.join(told[:_MOST_REPORTED])}{more}. Delete them while no pod "
+            "uses them, or change the templates to match them"
+        )
+        draft.say(conditions.CLAIMS, is_so=False, reason=OTHER_SPEC, message=message, event=EventType.WARNING)
+    elif draft.status.condition(conditions.CLAIMS) is not None:
+        draft.say(conditions.CLAIMS, is_so=True, reason=_AS_ASKED, message=_AS_ASKED_MESSAGE)
+
+
+def _differing(jobset: JobSet, there: Mapping[str, ClaimSpec]) -> list[str]:
+    told = []
+    for name, asked in names(jobset).items():
+        found = there.get(name)
+        if found is not None and (fields := differences(read(asked), found)):
+            told.append(f"claim {name} differs in {', '.join(fields)}")
+    return told
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value[:_LONGEST_NAME] if isinstance(value, str) else None
+
+
+def _digest(value: object) -> str | None:
+    if value is None:
+        return None
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

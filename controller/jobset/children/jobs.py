@@ -1,0 +1,155 @@
+"""Build a JobSet's Jobs. Pure.
+
+Source: constructJob and labelAndAnnotateObject of upstream's ``pkg/controllers/jobset_controller.go``. Templates have
+their defaults in effect (``controller.jobset.spec.templates``).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kubemend.controller.gangs import members
+from kubemend.controller.jobset.children import naming, owning, volumes
+from kubemend.controller.jobset.placement import exclusive as wishes
+from kubemend.controller.jobset.placement import marks
+from kubemend.controller.jobset.policy import template_changes
+from kubemend.controller.jobset.spec.model import JobSet, Json, ReplicatedJob
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+class Mould:
+    """Builder of the Jobs of one replicated Job, all for one restart ``attempt`` (``status.restarts``).
+
+    Their common parts are computed once and **shared** between the bodies, down to the JobSet's own templates. A body
+    is only for sending: it must not be modified. So a JobSet of a thousand Jobs is built in about ten milliseconds.
+    """
+
+    def __init__(self, jobset: JobSet, replicated_job: ReplicatedJob, *, attempt: int) -> None:
+        self._jobset = jobset
+        self._replicated_job = replicated_job
+        every = jobset.spec.replicated_jobs
+        group = naming.group(every, replicated_job.group)
+        self._first = naming.first_index(every, replicated_job.name)
+        self._first_of_group = naming.first_index(group, replicated_job.name)
+        common = _common(jobset, replicated_job, attempt=attempt)
+        exclusive = wishes.annotations(jobset, replicated_job)
+        meta, pod_meta = _meta(replicated_job.template), _meta(replicated_job.pod_template)
+        self._labels = {**_strings(meta, "labels"), **common}
+        self._annotations = {
+            **_strings(meta, "annotations"),
+            **common,
+            **exclusive,
+            naming.MADE_OF: str(template_changes.made_of(replicated_job)),
+        }
+        self._pod_meta = pod_meta
+        self._pod_labels = {**_strings(pod_meta, "labels"), **common}
+        self._pod_annotations = {
+            **_opt_in_annotation(jobset),
+            **_strings(pod_meta, "annotations"),
+            **common,
+            **exclusive,
+        }
+        self._spec, self._pod_spec = _specs(jobset, replicated_job)
+        self._by_node_selector = wishes.wants_labelled_nodes(jobset, replicated_job)
+        if wishes.wants_domain(jobset, replicated_job):
+            self._pod_labels |= marks.LABELS
+            self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), marks.GATE_ENTRY]
+        self._owners = [owning.controller(jobset)]
+
+    def job(self, index: int, *, job_attempt: int | None = None) -> dict[str, Any]:
+        """Return the body of the Job with this index; ``job_attempt`` counts its own restarts, None if it had none."""
+        name = naming.job_name(self._jobset.name, self._replicated_job.name, index)
+        own = {
+            naming.JOB_INDEX: str(index),
+            naming.JOB_KEY: naming.job_key(self._jobset.namespace, name),
+            naming.JOB_GLOBAL_INDEX: str(self._first + index),
+            naming.JOB_GROUP_INDEX: str(self._first_of_group + index),
+        }
+        if job_attempt is not None:
+            own[naming.JOB_RESTART_ATTEMPT] = str(job_attempt)
+        template = {
+            **self._replicated_job.pod_template,
+            "metadata": {
+                **self._pod_meta,
+                "labels": {**self._pod_labels, **own},
+                "annotations": {**self._pod_annotations, **own},
+            },
+            "spec": self._pod_spec_of(name),
+        }
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": name,
+                "namespace": self._jobset.namespace,
+                "labels": {**self._labels, **own},
+                "annotations": {**self._annotations, **own},
+                "ownerReferences": self._owners,
+            },
+            "spec": {**self._spec, "template": template},
+        }
+
+    def _pod_spec_of(self, job: str) -> dict[str, Any]:
+        if not self._by_node_selector:
+            return self._pod_spec
+        value = naming.namespaced_job(self._jobset.namespace, job)
+        tolerations = self._pod_spec.get("tolerations") or ()
+        return {
+            **self._pod_spec,
+            "nodeSelector": {**(self._pod_spec.get("nodeSelector") or {}), naming.NAMESPACED_JOB: value},
+            "tolerations": [*tolerations, {"key": naming.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}],
+        }
+
+
+def job(
+    jobset: JobSet, replicated_job: ReplicatedJob, index: int, *, attempt: int, job_attempt: int | None = None
+) -> dict[str, Any]:
+    """Return the body of one Job.
+
+    For several of one replicated Job use a ``Mould``, which computes common parts once.
+    """
+    return Mould(jobset, replicated_job, attempt=attempt).job(index, job_attempt=job_attempt)
+
+
+def _common(jobset: JobSet, replicated_job: ReplicatedJob, *, attempt: int) -> dict[str, str]:
+    """Return the labels and annotations that all Jobs of a replicated Job and their pods have."""
+    every = jobset.spec.replicated_jobs
+    marked = {
+        naming.JOBSET_NAME: jobset.name,
+        naming.JOBSET_UID: jobset.uid,
+        naming.REPLICATED_JOB_NAME: replicated_job.name,
+        naming.RESTART_ATTEMPT: str(attempt),
+        naming.REPLICATED_JOB_REPLICAS: str(replicated_job.replicas),
+        naming.GLOBAL_REPLICAS: str(naming.replicas(every)),
+        naming.GROUP_NAME: replicated_job.group,
+        naming.GROUP_REPLICAS: str(naming.replicas(naming.group(every, replicated_job.group))),
+    }
+    if (address := naming.coordinator(jobset)) is not None:
+        marked[naming.COORDINATOR] = address
+    return marked
+
+
+def _opt_in_annotation(jobset: JobSet) -> dict[str, str]:
+    """Return the annotation that opts pods in for rounds if the JobSet asks for them; the template's own value wins."""
+    return {members.RESTART: members.IN_PLACE} if jobset.spec.is_in_place else {}
+
+
+def _specs(jobset: JobSet, replicated_job: ReplicatedJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the Job's spec and its pods' spec: as written, with the values that the JobSet sets."""
+    spec = {**replicated_job.job_spec, "suspend": jobset.spec.suspend}
+    pod_spec = dict(replicated_job.pod_template.get("spec") or {})
+    if jobset.spec.network.dns_hostnames:
+        pod_spec["subdomain"] = jobset.spec.network.subdomain
+    if added := volumes.volumes(jobset, pod_spec):
+        pod_spec["volumes"] = [*(pod_spec.get("volumes") or ()), *added]
+    return spec, pod_spec
+
+
+def _meta(template: Json) -> Json:
+    meta: Json = template.get("metadata") or {}
+    return meta
+
+
+def _strings(meta: Json, kind: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = meta.get(kind) or _NOTHING
+    return found

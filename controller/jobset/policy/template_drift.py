@@ -1,0 +1,66 @@
+"""Find Jobs that were created from another template than the current one, and decide about each. Pure.
+
+Upstream allows no change of a template while Jobs run; kubemend does (``policy.template_changes``). A Job whose pods
+would have to differ is recreated like one of a previous run, which costs no restart. If containers only have to read
+something again, they are restarted in place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children.buckets import Buckets
+from kubemend.controller.jobset.plan import AnnotateJob, Write
+from kubemend.controller.jobset.policy import template_changes
+from kubemend.controller.jobset.policy.template_changes import Change, TemplateHash
+from kubemend.controller.jobset.spec.model import ChildJob, JobSet
+
+
+@dataclass(frozen=True, slots=True)
+class DriftPartition:
+    """``buckets``: the outdated Jobs are in ``previous``.
+
+    ``to_reset``: containers of these must read something again.
+    """
+
+    buckets: Buckets
+    to_reset: tuple[ChildJob, ...] = ()
+
+
+def partition(jobset: JobSet, buckets: Buckets) -> DriftPartition:
+    """Separate outdated Jobs; none while the JobSet is suspended: Kueue changes templates then, and resuming merges."""
+    if jobset.spec.suspend or not buckets.active:
+        return DriftPartition(buckets)
+    wanted = _wanted(jobset)
+    kept: list[ChildJob] = []
+    outdated: list[ChildJob] = []
+    to_reset: list[ChildJob] = []
+    for job in buckets.active:
+        change = _change(wanted.get(job.replicated_job), job, jobset)
+        (outdated if change is Change.RECREATE else kept).append(job)
+        if change is Change.RESET:
+            to_reset.append(job)
+    apart = replace(buckets, active=tuple(kept), previous=(*buckets.previous, *outdated)) if outdated else buckets
+    return DriftPartition(apart, tuple(to_reset))
+
+
+def resets(jobset: JobSet, jobs: Sequence[ChildJob]) -> tuple[tuple[Write, ...], ...]:
+    """Return the writes that restart the gang so that these Jobs' containers read again, and record the request."""
+    if not jobs:
+        return ()
+    wanted = _wanted(jobset)
+    notes: tuple[Write, ...] = tuple(
+        AnnotateJob(job.name, job.uid, template_changes.noted_by_reset(wanted[job.replicated_job])) for job in jobs
+    )
+    return (children.reset(jobset),), notes
+
+
+def _wanted(jobset: JobSet) -> Mapping[str, TemplateHash]:
+    return {each.name: template_changes.made_of(each) for each in jobset.spec.replicated_jobs}
+
+
+def _change(wanted: TemplateHash | None, job: ChildJob, jobset: JobSet) -> Change:
+    if wanted is None:
+        return Change.NOTHING
+    change = template_changes.what_changed(wanted, job)
+    return Change.RECREATE if change is Change.RESET and not jobset.spec.is_in_place else change

@@ -1,0 +1,100 @@
+"""Reduce JobSets and their Jobs to what is kept of them, and reject invalid ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from kubemend.controller.jobset.spec import model, reading
+from kubemend.controller.jobset.spec.model import ChildJob, JobSet
+
+log = structlog.get_logger(__name__)
+
+GROUP: Final = "jobset.x-k8s.io"
+
+
+MOST_OF_A_JOBSET: Final = 32 * 2**20
+"""Bytes in memory. The API server accepts 1.5 MB for one JobSet, which take up to ten times as much here."""
+MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidObject:
+    """A managed JobSet that cannot be read. ``why`` has the field, the problem and the hint."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """A JobSet of another controller. It may have been managed by kubemend before, so its version matters."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A Job and its JobSet's UID. A JobSet owns only Jobs in its own namespace: others could be forged."""
+
+    namespace: str
+    owner: str
+    job: ChildJob
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Return the key that no two Jobs share at a time: owner, namespace and name."""
+        return self.owner, self.namespace, self.job.name
+
+
+Seen = JobSet | InvalidObject | Others
+
+
+def jobset(obj: Mapping[str, Any]) -> Seen:
+    """Return what is kept of a JobSet."""
+    if (obj.get("spec") or {}).get("managedBy") != model.MANAGED_BY:
+        return Others(_version(obj["metadata"]))
+    try:
+        return reading.jobset(obj)
+    except reading.InvalidFieldError as error:
+        meta = obj["metadata"]
+        log.warning("jobset.invalid", jobset=f"{meta['namespace']}/{meta['name']}", error=str(error))
+        return InvalidObject(meta["namespace"], meta["name"], meta["uid"], _version(meta), str(error))
+
+
+def bare(found: Seen) -> Seen:
+    """Return what is kept of a JobSet that is too large: its identity, and the problem."""
+    if not isinstance(found, JobSet):
+        return found
+    why = (
+        f"the JobSets of its namespace take more than {MOST_OF_A_NAMESPACE >> 20} MiB, or this one more than "
+        f"{MOST_OF_A_JOBSET >> 20} MiB. It is not run. Make templates smaller, or delete finished JobSets"
+    )
+    return InvalidObject(found.namespace, found.name, found.uid, found.resource_version, why)
+
+
+def version(seen: Seen) -> str:
+    """Return its resource version."""
+    return seen.resource_version
+
+
+def owner(obj: Mapping[str, Any]) -> str:
+    """Return the UID of the JobSet that controls an object; "" if none does."""
+    for each in obj["metadata"].get("ownerReferences") or ():
+        if each.get("controller"):
+            group = str(each["apiVersion"]).partition("/")[0]
+            return str(each["uid"]) if (group, each["kind"]) == (GROUP, model.KIND) else ""
+    return ""
+
+
+def alike(one: ChildJob, other: ChildJob) -> bool:
+    """Return whether two states of a Job are the same for its JobSet."""
+    return replace(one, resource_version="") == replace(other, resource_version="")
+
+
+def _version(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("resourceVersion", ""))

@@ -1,0 +1,192 @@
+"""Replace pods: mark each, so that its Job does not count it as a failure, and then delete it.
+
+By name and UID, so a replacement of the same name is never touched. The pod's owner creates the new one.
+"""
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from kubemend.common import aio, conditions, contained
+from kubemend.common.kube import by_uid, client, errors, paths, timestamps
+from kubemend.controller.model.members import PodRef, PodUid
+from kubemend.controller.model.rounds import Recreate
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(enum.Enum):
+    """The result of a replacement.
+
+    ``DELETED``: it ends now; the pod Informer reports when it is gone. ``GONE``: the pod no longer existed.
+    ``REFUSED``: the API server refuses to delete or mark it.
+    """
+
+    DELETED = "deleted"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class _Wish:
+    """A pod to replace, and when that was last requested (loop time)."""
+
+    wanted: Recreate
+    asked_at: float
+
+
+class PodReplacer:
+    """Replace pods. ``recreate`` queues a pod, ``run`` replaces it.
+
+    A round repeats its request as long as it wants a pod to be deleted. A request that was not repeated lately is
+    dropped: the round is over, and its members may run.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: client.KubeClient,
+        on_outcome: Callable[[PodRef, Outcome, str], None],
+        clock: Callable[[], float] = time.time,
+        backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.1, limit=5.0),
+        parallel: int = 16,
+        stale: float = 10.0,
+        keep: float = 60.0,
+    ) -> None:
+        """Create it; ``on_outcome`` gets the pod, the outcome and the reason. ``clock`` returns Unix seconds.
+
+        ``stale`` is the age in seconds after which a request that was not repeated is dropped. ``keep`` is for how many
+        seconds one that was carried out, or refused, is not carried out again.
+        """
+        self._api = api
+        self._on_outcome = on_outcome
+        self._clock = clock
+        self._backoff = backoff
+        self._slots = asyncio.Semaphore(parallel)
+        self._stale = stale
+        self._keep = keep
+        self._wanted: dict[PodUid, _Wish] = {}
+        self._active: set[PodUid] = set()
+        self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
+
+    def recreate(self, wanted: Recreate) -> None:
+        """Queue a pod for replacement.
+
+        Does not block. Repeating it has no effect, except for ``force``, which is applied.
+        """
+        uid = wanted.pod.uid
+        now = asyncio.get_running_loop().time()
+        before = self._wanted.get(uid)
+        if before is not None and (before.wanted.force or not wanted.force):
+            before.asked_at = now
+            return
+        self._wanted[uid] = _Wish(wanted, now)
+        if uid not in self._active:
+            self._active.add(uid)
+            self._queue.put_nowait(uid)
+
+    def is_wanted(self, uid: PodUid) -> bool:
+        """Return whether a pod is to be replaced, or was until lately."""
+        return uid in self._wanted
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop the request for a pod: it is gone, or its round is off. A deletion that was sent is not undone."""
+        self._wanted.pop(uid, None)
+
+    async def run(self) -> None:
+        """Replace pods indefinitely. When cancelled, drop all requests: another leader handles them."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    uid = await self._queue.get()
+                    group.create_task(self._converge(uid), name=f"recreation of {uid}")
+        finally:
+            self._wanted.clear()
+            self._active.clear()
+            self._queue = asyncio.Queue()
+
+    async def _converge(self, uid: PodUid) -> None:
+        with contained.within(contained.Part.RECREATION, uid) as work:
+            await self._carry_out(uid)
+        if work.failed:
+            self.forget(uid)  # its round asks again
+        self._active.discard(uid)
+
+    async def _carry_out(self, uid: PodUid) -> None:
+        backoff = self._backoff()
+        loop = asyncio.get_running_loop()
+        done: _Wish | None = None
+        while (wish := self._wanted.get(uid)) is not None and wish is not done:
+            wanted = wish.wanted
+            if loop.time() - wish.asked_at > self._stale:
+                log.info("recreation.dropped", pod=str(wanted.pod), why="its round no longer asks for it")
+                self.forget(uid)
+                break
+            try:
+                async with self._slots:
+                    outcome, why = await self._replace(wanted)
+            except (errors.ApiUnavailableError, errors.ConflictError) as error:
+                log.warning("recreation.delayed", pod=str(wanted.pod), error=str(error))
+                await backoff.wait()
+                continue
+            except errors.KubeError as error:
+                outcome, why = Outcome.REFUSED, str(error)
+            done = wish
+            loop.call_later(self._keep, self._expire, uid, wish)
+            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
+            self._on_outcome(wanted.pod, outcome, why)
+
+    def _expire(self, uid: PodUid, wish: _Wish) -> None:
+        """Forget a completed request: if the pod still exists and is requested again, it is tried again."""
+        if self._wanted.get(uid) is wish:
+            self.forget(uid)
+
+    async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
+        pod, path = wanted.pod, paths.pod(wanted.pod.namespace, wanted.pod.name)
+        try:
+            await self._api.patch_status(path, _marks(wanted, now=self._clock()))
+            await self._api.delete(path, options=_options(wanted))
+        except errors.NotFoundError:
+            return Outcome.GONE, "the API server does not have the pod"
+        # the answer to a wrong UID is 409 for a deletion, 422 for a patch
+        except (errors.ConflictError, errors.InvalidError):
+            if await by_uid.get(self._api, path, uid=pod.uid) is None:
+                return Outcome.GONE, "the pod was deleted or replaced"
+            raise
+        return Outcome.DELETED, wanted.message
+
+
+def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
+    """Return the patch with the reason for the deletion; the pod's UID is a precondition.
+
+    No kubelet reports the failure of a pod that is deleted by force, and a Job with ``podReplacementPolicy: Failed``
+    would never replace it. Source: the pod garbage collector (``MarkPodAsFailedAndDeletePod``), which writes the same,
+    some time later.
+    """
+    types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
+    told = {
+        "status": "True",
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": timestamps.rfc3339(now),
+    }
+    return {
+        "metadata": {"uid": wanted.pod.uid},
+        "status": {
+            **({"phase": "Failed"} if wanted.force else {}),
+            "conditions": [{"type": each, **told} for each in types],
+        },
+    }
+
+
+def _options(wanted: Recreate) -> dict[str, Any]:
+    """Return the DeleteOptions: one second of grace, because frozen processes cannot handle SIGTERM however long it is.
+
+    Without a grace period the API server removes the pod before kubelet has ended it; so 0 is only for dead pods.
+    """
+    return {"preconditions": {"uid": wanted.pod.uid}, "gracePeriodSeconds": 0 if wanted.force else 1}

@@ -1,0 +1,94 @@
+"""Handle members that cannot be restarted in place: recreate them, wait for them, or fail the round. Pure."""
+
+from typing import Final
+
+from kubemend.controller.gangs import members
+from kubemend.controller.model.members import Member, PodUid
+from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.rounds.round_builder import RoundBuilder
+from kubemend.controller.rounds.states import MemberPhase, Phase
+
+SELF_RELEASED: Final = "SelfReleased"
+ABORTED: Final = "Aborted"
+DEVICE_NOT_USABLE: Final = "DeviceNotUsable"
+POD_DELETING: Final = "PodDeleting"
+COMPLETED: Final = "Completed"
+
+MENDED_BY_RECREATION: Final = frozenset(
+    {
+        DEVICE_NOT_USABLE,
+        "AlreadyTerminated",
+        "PodNotRunning",
+        "PostStartUnsupported",
+        "RestartPolicyNever",
+        "RuntimeHidesConfig",
+        "SandboxNotReady",
+    }
+)
+"""Refusals of an agent (agent.restart.admission.Reason) that do not apply to a new pod.
+
+For all others a deletion would not help (BadAnnotation), or would break what the refusal protects (JobBackoffLimit,
+LeaderWorkerSetRecreatesGroup, StaticPod).
+"""
+
+
+def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", device: bool = False) -> None:
+    """Recreate a pod that cannot be restarted in place; if that is not allowed, give it up.
+
+    The round can continue without a pod in which no old container runs: that one has failed, the others are released in
+    the end.
+    """
+    one = draft.members[uid]
+    if one.member.deleting:
+        draft.change(uid, stand=MemberPhase.LEAVING, reason=reason, detail=detail)
+        return
+    bar = members.bar(one.member, namespaces=draft.state.namespaces)
+    if bar is None and one.member.slot not in draft.replaced:
+        draft.replaced.add(one.member.slot)
+        draft.change(uid, stand=MemberPhase.LEAVING, reason=reason, detail=detail, recreated=True, device=device)
+        draft.recreate(uid)
+        return
+    why = (
+        f"its pod is not deleted: {bar.value}"
+        if bar is not None
+        else "a pod of its slot was already replaced in this round"
+    )
+    give_up(draft, uid, reason=reason, detail=f"{detail}; {why}" if detail else why)
+
+
+def give_up(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str) -> None:
+    """Count a pod as failed; if an old container of it may run, the others cannot be released, and the round fails."""
+    one = draft.change(uid, stand=MemberPhase.FAILED, reason=reason, detail=detail)
+    if one.old_runs and not draft.state.rolling:
+        fail(draft, reason=reason, detail=f"{one.member.slot}: {detail}" if detail else one.member.slot)
+
+
+def leave(draft: RoundBuilder, member: Member) -> None:
+    """Wait until a pod is gone that another client has deleted."""
+    draft.change(member.pod.uid, stand=MemberPhase.LEAVING, member=member, reason=POD_DELETING)
+
+
+def gone(draft: RoundBuilder, uid: PodUid) -> None:
+    """Record that none of a pod's containers will ever run again; wait for its replacement if one will come.
+
+    After the release that applies only to a pod that was leaving before: a later deletion does not concern the round.
+    """
+    counts = draft.phase is Phase.STOPPING or draft.members[uid].stand is MemberPhase.LEAVING
+    one = draft.change(uid, stand=MemberPhase.GONE, old_runs=False)
+    slot = one.member.slot
+    if counts and one.member.owner is not None and draft.newest.get(slot) == uid:
+        draft.awaited[slot] = draft.now
+
+
+def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultTold | None = None) -> None:
+    """End the round as failed: all holds are released, and nothing more is begun."""
+    if draft.phase.is_final:
+        return
+    draft.reason, draft.detail = reason, detail
+    if again is not None:
+        draft.remember(again)
+    draft.enter(Phase.FAILED)
+    draft.ended = draft.elapsed
+    for uid, one in draft.members.items():
+        if one.stand not in (MemberPhase.WAITING, MemberPhase.RUNNING, MemberPhase.COMPLETED, MemberPhase.GONE):
+            draft.abort(uid)

@@ -1,0 +1,1 @@
+"""Build kubemend's image from the Dockerfile on a machine without Docker and without a registry."""

@@ -1,0 +1,89 @@
+"""Build a base image with Python 3.11 from Debian's packages, for machines that reach no registry.
+
+It replaces ``python:3.11-slim-bookworm``: Debian 12 with Python 3.11, pip and CA certificates. The packages are
+unpacked, not installed: no maintainer script runs, and dpkg knows none of them. That suffices to try kubemend on a dev
+node. An image to publish is built on a public base.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+
+from hack.devnode import apt
+
+SUITE = "bookworm"
+"""The only suite of Debian whose Python is 3.11, which requirements.lock is made for."""
+
+_PACKAGES = (
+    "base-files",
+    "base-passwd",
+    "ca-certificates",
+    "coreutils",
+    "dash",
+    "libstdc++6",  # grpcio's wheel is linked to it
+    "python3-pip-whl",
+    "python3.11",
+    "tzdata",
+)
+_PYTHON = "/usr/bin/python3.11"
+_MERGED = ("bin", "lib", "lib64", "sbin")  # links to the same names in /usr, as every Debian 12 has them
+_NEEDLESS = ("usr/share/doc", "usr/share/locale", "usr/share/man")
+_SECONDS = 120.0
+
+
+def build(archive: pathlib.Path) -> None:
+    """Write the base's file system into a tar archive (as root). Raises apt.AptError."""
+    with tempfile.TemporaryDirectory(prefix=".base-", dir=archive.parent) as directory:
+        root = pathlib.Path(directory, "root")
+        root.mkdir()
+        root.chmod(0o755)
+        apt.unpack_with_dependencies(apt.this_machine(), suite=SUITE, packages=_PACKAGES, into=root)
+        _merge_usr(root)
+        _set_up_python(root)
+        _configure(root)
+        staged = pathlib.Path(directory, "base.tar")
+        with tarfile.open(staged, "w") as tar:
+            tar.add(root, arcname=".")
+        staged.rename(archive)
+
+
+def _merge_usr(root: pathlib.Path) -> None:
+    """Do the work of Debian's package usrmerge: unpacking replaces such links by directories."""
+    for name in _MERGED:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(root / name)
+        (root / name).symlink_to(f"usr/{name}")
+
+
+def _set_up_python(root: pathlib.Path) -> None:
+    """Provide ``python`` and pip, as the public base has them, and compile the standard library."""
+    (root / "usr/bin/python").symlink_to("python3.11")
+    (root / "usr/lib/python3.11/EXTERNALLY-MANAGED").unlink()  # nothing here belongs to dpkg
+    (wheel,) = (root / "usr/share/python-wheels").glob("pip-*.whl")
+    packages = root / "usr/local/lib/python3.11/dist-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(packages)
+    _run("chroot", str(root), _PYTHON, "-m", "compileall", "-q", "/usr/lib/python3.11")
+
+
+def _configure(root: pathlib.Path) -> None:
+    """Write the few files that maintainer scripts would, and delete files that programs do not read."""
+    for name in ("passwd", "group"):
+        shutil.copyfile(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
+    certificates = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
+    bundle = root / "etc/ssl/certs/ca-certificates.crt"
+    bundle.write_text("".join(each.read_text(encoding="ascii") for each in certificates), encoding="ascii")
+    for name in _NEEDLESS:
+        shutil.rmtree(root / name)
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.CalledProcessError as error:
+        raise apt.AptError(f"{' '.join(command)} failed: {error.stderr.strip()[-300:]}; run it as root") from error

@@ -1,0 +1,110 @@
+"""The image that `make image` builds: its content, and that its programs start."""
+
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hack.image import build
+from tests import machine
+
+pytestmark = [pytest.mark.installation, pytest.mark.timeout(900)]
+
+SECONDS: Final = 120.0
+USER: Final = "65532:65532"
+UNSHARE: Final = shutil.which("unshare") or "/usr/bin/unshare"
+SCRIPT: Final = (
+    'mount --bind /dev "$1/dev"; mount --bind /proc "$1/proc"; root="$1"; shift; '
+    f'exec chroot --userspec={USER} "$root" "$@"'
+)
+"""The mounts that a runtime would give a container, in a mount namespace that ends with the command."""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image's archive, unpacked."""
+    machine.must_run_containers()
+    directory = tmp_path_factory.mktemp("image")
+    with tarfile.open(build.ensure()) as tar:
+        tar.extractall(directory, filter="tar")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def manifest(archive: Path) -> dict[str, Any]:
+    (found,) = json.loads((archive / "manifest.json").read_text())
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def files(archive: Path, manifest: dict[str, Any]) -> set[str]:
+    """Return the paths of all layers."""
+    found = set[str]()
+    for layer in manifest["Layers"]:
+        with tarfile.open(archive / layer) as tar:
+            found |= {f"/{name.lstrip('./')}" for name in tar.getnames()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(archive: Path, manifest: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image's file system, as a runtime would lay it out."""
+    directory = tmp_path_factory.mktemp("root")
+    for layer in manifest["Layers"]:
+        subprocess.run(
+            ("tar", "--extract", "--exclude=.wh.*", f"--file={archive / layer}", f"--directory={directory}"),
+            check=True,
+            timeout=SECONDS,
+        )
+    directory.chmod(0o755)
+    return directory
+
+
+def run(root: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run the image's command in its file system, as its user and with its variables."""
+    variables = {"PATH": "/opt/kubemend/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables["HOME"] = "/"  # as runc has it for a user who is not in /etc/passwd
+    return subprocess.run(
+        (UNSHARE, "--mount", "--propagation=private", "sh", "-euc", SCRIPT, "sh", str(root), "kubemend", *words),
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_the_image_has_its_name_and_runs_as_the_manifests_expect(archive: Path, manifest: dict[str, Any]) -> None:
+    assert manifest["RepoTags"] == [build.reference()]
+    settings = json.loads((archive / manifest["Config"]).read_text())["config"]
+    assert settings["User"] == USER
+    assert (settings["Entrypoint"], settings["Cmd"]) == (["kubemend"], ["agent"])
+    assert settings["Labels"]["org.opencontainers.image.version"] == build.version()
+    assert any(each.startswith("LD_LIBRARY_PATH=/opt/nvml/1:") for each in settings["Env"])
+
+
+def test_the_image_has_no_tools_and_no_caches_of_the_build(files: set[str]) -> None:
+    left = ("/root/.cache", "/root/.pip", "/root/wheels", "/wheels", "/src", "/tmp/", "/opt/kubemend/bin/pip")
+    assert [path for path in files if path.startswith(left)] == []
+    assert [path for path in files if path.endswith(".whl") and not path.startswith("/usr/share/python-wheels/")] == []
+    assert "/usr/local/lib/python3.11/dist-packages/.wh.pip" in files, "pip is removed from what runs"
+
+
+def test_the_images_programs_start(root: Path) -> None:
+    told = run(root, "--version")
+    assert (told.returncode, told.stderr) == (0, ""), told.stderr
+    assert build.version() in told.stdout
+    for command in ("agent", "controller", "doctor", "scan"):
+        told = run(root, command, "--help")
+        assert told.returncode == 0, told.stderr
+
+
+def test_doctor_in_the_image_reports_what_is_missing(root: Path) -> None:
+    told = run(root, "doctor")
+    assert told.returncode == 1
+    assert "Traceback" not in told.stderr + told.stdout
+    assert "container-runtime" in told.stdout, told.stderr

@@ -1,0 +1,184 @@
+"""Provide a node with its agent, on which pods are restarted by every strategy, and the checks of each restart."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hack.devnode import images, node
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.control import client, messages
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
+from kubemend.agent.restart import overrides
+from kubemend.agent.restart.intents import Strategy
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+
+Json = dict[str, Any]
+
+MAIN: Final = "main"
+DATA: Final = "/data"
+SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.02
+STRATEGIES: Final = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET)
+LOOP: Final = f"echo up >> {DATA}/up; while :; do sleep 0.05; done"
+_OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod at one moment: its object, and its containers that run for the runtime."""
+
+    pod: Json
+    running: tuple[ContainerId, ...]
+    sandboxes: tuple[str, ...]
+
+    @property
+    def uid(self) -> PodUid:
+        """Its identity."""
+        return PodUid(self.pod["metadata"]["uid"])
+
+    @property
+    def status(self) -> Json:
+        """Its status."""
+        found: Json = self.pod.get("status") or {}
+        return found
+
+    @property
+    def main(self) -> Json:
+        """Return kubelet's status of its main container."""
+        statuses = self.status.get("containerStatuses") or ()
+        return next((each for each in statuses if each["name"] == MAIN), {})
+
+    @property
+    def restarts(self) -> int:
+        """Return how often the main container was restarted by kubelet's count."""
+        return int(self.main.get("restartCount", 0))
+
+    @property
+    def shown(self) -> str:
+        """The main container that kubelet shows."""
+        return str(self.main.get("containerID", "")).rpartition("/")[2]
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it is Ready, and kubelet shows the one main container that runs."""
+        conditions = {each["type"]: each["status"] for each in self.status.get("conditions") or ()}
+        return conditions.get("Ready") == "True" and self.running == (self.shown,)
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The node with its agent."""
+
+    dev: node.DevNode
+    api: kube.KubeClient
+    cri: CriClient
+    runtime: "api_pb2_grpc.RuntimeServiceAsyncStub"
+    state: Path
+    played: list[str] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def pod(self, name: str, script: str = LOOP, *, spec: Json | None = None, **main: Any) -> AsyncIterator[Seen]:
+        """Run a pod that has opted in for the length of the block, once it is Ready; ``main`` are its container's
+        fields.
+        """
+        await self.api.create(paths.collection("pods", namespace="default"), self.manifest(name, script, spec, main))
+        try:
+            yield await self.until(name, lambda seen: seen.is_ready, what="Ready")
+        finally:
+            await self.api.delete(paths.pod("default", name), options={"gracePeriodSeconds": 0})
+
+    def manifest(self, name: str, script: str, spec: Json | None, main: Json) -> Json:
+        """Return the pod."""
+        fields = dict(main)
+        mounts = [{"name": "data", "mountPath": DATA}, *fields.pop("volumeMounts", ())]
+        spec = dict(spec or {})
+        volumes = [{"name": "data", "emptyDir": {}}, *spec.pop("volumes", ())]
+        container = {
+            "name": MAIN,
+            "image": images.BUSYBOX,
+            "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", script],
+            "volumeMounts": mounts,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "annotations": _OPTED_IN},
+            "spec": {
+                "nodeName": self.dev.name,
+                "restartPolicy": "Always",
+                "terminationGracePeriodSeconds": 1,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "containers": [container | fields],
+                "volumes": volumes,
+                **spec,
+            },
+        }
+
+    async def see(self, name: str) -> Seen:
+        """Read the state once. Raises KubeError or CriError."""
+        pod = await self.api.get(paths.pod("default", name))
+        uid = PodUid(pod["metadata"]["uid"])
+        running = await self.cri.list_containers(pod_uid=uid, name=MAIN, state=ContainerState.RUNNING)
+        sandboxes = await self.cri.list_sandboxes(pod_uid=uid)
+        return Seen(pod, tuple(each.id for each in running), tuple(each.id for each in sandboxes if each.ready))
+
+    async def until(self, name: str, holds: Callable[[Seen], bool], *, what: str) -> Seen:
+        """Poll until it holds. Raises TimeoutError, with the missing state and the last one."""
+        seen: Seen | None = None
+        try:
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    seen = await self.see(name)
+                    if holds(seen):
+                        return seen
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{name} was never {what}; last seen: {seen}") from error
+
+    async def asked(self, name: str, strategy: Strategy, *, grace: float | None = None) -> list[Json]:
+        """Request a restart from the agent, and return its progress up to its end."""
+        asked = overrides.RestartOverrides(strategy=strategy, containers=frozenset({MAIN}), grace_seconds=grace)
+        if strategy is not Strategy.SWAP:
+            asked = overrides.RestartOverrides(strategy=strategy, grace_seconds=grace)
+        request = messages.RestartRequest("default", name, asked, reason="a column of the matrix")
+        async with contextlib.aclosing(client.restart(request, socket=self.state / messages.SOCKET)) as events:
+            return [event async for event in events]
+
+    async def restarted(self, name: str, strategy: Strategy, before: Seen) -> Seen:
+        """Restart a pod, check what must hold after every restart, and return its state."""
+        told = await self.asked(name, strategy)
+        assert told[-1].get("ok"), told
+        assert [each["verified"] for each in told if each["event"] == "settled"] == [True], told
+        after = await self.until(
+            name,
+            lambda seen: seen.is_ready and seen.running != before.running,
+            what=f"Ready after its {strategy.value}",
+        )
+        assert after.uid == before.uid
+        assert after.status["podIP"] == before.status["podIP"]
+        assert (after.sandboxes, after.status["phase"]) == (before.sandboxes, "Running")
+        by_kubelet = told[-1]["reason"] not in ("Swapped", "Rerun")
+        assert before.restarts < after.restarts <= before.restarts + 1 + by_kubelet, told
+        self.played.append(strategy.value)
+        return after
+
+    async def run(self, container: ContainerId, *command: str) -> str:
+        """Run a command in a container, and return its output. Raises AssertionError when it fails."""
+        answer = await self.cri.exec_sync(container, command, timeout=SECONDS)
+        assert answer.exit_code == 0, answer
+        return answer.stdout.decode()
+
+    async def shown_by_runtime(self, container: ContainerId) -> api_pb2.ContainerStatus:
+        """Return the runtime's status of a container."""
+        return (await self.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=container))).status
+
+    def volume(self, seen: Seen) -> Path:
+        """Return the pod's volume on the host."""
+        return self.dev.layout.kubelet_root / "pods" / seen.uid / "volumes" / "kubernetes.io~empty-dir" / "data"

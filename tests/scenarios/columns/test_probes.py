@@ -1,0 +1,65 @@
+"""Probes with short periods: a pod is Ready again after every restart, and no probe ends a restarted container."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kubemend.agent.restart.intents import Strategy
+from tests import eventually
+from tests.scenarios.columns.board import DATA, STRATEGIES, Board, Seen
+
+pytestmark = pytest.mark.devnode
+
+MORE: Final = 3
+SLOW_START: Final = f"sleep 1.5; touch /tmp/started; echo up >> {DATA}/up; while :; do sleep 0.05; done"
+KINDS: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+
+
+def probes(*kinds: str) -> dict[str, Any]:
+    """Return probes that record each try on the volume; they succeed once the program has begun."""
+    return {
+        kind: {
+            "exec": {"command": ["sh", "-c", f"echo tried >> {DATA}/{kind}; test -e /tmp/started"]},
+            "periodSeconds": 1,
+            "timeoutSeconds": 30,  # a busy machine is no failure of the program
+            "failureThreshold": 30 if kind == "startupProbe" else 1,
+            "initialDelaySeconds": 0 if "startupProbe" in kinds or kind == "readinessProbe" else 5,
+        }
+        for kind in kinds
+    }
+
+
+def tried(volume: Path, kind: str) -> int:
+    """Return how often a probe was tried."""
+    file = volume / kind
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+async def tried_again(board: Board, seen: Seen, kind: str) -> None:
+    """Wait until a probe has been tried some more times."""
+    volume = board.volume(seen)
+    wanted = tried(volume, kind) + MORE
+    await eventually.true(lambda: tried(volume, kind) >= wanted)
+
+
+@pytest.mark.parametrize("kinds", [KINDS, ("livenessProbe",), ("readinessProbe",)], ids="+".join)
+async def test_a_probed_pod_is_ready_again_after_every_restart_and_stays(board: Board, kinds: tuple[str, ...]) -> None:
+    name = "-".join(kind.removesuffix("Probe") for kind in kinds)
+    async with board.pod(name, SLOW_START, **probes(*kinds)) as first:
+        seen = first
+        for strategy in STRATEGIES:
+            after = await board.restarted(name, strategy, seen)
+            await tried_again(board, after, kinds[-1])
+            seen = await board.see(name)
+            assert (seen.running, seen.restarts) == (after.running, after.restarts), strategy
+            assert seen.is_ready
+
+
+async def test_a_swapped_pod_is_not_ready_before_its_successor_is(board: Board) -> None:
+    async with board.pod("unready", SLOW_START, **probes("startupProbe", "readinessProbe")) as seen:
+        volume = board.volume(seen)
+        ups = len((volume / "up").read_text().splitlines())
+        after = await board.restarted("unready", Strategy.SWAP, seen)
+        assert len((volume / "up").read_text().splitlines()) == ups + 1
+        assert after.main["started"]

@@ -1,0 +1,98 @@
+"""Every strategy keeps a pod's external state: resized limits, image volumes, termination messages."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hack.devnode import images
+from kubemend.agent.restart.intents import Strategy
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
+from tests.scenarios.columns.board import DATA, LOOP, STRATEGIES, Board, Seen
+
+pytestmark = pytest.mark.devnode
+
+MIB: Final = 1 << 20
+WORDS: Final = "illegal memory access at step 4711"
+LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+TERMINATION_LOG: Final = "/dev/termination-log"
+
+
+async def resize(board: Board, name: str, *, memory: str, cpu: str) -> None:
+    """Resize the main container in place, as ``kubectl patch --subresource=resize`` does."""
+    resources = {"limits": {"memory": memory, "cpu": cpu}, "requests": {"memory": memory, "cpu": cpu}}
+    patch = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+    await board.api.patch(f"{paths.pod('default', name)}/resize", patch, content_type=kube.Patch.STRATEGIC)
+
+
+async def resized(board: Board, name: str, *, memory: str) -> Seen:
+    """Wait until kubelet reports that it has resized the main container."""
+
+    def is_resized(seen: Seen) -> bool:
+        return seen.is_ready and seen.main.get("resources", {}).get("limits", {}).get("memory") == memory
+
+    return await board.until(name, is_resized, what=f"resized to {memory}")
+
+
+async def test_limits_that_were_resized_in_place_survive_every_restart(board: Board) -> None:
+    limits = {"memory": "64Mi", "cpu": "250m"}
+    async with board.pod("resized", resources={"limits": limits, "requests": limits}):
+        for number, strategy in enumerate(STRATEGIES, 2):
+            memory = f"{64 * number}Mi"
+            await resize(board, "resized", memory=memory, cpu=f"{250 * number}m")
+            seen = await resized(board, "resized", memory=memory)
+            wanted = (await board.shown_by_runtime(seen.running[0])).resources.linux
+            assert wanted.memory_limit_in_bytes == 64 * number * MIB
+            after = await board.restarted("resized", strategy, seen)
+            found = (await board.shown_by_runtime(after.running[0])).resources.linux
+            assert (found.memory_limit_in_bytes, found.cpu_quota, found.cpu_shares) == (
+                wanted.memory_limit_in_bytes, wanted.cpu_quota, wanted.cpu_shares,
+            ), strategy  # fmt: skip
+            kernel = [
+                await board.run(after.running[0], "sh", "-c", f"cat {file} 2>/dev/null || true") for file in LIMIT_FILES
+            ]
+            assert "".join(kernel).split() == [str(64 * number * MIB)], strategy
+            assert after.main["resources"]["limits"]["memory"] == memory
+            assert not [each for each in after.status["conditions"] if each["type"].startswith("PodResize")]
+
+
+async def test_image_volume_is_mounted_after_every_restart(board: Board) -> None:
+    image = {"name": "tools", "image": {"reference": images.BUSYBOX, "pullPolicy": "Never"}}
+    mount = {"name": "tools", "mountPath": "/tools", "readOnly": True}
+    async with board.pod("image-volume", spec={"volumes": [image]}, volumeMounts=[mount]) as first:
+        seen = first
+        for strategy in STRATEGIES:
+            seen = await board.restarted("image-volume", strategy, seen)
+            assert await board.run(seen.running[0], "/tools/bin/sh", "-c", "echo it runs") == "it runs\n", strategy
+
+
+async def test_kubelet_reads_the_termination_message_of_a_restarted_container(board: Board) -> None:
+    script = f"echo '{WORDS}' \"$(wc -l < {DATA}/up 2>/dev/null || echo 0)\" > {TERMINATION_LOG}; {LOOP}"
+    async with board.pod("last-words", script) as first:
+        seen = first
+        for number in range(2):
+            seen = await board.restarted("last-words", Strategy.SWAP, seen)
+            await board.until("last-words", lambda each: bool(last_words(each)), what="shown with last words")
+            assert last_words(await board.see("last-words")) == f"{WORDS} {number}\n"
+
+
+def last_words(seen: Seen) -> str:
+    """Return the previous main container's termination message from kubelet."""
+    return str(seen.main.get("lastState", {}).get("terminated", {}).get("message", ""))
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_mount_at_the_termination_path_is_never_written(board: Board, tmp_path: Path, *, read_only: bool) -> None:
+    precious = tmp_path / "train.tar"
+    precious.write_text("precious " * 1000)
+    before = precious.stat()
+    volume = {"name": "precious", "hostPath": {"path": str(precious), "type": "File"}}
+    mount: dict[str, Any] = {"name": "precious", "mountPath": TERMINATION_LOG, "readOnly": read_only}
+    async with board.pod("precious", spec={"volumes": [volume]}, volumeMounts=[mount]) as first:
+        seen = first
+        for strategy in STRATEGIES:
+            seen = await board.restarted("precious", strategy, seen)
+            assert precious.read_text() == "precious " * 1000, strategy
+    after = precious.stat()
+    assert (after.st_mtime_ns, after.st_mode, after.st_ino) == (before.st_mtime_ns, before.st_mode, before.st_ino)

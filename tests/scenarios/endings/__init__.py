@@ -1,0 +1,1 @@
+"""Pods that end, in all the ways that Kubernetes has: nothing of them is restarted."""

@@ -1,0 +1,20 @@
+"""The matrix with kubelet's relist at any time."""
+
+import pytest
+
+from tests.scenarios.matrix import batches, checks
+from tests.scenarios.matrix.cells import Cell
+from tests.scenarios.matrix.stage import Stage
+
+pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("batch", batches.unplaced(metafunc.config))
+
+
+async def test_each_cell_has_its_expected_result(stage: Stage, batch: list[Cell]) -> None:
+    played = await stage.play(batch)
+    found = [line for scene in played for line in checks.violations(scene, can_hold=stage.engine.can_hold)]
+    await stage.clear(played)
+    assert not found, "\n".join(found)

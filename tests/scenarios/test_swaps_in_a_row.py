@@ -1,0 +1,111 @@
+"""One healthy pod is swapped repeatedly under a real kubelet: each swap counts once, without backoff."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from kubemend.agent.control import following, messages
+from kubemend.agent.restart import intents, overrides
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
+from tests.scenarios import training
+
+pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
+
+SWAPS = 25
+_BACK_OFF = "BackOff"
+_CRASH_LOOP = "CrashLoopBackOff"
+
+
+@dataclass
+class Watched:
+    """Every API state of one pod's trainer, change by change."""
+
+    counts: list[int] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
+    not_running: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, pod: Mapping[str, Any]) -> None:
+        """Record one state of the pod."""
+        for status in pod.get("status", {}).get("containerStatuses", ()):
+            state = status.get("state", {})
+            self.counts.append(int(status["restartCount"]))
+            if "running" not in state:
+                self.not_running.append(state)
+            if reason := state.get("waiting", {}).get("reason"):
+                self.waits.append(reason)
+
+
+@contextlib.asynccontextmanager
+async def watched(api: kube.KubeClient, name: str) -> AsyncIterator[Watched]:
+    """Watch a pod for the length of the block; no state in the API is missed."""
+    found = Watched()
+    path = paths.collection("pods", namespace="default")
+    listing = await api.list(path)
+    watch = api.watch(path, resource_version=listing.resource_version)
+
+    async def follow() -> None:
+        async with contextlib.aclosing(watch) as changes:
+            async for change in changes:
+                if change.object["metadata"].get("name") == name:
+                    found.take(change.object)
+        raise AssertionError("the watch has ended early")
+
+    following_it = asyncio.create_task(follow(), name=f"watch of {name}")
+    try:
+        yield found
+    finally:
+        ended_early = following_it.done()
+        following_it.cancel()
+        await asyncio.gather(following_it, return_exceptions=True)
+        assert not ended_early, "the watch has ended early"
+
+
+async def events_about(api: kube.KubeClient, name: str) -> list[str]:
+    """Return the reasons of all events about a pod."""
+    found = await api.list(paths.collection("events", namespace="default"))
+    return [each["reason"] for each in found.items if each["involvedObject"]["name"] == name]
+
+
+async def swapped(name: str, *, state: Path) -> None:
+    """Have the trainer swapped, as ``kubemend restart`` would, and wait until that is verified."""
+    told: list[Mapping[str, Any]] = []
+    asked = overrides.RestartOverrides(strategy=intents.Strategy.SWAP, containers=frozenset({"trainer"}))
+    request = messages.RestartRequest(namespace="default", pod=name, asked=asked, reason="in a row")
+    code = await following.follow(request, socket=state / messages.SOCKET, wait=True, show=told.append)
+    assert code == 0, told
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+async def test_swaps_in_a_row_count_once_each_without_backoff(
+    dev: node.DevNode, observer: Observer, tmp_path: Path, policy: str
+) -> None:
+    name, state = f"row-{policy.lower()}", tmp_path / "state"
+    async with (
+        dev.agent(f"--state-dir={state}") as agent,
+        training.pod(dev, observer, name, restart_policy=policy, gpus=1, sidecar=False) as before,
+        kube.connect(kubeconfig=dev.kubeconfig) as api,
+        watched(api, name) as seen,
+    ):
+        await training.until_ready(agent)
+        for _ in range(SWAPS):
+            await swapped(name, state=state)
+        after = await observer.until(
+            name,
+            lambda s: s.running["trainer"] == (s.container_ids["trainer"],),
+            timeout=training.DEADLINE,
+            what="the last successor in kubelet's status",
+        )
+        assert after.restart_counts["trainer"] == before.restart_counts["trainer"] + SWAPS
+        assert seen.counts == sorted(seen.counts)
+        assert _CRASH_LOOP not in seen.waits
+        assert seen.not_running == [], "kubelet has seen a moment in which the trainer did not run"
+        assert _BACK_OFF not in await events_about(api, name)
+        assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")

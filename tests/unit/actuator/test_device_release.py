@@ -1,0 +1,318 @@
+"""Gates before the start of successors: which processes are waited for, for how long, and the result."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.device_release import GateSession, Patience, ProcessStuckError, ReleaseGates, open_gates
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
+from tests.fakes.gpu_host import GpuHost
+from tests.unit.actuator.conftest import Rig
+from tests.unit.restart import builders
+
+GPU = GpuUuid("GPU-0")
+GIB = 1 << 30
+PID = 11
+PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
+HASTY = replace(PATIENT, leave=0.05, stuck=0.05)
+
+BOTH_ORDERS = pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
+
+
+@pytest.fixture
+def host() -> GpuHost:
+    """A host on which the old container's process and another one use a GPU."""
+    host = GpuHost()
+    host.put(GPU, PID, container="old", used=40 * GIB)
+    host.put(GPU, 22, container=None)
+    return host
+
+
+@asynccontextmanager
+async def around(host: GpuHost, *, patience: Patience = PATIENT) -> AsyncIterator[tuple[ReleaseGates, GateSession]]:
+    gates = ReleaseGates(driver=host, processes=host, patience=patience)
+    async with gates.around([builders.intent()], devices=frozenset({GPU})) as visit:
+        await visit.remembered()
+        yield gates, visit
+
+
+async def judgement(visit: GateSession) -> ReleaseCheck:
+    async with asyncio.timeout(30):
+        return await visit.judgement()
+
+
+async def test_unreadable_process_counts_as_present(host: GpuHost) -> None:
+    async with around(host, patience=HASTY) as (gates, visit):
+        host.unreadable.add(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
+
+
+async def test_ended_process_is_not_waited_for(host: GpuHost) -> None:
+    async with around(host) as (gates, visit):
+        host.end(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+        assert visit.was_occupied
+
+
+async def test_driver_is_polled_once_the_process_has_ended(
+    host: GpuHost,
+) -> None:
+    async with around(host):
+        assert host.questions == 1
+        host.end(PID)
+        async with asyncio.timeout(30):
+            await host.questions_reach(2)
+
+
+async def test_container_on_no_device_is_not_waited_for(host: GpuHost) -> None:
+    host.end(PID)
+    async with around(host) as (gates, visit):
+        assert await gates.opens("r1", timeout=30)
+        assert not visit.was_occupied
+        assert host.questions == 1
+
+
+async def test_lingering_process_is_waited_for(host: GpuHost) -> None:
+    async with around(host) as (gates, visit):
+        host.die(PID)
+        assert not await gates.opens("r1", timeout=0.05)
+        host.leave(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+async def test_lingering_memory_is_waited_for(host: GpuHost) -> None:
+    async with around(host) as (gates, visit):
+        host.end(PID)
+        host.memory[GPU] = 40 * GIB
+        assert not await gates.opens("r1", timeout=0.05)
+        host.memory[GPU] = 0
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+LATE: list[Any] = [
+    pytest.param(lambda host: host.die(PID), ReleaseState.LEFTOVER, id="dead-but-listed"),
+    pytest.param(lambda host: None, ReleaseState.LEFTOVER, id="alive"),
+    pytest.param(
+        lambda host: (host.end(PID), host.memory.update({GPU: 40 * GIB})), ReleaseState.MEMORY_HELD, id="memory-held"
+    ),
+]
+
+
+@pytest.mark.parametrize(("happens", "verdict"), LATE)
+async def test_gate_opens_after_timeout_with_a_reason(host: GpuHost, happens: Any, verdict: ReleaseState) -> None:
+    async with around(host, patience=HASTY) as (gates, visit):
+        happens(host)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is verdict
+
+
+async def test_freeing_memory_extends_the_timeout(host: GpuHost) -> None:
+    """It may be in state D at each poll; progress is what counts."""
+    host.in_d_state.add(PID)
+    async with around(host, patience=replace(PATIENT, leave=0.3, stuck=0.3)) as (gates, visit):
+        for tick in range(20):
+            host.used[PID] = tick
+            assert not await gates.opens("r1", timeout=0.05)
+            assert gates.raise_if_stuck("r1") is None  # type: ignore[func-returns-value]
+        host.end(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+async def test_memory_of_other_processes_does_not_extend_the_timeout_indefinitely(host: GpuHost) -> None:
+    async with around(host, patience=HASTY) as (gates, visit):
+        host.end(PID)
+        host.memory[GPU] = 40 * GIB
+        changing = asyncio.create_task(_change_memory(host))
+        try:
+            assert await gates.opens("r1", timeout=30)
+        finally:
+            changing.cancel()
+        assert (await judgement(visit)).verdict is ReleaseState.MEMORY_HELD
+
+
+async def _change_memory(host: GpuHost) -> None:
+    for number in itertools.count():
+        host.memory[GPU] = (40 + number % 2) * GIB
+        await host.questions_reach(host.questions + 1)
+
+
+async def test_unkillable_process_keeps_its_gate_shut(host: GpuHost) -> None:
+    host.in_d_state.add(PID)
+    async with around(host, patience=HASTY) as (gates, visit):
+        assert (await judgement(visit)).verdict is ReleaseState.STUCK
+        assert not await gates.opens("r1", timeout=30)
+        with pytest.raises(ProcessStuckError, match=f"pid {PID} on {GPU}"):
+            gates.raise_if_stuck("r1")
+        assert visit.stuck() == {GPU: {PID}}
+
+
+@pytest.mark.parametrize("how", ["no-answer", "hangs"])
+async def test_driver_silent_before_the_stop_delays_nothing(host: GpuHost, how: str) -> None:
+    host.answers, host.hangs = how != "no-answer", how == "hangs"
+    async with around(host, patience=replace(PATIENT, before=0.01)) as (gates, visit):
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
+
+
+async def test_driver_silent_after_the_stop_delays_nothing(host: GpuHost) -> None:
+    async with around(host, patience=replace(PATIENT, answer=0.01)) as (gates, visit):
+        host.hangs = True
+        host.die(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
+
+
+async def test_each_container_of_a_restart_has_its_own_gate(host: GpuHost) -> None:
+    host.put(GPU, 33, container="sibling")
+    both = [builders.intent(), builders.intent(id="r2", old="sibling")]
+    gates = ReleaseGates(driver=host, processes=host, patience=PATIENT)
+    async with gates.around(both, devices=frozenset({GPU})) as visit:
+        await visit.remembered()
+        host.end(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert not await gates.opens("r2", timeout=0.02)  # still within its grace period
+        host.end(33)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+async def test_gate_ends_with_its_restart(host: GpuHost) -> None:
+    async with around(host) as (gates, _):
+        host.die(PID)
+        assert not await gates.opens("r1", timeout=0)
+    assert await gates.opens("r1", timeout=0)  # and, because all test timeouts have a floor, nothing polls any more
+
+
+async def test_gates_are_open_without_a_driver() -> None:
+    gates = open_gates()
+    async with gates.around([builders.intent()], devices=frozenset({GPU})) as visit:
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
+
+
+async def test_container_without_devices_needs_no_driver() -> None:
+    async with open_gates().around([builders.intent()], devices=frozenset()) as visit:
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+# ---- in a swap ----
+
+
+class Swap:
+    """One swap of the rig's container, whose process is on the GPU."""
+
+    def __init__(self, rig: Rig, *, order: intents.SwapOrder, patience: Patience = PATIENT) -> None:
+        self.rig = rig
+        self.host = GpuHost()
+        self.host.put(GPU, PID, container=rig.old)
+        self.intent = rig.intent(order=order)
+        self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=patience)
+
+    async def run(self) -> Outcome:
+        material = await self.rig.material(self.intent)
+        actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
+        async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
+            await visit.remembered()
+            return await actuator.carry_out(self.intent, material=material)
+
+    async def stopped(self) -> None:
+        """Wait until the old container has been stopped."""
+        async with asyncio.timeout(30), self.rig.watch.subscribe() as events:
+            while any(view.id == self.rig.old for view in await self.rig.running()):
+                await events.get()
+
+
+@BOTH_ORDERS
+async def test_successor_starts_after_the_old_process_has_left(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, order=order)
+    work = asyncio.create_task(swap.run())
+    await swap.stopped()
+    swap.host.die(PID)
+    asked = swap.host.questions
+    async with asyncio.timeout(30):
+        await swap.host.questions_reach(asked + 4)
+    assert await rig.running() == []
+    assert "StartContainer" not in rig.server.called()
+    swap.host.leave(PID)
+    outcome = await work
+    assert outcome.result is Result.SWAPPED
+    assert len(await rig.running()) == 1
+    assert outcome.phases["device"] > 0
+
+
+@BOTH_ORDERS
+async def test_free_device_costs_no_call_and_no_phase(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, order=order)
+    swap.host.end(PID)
+    outcome = await swap.run()
+    assert (outcome.result, set(outcome.phases)) == (Result.SWAPPED, {"stop", "create", "start", "confirm"})
+    assert rig.server.called().count("ListContainers") == 2  # the listing before the first step, and the last one
+
+
+@BOTH_ORDERS
+async def test_leftover_delays_but_does_not_prevent_the_start(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, order=order, patience=HASTY)
+    outcome = await swap.run()
+    assert outcome.result is Result.SWAPPED
+    assert len(await rig.running()) == 1
+
+
+@BOTH_ORDERS
+async def test_unkillable_process_ends_as_a_stop_without_effect(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, order=order, patience=HASTY)
+    swap.host.in_d_state.add(PID)
+    outcome = await swap.run()
+    assert outcome.result is Result.STUCK
+    assert f"pid {PID}" in outcome.detail
+    assert [view.state for view in await rig.containers()] == [ContainerState.EXITED]
+
+
+async def test_kubelets_container_goes_first_during_the_wait(rig: Rig) -> None:
+    swap = Swap(rig, order=intents.SwapOrder.STOP_FIRST)
+    work = asyncio.create_task(swap.run())
+    await swap.stopped()
+    swap.host.die(PID)
+    async with asyncio.timeout(30), rig.watch.subscribe() as events:
+        while not [view for view in await rig.containers() if view.state is ContainerState.CREATED]:
+            await events.get()
+    theirs = await rig.kubelet_creates(attempt=2)
+    outcome = await work
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert [view.id for view in await rig.running()] == [theirs]
+
+
+async def test_standby_successor_runs_after_the_old_process_has_left(rig: Rig) -> None:
+    swap = Swap(rig, order=intents.SwapOrder.START_FIRST)
+    assert rig.standbys is not None
+    work = asyncio.create_task(swap.run())
+    await swap.stopped()
+    swap.host.die(PID)
+    asked = swap.host.questions
+    async with asyncio.timeout(30):
+        await swap.host.questions_reach(asked + 4)
+    assert rig.standbys.held
+    swap.host.leave(PID)
+    assert (await work).result is Result.SWAPPED
+    assert rig.standbys.story == ["frozen", "prepared", "released"]
+
+
+async def test_unkillable_process_removes_the_standby_successor(rig: Rig) -> None:
+    swap = Swap(rig, order=intents.SwapOrder.START_FIRST, patience=HASTY)
+    swap.host.in_d_state.add(PID)
+    outcome = await swap.run()
+    assert outcome.result is Result.STUCK
+    assert await rig.running() == []

@@ -1,0 +1,107 @@
+"""A pod that begins to end in the middle of a restart: nothing is started in it, and nothing of ours is left there."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.rerun import RerunActuator
+from kubemend.agent.actuator.reset import ResetActuator
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.workloads import PodUid, SandboxId
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.intents import Strategy, SwapOrder
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import POD, TARGET, Rig
+
+DELETED = "it is being deleted"
+
+
+def ends_at(rig: Rig, method: str) -> Callable[[PodUid, SandboxId], str]:
+    """Return what says that the pod is ending from the first call of a method on."""
+
+    def ending(pod: PodUid, sandbox: SandboxId) -> str:
+        assert (pod, sandbox) == (POD.uid, rig.sandbox_id)
+        return DELETED if method in rig.server.called() else ""
+
+    return ending
+
+
+async def swapped(rig: Rig, order: SwapOrder, *, ends: str) -> Outcome:
+    intent = rig.intent(order=order)
+    actuator = SwapActuator(replace(rig.tools(), ending=ends_at(rig, ends)))
+    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.UNDONE
+    assert outcome.detail == f"the pod is ending: {DELETED}"
+    return outcome
+
+
+@pytest.mark.parametrize("order", [SwapOrder.CREATE_FIRST, SwapOrder.START_FIRST, SwapOrder.START_ELSE_STOP_FIRST])
+async def test_a_successor_that_was_created_is_removed_and_the_old_one_runs_on(rig: Rig, order: SwapOrder) -> None:
+    await swapped(rig, order, ends="CreateContainer")
+    assert {view.id for view in await rig.containers()} == {rig.old} == {view.id for view in await rig.running()}
+    assert not {"StartContainer", "StopContainer"} & set(rig.server.called())
+
+
+@pytest.mark.parametrize("order", [SwapOrder.START_FIRST, SwapOrder.START_ELSE_STOP_FIRST])
+async def test_a_successor_on_standby_is_removed_and_the_old_one_runs_on(rig: Rig, order: SwapOrder) -> None:
+    await swapped(rig, order, ends="StartContainer")
+    assert {view.id for view in await rig.containers()} == {rig.old} == {view.id for view in await rig.running()}
+    assert "StopContainer" not in rig.server.called()
+
+
+async def test_no_successor_is_created_for_a_container_that_has_been_stopped(rig: Rig) -> None:
+    await swapped(rig, SwapOrder.STOP_FIRST, ends="StopContainer")
+    assert await rig.running() == []
+    assert "CreateContainer" not in rig.server.called()
+
+
+async def test_a_successor_that_waits_after_the_old_one_has_ended_is_removed_with_its_reservation(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent = rig.intent()
+    actuator = SwapActuator(replace(rig.tools(), ending=ends_at(rig, "CreateContainer")))
+    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.UNDONE
+    await actuator.give_back(intent)
+    assert {view.id for view in await rig.cri.list_containers(sandbox_id=rig.sandbox_id)} == {rig.old}
+    assert "StartContainer" not in rig.server.called()
+
+
+@pytest.mark.parametrize("ends", ["CreateContainer", "RemoveContainer"])
+async def test_a_rerun_creates_and_starts_nothing_more_and_gives_its_names_back(rig: Rig, ends: str) -> None:
+    async with pod_rig.made(rig) as pod:
+        intent = pod.intent()
+        materials = await pod.materials(intent)
+        actuator = RerunActuator(replace(rig.tools(), ending=ends_at(rig, ends)), pods=pod.pods)
+        rig.server.calls.clear()
+        outcome = await actuator.carry_out(intent, materials=materials)
+        assert outcome.result is Result.UNDONE
+        assert "StartContainer" not in rig.server.called()
+        assert await pod.reserved() == set()
+        assert all(view.restart_id is None for view in await pod.in_sandbox())
+        if ends == "CreateContainer":
+            assert set(await pod.running()) == set(pod_rig.LASTING), "nothing had been taken away"
+
+
+async def test_a_reset_takes_no_more_away(rig: Rig) -> None:
+    async with pod_rig.made(rig) as pod:
+        intent = pod.intent(strategy=Strategy.RESET, grace_seconds=5.0)
+        actuator = ResetActuator(replace(rig.tools(), ending=ends_at(rig, "StopContainer")), pods=pod.pods)
+        rig.server.calls.clear()
+        outcome = await actuator.carry_out(intent, pre_stop_hooks={})
+        assert outcome.result is Result.UNDONE
+        assert rig.server.called().count("RemoveContainer") == 1, "the init container's, before anything was stopped"
+        assert TARGET.name in {view.ref.name for view in await pod.containers()}
+
+
+async def test_a_replay_in_a_pod_that_is_ending_removes_what_the_dead_agent_has_created(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
+    material = await rig.material(intent)
+    await rig.cri.create_container(
+        sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+    )
+    actuator = SwapActuator(replace(rig.tools(), ending=lambda *_: DELETED))
+    outcome = await actuator.carry_out(intent, material=material)
+    assert outcome.result is Result.UNDONE
+    assert {view.id for view in await rig.containers()} == {rig.old}

@@ -1,0 +1,299 @@
+"""A member's holds: a container is frozen once, whatever reports it first, and never after its release."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.hold.exec_hold import HoldError
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.standby import Held
+from kubemend.agent.model.workloads import ContainerId
+from tests.fakes.freezer import Freezer
+from tests.unit.actuator.conftest import TARGET, Rig, rig
+
+__all__ = ["rig"]
+
+
+@pytest.fixture
+def freezer(rig: Rig) -> Freezer:
+    return Freezer(rig.server.runtime)
+
+
+@pytest.fixture
+def holding(freezer: Freezer) -> HoldSet:
+    return HoldSet(freezer, mark="uid-1", names={TARGET.name})
+
+
+@pytest.fixture
+def following(freezer: Freezer) -> HoldSet:
+    """The next holder's, such as a later round's."""
+    return HoldSet(freezer, mark="uid-1", names={TARGET.name})
+
+
+async def test_held_container_is_marked_and_frozen_until_release(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.hold(rig.old)
+    assert freezer.frozen == {rig.old: "uid-1"}
+    assert holding.held == {rig.old}
+    assert holding.let_go() == {rig.old}
+    assert freezer.frozen == {}
+    assert holding.held == frozenset()
+
+
+async def test_repeated_hold_freezes_once(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await asyncio.gather(holding.hold(rig.old), holding.hold(rig.old, foreign=True), holding.hold(rig.old))
+    assert freezer.ever == [rig.old]
+
+
+async def test_spared_container_is_not_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    holding.spare([rig.old])
+    await holding.hold(rig.old)
+    assert freezer.ever == []
+
+
+async def test_armed_container_never_ran_and_is_disarmed_once_frozen(
+    rig: Rig, freezer: Freezer, holding: HoldSet
+) -> None:
+    await holding.expect(rig.old)
+    assert freezer.waiting == {rig.old}
+    await holding.hold(rig.old)
+    assert freezer.waiting == set()
+    assert holding.slipped == 0.0
+
+
+async def test_unarmed_container_reports_how_long_it_ran(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    freezer.armable = False
+    await holding.expect(rig.old)
+    await holding.hold(rig.old, foreign=True)
+    assert (holding.slipped, holding.foreign) == (freezer.slip, 1)
+
+
+async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.expect(rig.old)
+    holding.let_go()
+    assert freezer.waiting == set()
+    await holding.expect(rig.old)
+    await holding.hold(rig.old)
+    assert (freezer.waiting, freezer.ever) == (set(), [])
+    assert not holding.takes(TARGET.name)
+
+
+async def test_release_during_freeze_lets_container_run(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    freezing = asyncio.create_task(holding.hold(rig.old))
+    await asyncio.sleep(0)  # it has begun
+    holding.let_go()
+    await freezing
+    assert freezer.still() == set()
+
+
+async def test_transferred_container_stays_frozen(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    await holding.hold(rig.old)
+    holding.transfer_to(following)
+    assert freezer.still() == {rig.old} == following.held
+    assert holding.let_go() == frozenset()
+    assert following.let_go() == {rig.old}
+
+
+async def test_killed_container_never_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.hold(rig.old)
+    holding.kill()
+    assert freezer.killed == [rig.old]
+    assert await rig.running() == []
+
+
+async def test_hold_failure_reason_is_kept(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    freezer.refusal = "no cgroup version 2"
+    await holding.hold(rig.old)
+    assert holding.failed == "no cgroup version 2"
+
+
+async def test_borrowed_hold_is_released_by_its_owner(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    standby = await freezer.arm(rig.old)
+    assert standby is not None
+    await holding.expect(rig.old, by=standby)
+    await holding.hold(rig.old)
+    assert freezer.waiting == {rig.old}
+    standby.release()
+
+
+async def test_other_names_are_not_held(holding: HoldSet) -> None:
+    assert not holding.takes("another")
+    assert holding.held == frozenset[ContainerId]()
+
+
+async def test_kill_during_freeze_ends_the_container(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    async with being_frozen(freezer, holding, rig.old):
+        holding.kill()
+        assert freezer.waiting == {rig.old}, "it would run until it is killed"
+    assert (freezer.still(), freezer.waiting) == (set(), set())
+    assert await rig.running() == []
+
+
+async def test_transfer_during_freeze_keeps_container_armed_until_frozen(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    async with being_frozen(freezer, holding, rig.old):
+        holding.transfer_to(following)
+        assert freezer.waiting == {rig.old}, "it would run until it is frozen"
+    await following.hold(rig.old)
+    assert freezer.ever == [rig.old], "once"
+    assert (freezer.still(), freezer.waiting, following.slipped) == ({rig.old}, set(), 0.0)
+    assert following.let_go() == {rig.old}
+
+
+async def test_transfer_during_freeze_is_released_by_new_holder(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    async with being_frozen(freezer, holding, rig.old):
+        holding.transfer_to(following)
+        following.let_go()
+        assert holding.let_go() == frozenset()
+    assert freezer.still() == set()
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+async def test_unheld_seconds_count_for_the_set_that_was_asked(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet, when: str
+) -> None:
+    freezer.armable = False
+    async with being_frozen(freezer, holding, rig.old):
+        if when == "during":
+            holding.transfer_to(following)
+    holding.transfer_to(following)
+    last = HoldSet(freezer, mark="uid-1", names={TARGET.name})
+    await following.hold(rig.old)
+    following.transfer_to(last)
+    last.spare([rig.old])
+    await last.hold(rig.old)
+    assert (following.slipped, last.slipped) == (freezer.slip, 0.0)
+
+
+async def test_failed_freeze_is_retried_after_transfer(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    freezer.refusal = "the runtime does not answer"
+    await holding.hold(rig.old)
+    freezer.refusal = ""
+    holding.transfer_to(following)
+    assert (following.held, following.failed) == (frozenset(), "")
+    assert not following.stands_still(rig.old)
+    await following.hold(rig.old)
+    assert freezer.still() == {rig.old} == following.held
+
+
+@pytest.mark.parametrize("is_to_end", [False, True])
+async def test_freeze_failure_after_transfer_counts_for_the_new_holder(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet, is_to_end: bool
+) -> None:
+    freezer.refusal = "the runtime does not answer"
+    async with being_frozen(freezer, holding, rig.old):
+        holding.transfer_to(following)
+        if is_to_end:
+            following.spare([rig.old])
+        asked = asyncio.create_task(following.hold(rig.old))
+    await asked
+    assert following.failed == ("" if is_to_end else freezer.refusal)
+
+
+async def test_container_frozen_despite_error_is_released_after_transfer(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    frozen_by_halves(freezer)
+    await holding.hold(rig.old)
+    assert holding.failed == "too many open files"
+    holding.transfer_to(following)
+    assert freezer.still() == {rig.old}
+    following.let_go()
+    assert freezer.still() == set()
+
+
+async def test_container_released_during_failed_freeze_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    frozen_by_halves(freezer)
+    async with being_frozen(freezer, holding, rig.old):
+        holding.let_go()
+    assert freezer.ever == [rig.old]
+    assert freezer.still() == set()
+
+
+async def test_repeated_expect_arms_once(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    armed = slowly_armed(freezer)
+    await asyncio.gather(holding.expect(rig.old), holding.expect(rig.old))
+    assert armed == [rig.old]
+    holding.let_go()
+
+
+async def test_expected_container_stays_armed_after_transfer(
+    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+) -> None:
+    other = ContainerId("other")
+    await holding.expect(rig.old)
+    slowly_armed(freezer)
+    expecting = asyncio.create_task(holding.expect(other))
+    await asyncio.sleep(0)  # it is being armed
+    holding.transfer_to(following)
+    await expecting
+    assert freezer.waiting == {rig.old, other}
+    await following.hold(rig.old)
+    assert following.slipped == 0.0
+    following.let_go()
+    assert freezer.waiting == set()
+
+
+async def test_started_container_is_not_armed(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.hold(rig.old)
+    await holding.expect(rig.old)
+    assert freezer.waiting == set()
+
+
+async def test_adopted_container_is_released_with_the_rest(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+    await freezer.freeze(rig.old, mark="uid-1")
+    holding.adopt({rig.old})
+    await holding.hold(rig.old)
+    assert freezer.ever == [rig.old]
+    assert holding.let_go() == {rig.old}
+
+
+@contextlib.asynccontextmanager
+async def being_frozen(freezer: Freezer, holding: HoldSet, container: ContainerId) -> AsyncIterator[None]:
+    """An expected container has started; in the block the runtime has not reported its process yet."""
+    freeze, may_freeze = freezer.freeze, asyncio.Event()
+
+    async def slow(container_id: ContainerId, **how: Any) -> float:
+        await may_freeze.wait()
+        return await freeze(container_id, **how)
+
+    freezer.freeze = slow  # type: ignore[method-assign]
+    await holding.expect(container)
+    freezing = asyncio.create_task(holding.hold(container))
+    await asyncio.sleep(0)  # it has begun
+    yield
+    may_freeze.set()
+    await freezing
+
+
+def frozen_by_halves(freezer: Freezer) -> None:
+    """Make later freezes unable to read the processes, which is reported as failed."""
+    freeze = freezer.freeze
+
+    async def fails(container_id: ContainerId, **how: Any) -> float:
+        await freeze(container_id, **how)
+        raise HoldError("too many open files")
+
+    freezer.freeze = fails  # type: ignore[method-assign]
+
+
+def slowly_armed(freezer: Freezer) -> list[ContainerId]:
+    """Return the holds armed from now on, each after a delay."""
+    arm, armed = freezer.arm, list[ContainerId]()
+
+    async def slow(container_id: ContainerId) -> Held | None:
+        await asyncio.sleep(0)
+        armed.append(container_id)
+        return await arm(container_id)
+
+    freezer.arm = slow  # type: ignore[method-assign]
+    return armed

@@ -1,0 +1,107 @@
+"""While a successor of a container that ended by itself is created, kubelet cannot create the next attempt."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.clients.cri.errors import NameReserved
+from kubemend.agent.model.workloads import ContainerSummary
+from kubemend.agent.restart import intents, reservations
+from tests.unit.actuator.conftest import TARGET, Rig
+
+ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
+
+
+async def reserved(rig: Rig) -> list[ContainerSummary]:
+    views = await rig.cri.list_containers(sandbox_id=rig.sandbox_id)
+    return [view for view in views if reservations.reserves(view)]
+
+
+@ORDERS
+async def test_reserved_name_blocks_kubelets_copy_until_released(rig: Rig, order: intents.SwapOrder) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(order=order), rig.actuator()
+    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    with pytest.raises(NameReserved):
+        await rig.kubelet_creates(attempt=2)
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
+    await rig.kubelet_creates(attempt=2)
+
+
+async def test_name_is_reserved_before_the_successor_is_visible(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent = rig.intent()
+    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
+    assert [request.config.metadata.attempt for request in made] == [2, 1]  # type: ignore[attr-defined]
+
+
+@ORDERS
+async def test_stop_by_the_agent_needs_no_reservation(rig: Rig, order: intents.SwapOrder) -> None:
+    intent, actuator = rig.intent(order=order), rig.actuator()
+    await actuator.carry_out(intent, material=await rig.material(intent))
+    assert await reserved(rig) == []
+
+
+async def test_reservation_does_not_belong_to_the_pod(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator()
+    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    assert {view.id for view in await rig.containers()} == {rig.old, outcome.survivors["trainer"]}
+    assert [view.ref.pod for view in await reserved(rig)] != [TARGET.pod]
+
+
+async def test_kubelets_earlier_container_is_adopted(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator()
+    material, seen = await rig.material(intent), await rig.containers()
+    theirs = await rig.kubelet_creates(attempt=1)
+    outcome = await actuator.carry_out(intent, material=material, seen=seen)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
+
+
+async def test_unavailable_name_does_not_prevent_the_restart(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator()
+    material = await rig.material(intent)
+    copy = await rig.kubelet_creates(attempt=2, start=False)  # it has the name already
+    work = asyncio.create_task(actuator.carry_out(intent, material=material, seen=_old_only(rig)))
+    async with rig.watch.subscribe(TARGET.pod.uid) as events:
+        while not any(view.restart_id == intent.id for view in await rig.containers()):
+            await events.get()
+    await rig.cri.start_container(copy)
+    assert (await work).survivors["trainer"] == copy
+    await actuator.give_back(intent)
+
+
+async def test_reservation_of_a_dead_agent_is_removed_when_needed(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    first = rig.intent()
+    outcome = await rig.actuator().carry_out(first, material=await rig.material(first))
+    (left,) = await reserved(rig)
+    rig.old = outcome.survivors["trainer"]
+    second = rig.intent(id="r2", old=rig.old, old_attempt=1)
+    again = await rig.actuator().carry_out(second, material=await rig.material(second))
+    assert again.result is Result.SWAPPED
+    (survivor,) = await rig.running()
+    assert (survivor.attempt, survivor.restart_id) == (2, "r2")
+    assert left.id not in {view.id for view in await reserved(rig)}
+
+
+async def test_unreleasable_name_fails_nothing(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator()
+    await actuator.carry_out(intent, material=await rig.material(intent))
+    rig.server.fail("RemoveContainer", grpc.StatusCode.INTERNAL)
+    await actuator.give_back(intent)
+    assert len(await reserved(rig)) == 1, "kubelet's garbage collector takes it within a minute"
+
+
+def _old_only(rig: Rig) -> tuple[ContainerSummary, ...]:
+    return tuple(view for view in rig.watch.containers() if view.id == rig.old)

@@ -1,0 +1,55 @@
+"""Roots of containers among the other mounts of the runtime."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.agent.actuator.hold import rootfs_mount_watch
+from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
+from kubemend.agent.model.workloads import ContainerId
+
+ROOT = b"/run/io.containerd.runtime.v2.task/k8s.io/%s/rootfs"
+MOUNT = b"36 35 0:%d / %s rw,relatime - %s none rw\n"
+
+
+OVERLAY = MOUNT % (2, b"/run/k8s.io/c1/rootfs", b"overlay")
+
+
+@given(st.binary())
+def test_root_is_found_among_any_bytes(noise: bytes) -> None:
+    found = rootfs_mount_watch._root(ContainerId("c1"), noise + b"\n" + OVERLAY + noise)
+    assert found == "/run/k8s.io/c1/rootfs"
+    rootfs_mount_watch._root(ContainerId("c1"), noise)
+
+
+@pytest.mark.parametrize("mark", [b"\r", b"\x0b", b"\x1c", b"\xc2\x85"])
+def test_only_blanks_separate_mount_fields(mark: bytes) -> None:
+    overlay = OVERLAY.replace(b" / ", b" /a" + mark + b"b ")
+    assert rootfs_mount_watch._root(ContainerId("c1"), overlay) == "/run/k8s.io/c1/rootfs"
+
+
+async def test_mount_name_that_is_not_unicode_hides_no_container(tmp_path: Path) -> None:
+    overlay = MOUNT % (2, b"/run/io.containerd.runtime.v2.task/k8s.io/c1/rootfs", b"overlay")
+    (tmp_path / "mountinfo").write_bytes(MOUNT % (1, b"/mnt/\xff", b"ext4") + overlay)
+    found: asyncio.Queue[Path] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def then(root: Path) -> None:
+        loop.call_soon_threadsafe(found.put_nowait, root)
+
+    RootfsMountWatcher(tmp_path).wait_for(ContainerId("c1"), then)
+    async with asyncio.timeout(60.0):
+        assert (await found.get()).name == "rootfs"
+
+
+def test_kinds_are_those_of_container_roots_only(tmp_path: Path) -> None:
+    lines = [MOUNT % (1, b"/mnt/\xff", b"xfs"), MOUNT % (2, ROOT % (b"a" * 64), b"ext4")]
+    (tmp_path / "mountinfo").write_bytes(b"".join(lines))
+    assert RootfsMountWatcher(tmp_path).kinds() == {"ext4"}
+    (tmp_path / "mountinfo").write_bytes(b"".join([*lines, MOUNT % (3, ROOT % (b"b" * 64), b"overlay")]))
+    assert RootfsMountWatcher(tmp_path).kinds() == {"ext4", "overlay"}
+    assert not RootfsMountWatcher(tmp_path).shows(ContainerId("a" * 64))
+    assert RootfsMountWatcher(tmp_path).shows(ContainerId("b" * 64))

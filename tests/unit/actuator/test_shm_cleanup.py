@@ -1,0 +1,223 @@
+"""When a restart cleans: once, after all old containers have ended, before anything new runs; with a timeout."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.actuator.shm_cleanup import Patience, ShmCleaner, ShmCleanup
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.shm import NotOurs, Place
+from kubemend.common.side_process import SideProcess
+from tests.fakes import hanging_fs
+from tests.fakes.own_threads import OwnThreads
+from tests.fakes.proc_tree import ProcTree, container_id
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import Rig
+
+PLACE = Place("/run/sandboxes/s/shm", "/kubepods/pod1")
+CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
+
+
+@dataclass
+class FakeBroom:
+    """Records when it was used: ``calls`` are the runtime's calls until then."""
+
+    rig: Rig | None = None
+    patience: Patience = field(default_factory=lambda: Patience(others=60.0))
+    used: list[Place] = field(default_factory=list)
+    calls: list[list[str]] = field(default_factory=list)
+    held: list[bool] = field(default_factory=list)
+
+    async def empty(self, place: Place) -> str:
+        self.used.append(place)
+        if self.rig is not None:
+            self.calls.append([method for method in self.rig.server.called() if method in CHANGES])
+            assert self.rig.standbys is not None
+            self.held.append(bool(self.rig.standbys.held))
+        return "7 files removed"
+
+
+def sweep(broom: FakeBroom, **wishes: Any) -> ShmCleanup:
+    return ShmCleanup(broom, **{"places": [PLACE]} | wishes)  # type: ignore[arg-type]
+
+
+async def test_repeated_start_cleans_once() -> None:
+    broom = FakeBroom()
+    made = sweep(broom, places=[PLACE, PLACE])
+    for _ in range(3):
+        await made.before_start("trainer", is_first=True)
+    assert broom.used == [PLACE]
+    assert made.note == "/dev/shm: 7 files removed"
+
+
+async def test_cleanup_waits_for_the_last_old_container() -> None:
+    broom = FakeBroom()
+    made = sweep(broom, waits_for=["a", "b"])
+    first = asyncio.create_task(made.before_start("a", is_first=True))
+    await asyncio.sleep(0)
+    assert not first.done()
+    assert broom.used == []
+    await asyncio.gather(first, made.before_start("b", is_first=True))
+    assert broom.used == [PLACE]
+
+
+async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
+    broom = FakeBroom(patience=Patience(others=0.01))
+    made = sweep(broom, waits_for=["a", "b"])
+    await made.before_start("a", is_first=True)
+    await made.before_start("b", is_first=True)
+    assert broom.used == []
+    assert made.note == "/dev/shm: not emptied: b has not ended"
+
+
+async def test_files_of_kubelets_container_are_left() -> None:
+    broom = FakeBroom()
+    made = sweep(broom)
+    await made.before_start("trainer", is_first=False)
+    assert broom.used == []
+    assert made.note == "/dev/shm: not emptied: kubelet's container has run already"
+
+
+async def test_directory_of_another_owner_is_left_with_a_reason() -> None:
+    broom = FakeBroom()
+    made = sweep(broom, places=[NotOurs("it is the node's (hostIPC)"), PLACE])
+    await made.before_start("trainer", is_first=True)
+    assert made.note == "/dev/shm: not emptied: it is the node's (hostIPC); 7 files removed"
+
+
+async def test_skipped_cleanup_is_reported() -> None:
+    assert sweep(FakeBroom()).note == "/dev/shm: not emptied: the successor did not wait for it"
+
+
+ORDERS = [
+    (intents.SwapOrder.STOP_FIRST, ["StopContainer", "CreateContainer"]),
+    (intents.SwapOrder.CREATE_FIRST, ["CreateContainer", "StopContainer"]),
+    (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
+    (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
+]
+
+
+@pytest.mark.parametrize(("order", "before"), ORDERS)
+async def test_swap_cleans_between_old_death_and_successor_run(
+    rig: Rig, order: intents.SwapOrder, before: list[str]
+) -> None:
+    broom = FakeBroom(rig)
+    intent = rig.intent(order=order)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent, sweep=sweep(broom)))
+    assert outcome.result is Result.SWAPPED
+    assert broom.calls == [before]
+    assert broom.held == [order.starts_first], "a successor that was started is held until then"
+    assert "clean" in outcome.phases
+
+
+async def test_container_that_ended_by_itself_is_cleaned_up(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    broom = FakeBroom(rig)
+    intent = rig.intent()
+    await rig.actuator().carry_out(intent, material=await rig.material(intent, sweep=sweep(broom)))
+    assert broom.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
+
+
+async def test_nothing_is_cleaned_under_kubelets_container(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent = rig.intent()
+    broom = FakeBroom(rig)
+    material = await rig.material(intent, sweep=sweep(broom))
+    await rig.kubelet_creates(attempt=1)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.ADOPTED
+    assert broom.used == []
+
+
+async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
+    async with pod_rig.made(rig) as pod:
+        broom = FakeBroom(rig)
+        intent = pod.intent()
+        materials = await pod.materials(intent, sweep=sweep(broom))
+        rig.server.calls.clear()
+        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        assert outcome.result is Result.RERUN
+        (before,) = broom.calls
+        assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
+        assert "StartContainer" not in before
+
+
+async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
+    async with pod_rig.made(rig) as pod:
+        broom = FakeBroom(rig)
+        intent = pod.intent()
+        made = sweep(broom)
+        materials = await pod.materials(intent, sweep=made)
+        for container in pod.old.values():
+            await rig.cri.remove_container(container)
+        init = await pod.kubelet_starts("prepare", attempt=1)
+        rig.server.runtime.exit(init, exit_code=0)
+        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        assert outcome.result is Result.RERUN
+        assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
+        assert broom.used == []
+        assert "kubelet's container has run already" in made.note
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Iterator[str]:
+    """The socket of a runtime that is this process."""
+    path = str(tmp_path / "cri.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        yield path
+
+
+async def test_place_is_resolved_as_the_runtime_sees_it(socket_path: str, tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    (tree.proc / str(os.getpid())).mkdir(parents=True)
+    (tree.proc / str(os.getpid()) / "root").symlink_to("/")
+    (tree.cgroups / "kubepods" / "pod1").mkdir(parents=True)
+    (tree.cgroups / "kubepods" / "pod1" / "cgroup.procs").touch()
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm" / "old").touch()
+    broom = ShmCleaner(socket_path, calls=OwnThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
+    assert await broom.empty(Place(str(tmp_path / "shm"), "/kubepods/pod1")) == "1 files removed (0.0 MiB)"
+    assert await broom.empty(PLACE) == f"not emptied: No such file or directory: {PLACE.directory}"
+
+
+async def test_nothing_is_emptied_without_a_runtime() -> None:
+    said = await ShmCleaner("/none.sock", calls=OwnThreads()).empty(PLACE)
+    assert said.startswith("not emptied: the runtime behind /none.sock cannot be")
+
+
+async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) -> None:
+    """A process of the pod has a file open on a file system that does not answer."""
+    tree = ProcTree(tmp_path)
+    tree.run(container_id(1), pid=7)
+    (tree.proc / str(os.getpid())).mkdir(parents=True)
+    (tree.proc / str(os.getpid()) / "root").symlink_to("/")
+    (tree.group(container_id(1)).parent / "cgroup.procs").touch()
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm" / "old").touch()
+    place = Place(str(tmp_path / "shm"), "/kubepods/pod1")
+    async with SideProcess("under test", cgroup_root=tmp_path) as calls:
+        broom = ShmCleaner(
+            socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, patience=Patience(work=3.0)
+        )
+        await calls.call(os.getpid, who="nobody", timeout=60.0)  # the worker process runs
+        with hanging_fs.mounted(tmp_path / "mnt"):
+            tree.opens(7, tmp_path / "mnt" / "file")
+            assert await broom.empty(place) == "not emptied within 3 s"
+            assert await broom.empty(place) == "not emptied: an earlier call has not returned yet"
+            (tmp_path / "other").mkdir()
+            (tmp_path / "other" / "old").touch()
+            (tree.cgroups / "kubepods" / "pod2").mkdir()
+            (tree.cgroups / "kubepods" / "pod2" / "cgroup.procs").touch()
+            other = Place(str(tmp_path / "other"), "/kubepods/pod2")
+            assert await broom.empty(other) == "1 files removed (0.0 MiB)", "another pod's goes on"
+        assert (tmp_path / "shm" / "old").exists()

@@ -1,0 +1,138 @@
+"""Which containers a runtime was asked to stop, by its executions."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubemend.agent.actuator import stop_requests
+from kubemend.agent.actuator.hold import fanotify, oci_runtimes
+from kubemend.agent.actuator.stop_requests import StopRequests
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.common import aio
+
+ID = "0123456789abcdef" * 4
+SECONDS = 20.0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["runc", "--root", "/run/runc/k8s.io", "--log-format", "json", "kill", ID, "15"],
+        ["/usr/sbin/runc", "kill", "--all", ID, "15"],
+        ["/usr/sbin/runc", "kill", ID, "9"],
+        ["crun", "kill", ID, "SIGTERM"],
+        ["runc", "kill", ID, "3"],
+    ],
+)
+def test_stop_signal_names_the_container(command: list[str]) -> None:
+    assert stop_requests.stopped_container(command) == ID
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["kill", ID, "15"],
+        ["runc", "start", ID],
+        ["runc", "kill"],
+        ["runc", "kill", ID],
+        ["runc", "kill", "x", "15"],
+        ["runc", "kill", "a" * 1000, "15"],
+        ["runc", "kill", ID, "\ufffd"],
+        ["runc", "exec", "--process", "/tmp/p", ID],
+        ["runc", "kill", "--all", ID, "9"],  # containerd's, after the container has ended by itself
+        ["crun", "kill", "-a", ID, "KILL"],
+    ],
+)
+def test_other_commands_name_no_container(command: list[str]) -> None:
+    assert stop_requests.stopped_container(command) is None
+
+
+@contextlib.asynccontextmanager
+async def runtime_with(
+    program: Path, monkeypatch: pytest.MonkeyPatch, *, proc: Path = Path("/proc")
+) -> AsyncIterator["asyncio.Queue[ContainerId | None]"]:
+    """Follow a runtime that this process is, and that finds its OCI runtime there. None: a command was not read."""
+    found: asyncio.Queue[ContainerId | None] = asyncio.Queue()
+    monkeypatch.setattr(oci_runtimes, "programs", lambda _: (program,))
+    path = program.parent / "cri.sock"
+    marked = asyncio.Event()
+    mark = fanotify.tell_of_file
+
+    def noted(group: int, file: Path) -> None:
+        mark(group, file)
+        marked.set()
+
+    monkeypatch.setattr(fanotify, "tell_of_file", noted)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        work = StopRequests(
+            socket_path=str(path), proc=proc, stopped=found.put_nowait, unread=lambda: found.put_nowait(None)
+        ).run()
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
+            following = aio.spawn_eternal(tasks, work, name="following")
+            await marked.wait()
+            yield found
+            following.cancel()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="fanotify needs CAP_SYS_ADMIN")
+async def test_executions_are_followed_and_only_kills_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = shutil.which("tail")
+    assert tail is not None
+    program = tmp_path / "runc"
+    shutil.copy(tail, program)
+    async with runtime_with(program, monkeypatch) as found:
+        # tail reports the missing files, and follows /dev/null: it can be read for as long as needed.
+        for word in ("start", "kill"):
+            child = await asyncio.create_subprocess_exec(
+                program, "-f", "/dev/null", word, ID, "15", stderr=asyncio.subprocess.DEVNULL
+            )
+            try:
+                if word == "kill":
+                    assert await found.get() == ID
+            finally:
+                child.kill()
+                await child.wait()
+        assert found.empty()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="fanotify needs CAP_SYS_ADMIN")
+async def test_a_process_that_ends_before_its_command_is_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = shutil.which("true")
+    assert true is not None
+    program = tmp_path / "runc"
+    shutil.copy(true, program)
+    async with runtime_with(program, monkeypatch, proc=tmp_path / "no-such-process") as found:
+        child = await asyncio.create_subprocess_exec(program)
+        assert await found.get() is None
+        await child.wait()
+
+
+async def test_unavailable_fanotify_does_not_stop_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = asyncio.Event()
+
+    def refused() -> int:
+        tried.set()
+        raise PermissionError(1, "Operation not permitted", "fanotify_init")
+
+    monkeypatch.setattr(fanotify, "new_listener", refused)
+    path = tmp_path / "cri.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        work = StopRequests(socket_path=str(path), proc=Path("/proc"), stopped=lambda _: None).run()
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
+            following = aio.spawn_eternal(tasks, work, name="following")
+            await tried.wait()
+            assert not following.done()
+            following.cancel()

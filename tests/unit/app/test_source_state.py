@@ -1,0 +1,58 @@
+"""The state of sources outlives the agent, and is written only when it changes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubemend.agent.app.source_state import SourceState
+from kubemend.agent.clients.journal.store import HistoryError, Store
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+async def test_saved_text_is_loaded_by_next_agent(store: Store) -> None:
+    memories = SourceState(store)
+    memories.keep("nics", "two")
+    assert await SourceState(store).load("nics") is None
+    await memories.write()
+    assert await SourceState(store).load("nics") == "two"
+
+
+async def test_only_changed_texts_are_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    save = store.save
+
+    async def counted(key: str, value: str) -> None:
+        written.append(value)
+        await save(key, value)
+
+    monkeypatch.setattr(store, "save", counted)
+    memories = SourceState(store)
+    for text in ("one", "one", "two"):
+        memories.keep("nics", text)
+        await memories.write()
+        await memories.write()
+    assert written == ["one", "two"]
+
+
+async def test_failed_write_is_retried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, full = store.save, True
+
+    async def sometimes(key: str, value: str) -> None:
+        if full:
+            raise HistoryError("disk full")
+        await save(key, value)
+
+    monkeypatch.setattr(store, "save", sometimes)
+    memories = SourceState(store)
+    memories.keep("nics", "one")
+    await memories.write()
+    full = False
+    await memories.write()
+    assert await memories.load("nics") == "one"

@@ -1,0 +1,66 @@
+"""Importing a module without its package."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubemend.common import footprint
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package whose ``__init__`` loads a heavy module, and has a light one."""
+    name = "a_package_of_the_tests"
+    below = tmp_path / name
+    below.mkdir()
+    (below / "__init__.py").write_text(f"from {name} import heavy\n")
+    (below / "heavy.py").write_text("")
+    (below / "light.py").write_text("VALUE = object()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[loaded]
+
+
+def loaded(package: str) -> set[str]:
+    return {name for name in sys.modules if name.partition(".")[0] == package}
+
+
+def test_a_module_is_loaded_without_the_rest_of_its_package(package: str) -> None:
+    with footprint.import_without_package(package) as shells:
+        light = importlib.import_module(f"{package}.light")
+        assert shells[package].light is light
+    assert loaded(package) == {f"{package}.light"}
+
+
+def test_later_import_loads_the_whole_package_and_same_module(package: str) -> None:
+    with footprint.import_without_package(package):
+        light = importlib.import_module(f"{package}.light")
+    assert importlib.import_module(package).heavy
+    assert importlib.import_module(f"{package}.light") is light
+
+
+def test_loaded_package_is_unchanged(package: str) -> None:
+    whole = importlib.import_module(package)
+    with footprint.import_without_package(package) as shells:
+        assert shells == {}
+        assert sys.modules[package] is whole
+    assert sys.modules[package] is whole
+
+
+def test_missing_module_leaves_nothing_behind(package: str) -> None:
+    with pytest.raises(ModuleNotFoundError), footprint.import_without_package(package):
+        importlib.import_module(f"{package}.missing")
+    assert loaded(package) == set()
+
+
+def test_missing_package_is_named(package: str) -> None:
+    with (
+        pytest.raises(ModuleNotFoundError, match="no_such_package"),
+        footprint.import_without_package(package, "no_such_package"),
+    ):
+        pass
+    assert loaded(package) == set()

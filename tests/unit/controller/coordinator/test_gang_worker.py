@@ -1,0 +1,209 @@
+"""One gang's worker: it loses no fault that it has answered, and holds nothing longer than it reported."""
+
+import pytest
+
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator.coordinator import GangCoordinator
+from kubemend.controller.coordinator.gang_worker import GangWorker
+from kubemend.controller.decisions import table
+from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
+from kubemend.controller.model.faults import Fault
+from kubemend.controller.model.members import PodPhase
+from kubemend.controller.restarts.objects import RestartSpec
+from kubemend.controller.watches.members import MemberChangeKind
+from tests import eventually
+from tests.unit.controller import builders
+from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.test_coordinator import request, stopped
+
+Result = pb.StepResult
+
+
+def one_pending() -> Stage:
+    """Return two members that run, and a third that has not started."""
+    return Stage([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)])
+
+
+async def released(stage: Stage, conductor: GangCoordinator, *, members: int) -> str:
+    """Restart the gang up to the release, which the first member has answered; return the round."""
+    stage.fails(conductor, 0)
+    round_id = await stopped(stage, members=members)
+    for index in range(members):
+        stage.stands(conductor, index, round_id, Result.STOPPED)
+    for index in range(members):
+        await stage.agent(index).told("release")
+    stage.stands(conductor, 0, round_id, Result.RUNNING)
+    return round_id
+
+
+async def answer(stage: Stage, index: int, fault_id: str) -> pb.FaultAnswer:
+    """Return the next answer to this fault."""
+    while True:
+        found = (await stage.agent(index).told("answer")).answer
+        if found.fault_id == fault_id:
+            return found
+
+
+def desk(conductor: GangCoordinator) -> GangWorker:
+    return conductor._workers[builders.GANG]
+
+
+# ---- faults during a round ----
+
+
+async def test_pending_member_that_fails_after_release_gets_next_round() -> None:
+    stage = one_pending()
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        stage.members.appears(builders.member(2))
+        stage.fails(conductor, 2, fault_id="late")
+        assert (await answer(stage, 2, "late")).round == first
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        assert await stopped(stage) == "team/train-2"
+        assert stage.restarts.statuses[first]["phase"] == "Done"
+        told = stage.restarts.all["team/train-2"].status["trigger"]
+        assert (told["kind"], told["member"]) == ("Exit", builders.member(2).pod.name)
+
+
+async def test_new_member_that_fails_after_release_gets_next_round() -> None:
+    stage = Stage(builders.gang(3))
+    newcomer = builders.member(2)
+    del stage.members.all[newcomer.pod.uid]
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        stage.members.appears(newcomer)
+        stage.fails(conductor, 2, fault_id="late")
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        assert await stopped(stage) == "team/train-2"
+
+
+async def test_fault_of_unknown_member_may_arrive_after_round() -> None:
+    stage = one_pending()
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        conducting = desk(conductor).conducting
+        assert conducting is not None
+        started_at = conducting.round.started_at
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        await eventually.true(lambda: desk(conductor).is_idle)
+        stage.members.appears(builders.member(2))
+        stage.fails(conductor, 2, fault_id="late", age=stage.now() - started_at)
+        assert (await answer(stage, 2, "late")).round == "team/train-2"
+
+
+async def test_fault_decided_after_round_is_the_reported_one() -> None:
+    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=wishes) for index in range(2)])
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        stage.fails(conductor, 0, fault_id="fatal", exit_code=42)
+        assert (await answer(stage, 0, "fatal")).round == first
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        told = await answer(stage, 0, "fatal")
+        assert (told.answer, told.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
+        assert [*stage.restarts.all] == [first]
+
+
+async def test_refusal_after_round_does_not_refuse_the_others() -> None:
+    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=wishes) for index in range(2)])
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        stage.fails(conductor, 0, fault_id="fatal", exit_code=42)
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        stage.fails(conductor, 1, fault_id="mendable")
+        assert await stopped(stage, members=2) == "team/train-2"
+        assert stage.restarts.all["team/train-2"].status["trigger"]["member"] == builders.member(1).pod.name
+
+
+async def test_all_faults_after_release_join_next_round() -> None:
+    stage = Stage(builders.gang(2))
+    async with stage.leading() as conductor:
+        first = await released(stage, conductor, members=2)
+        stage.fails(conductor, 0, fault_id="first")
+        stage.stands(conductor, 1, first, Result.RUNNING)
+        stage.fails(conductor, 1, fault_id="second", action_class="Replace")
+        assert (await stage.agent(0).told("stop")).stop.round == "team/train-2"
+        await eventually.true(lambda: [each.pod for each in stage.replaced.wanted] == [builders.member(1).pod])
+        assert len(stage.restarts.all) == 2
+
+
+async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
+    stage = Stage(builders.gang(3))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0)
+        first = await stopped(stage)
+        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        await eventually.true(lambda: not desk(conductor)._deciding)
+        stage.stands(conductor, 0, first, Result.SELF_RELEASED)
+        stage.members.gone(builders.member(0).pod.uid)
+        assert (await stage.agent(1).told("stop")).stop.round == "team/please"
+
+
+# ---- holds ----
+
+
+async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, may_begin = Stage(builders.gang(3)), False
+    as_usual = table.decide
+
+    def decide(facts: Facts, *, now: float) -> Decision:
+        assert isinstance(facts.cause, Fault)
+        if facts.cause.id == "held" and not may_begin:
+            return Decision(Kind.HOLD, Reason.BACKOFF, retry_at=now + 0.05)
+        return as_usual(facts, now=now)
+
+    monkeypatch.setattr(table, "decide", decide)
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0, fault_id="held")
+        assert (await answer(stage, 0, "held")).reason == "Backoff"
+        stage.fails(conductor, 1, fault_id="ask", action_class="AskDriver")
+        assert (await answer(stage, 1, "ask")).reason == "DeviceNotProven"
+        may_begin = True
+        assert await stopped(stage) == "team/train-1"
+
+
+async def test_fault_behind_held_ones_is_decided_at_once() -> None:
+    stage = Stage(builders.gang(3))
+    async with stage.leading() as conductor:
+        for index in (0, 1):
+            stage.fails(conductor, index, fault_id=f"ask {index}", action_class="AskDriver")
+            assert (await answer(stage, index, f"ask {index}")).reason == "DeviceNotProven"
+        stage.fails(conductor, 2, fault_id="mendable")
+        round_id = await stopped(stage)
+        for index in (0, 1):
+            assert (await answer(stage, index, f"ask {index}")).round == round_id
+
+
+@pytest.mark.parametrize("kind", [MemberChangeKind.GONE, MemberChangeKind.LEFT])
+@pytest.mark.parametrize("gone", [[0], [0, 1, 2]], ids=["the member", "the gang"])
+async def test_hold_for_deleted_member_ends(gone: list[int], kind: MemberChangeKind) -> None:
+    stage = Stage(builders.gang(3))
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0, fault_id="ask", action_class="AskDriver")
+        assert (await answer(stage, 0, "ask")).reason == "DeviceNotProven"
+        assert not desk(conductor).is_idle
+        for index in gone:
+            stage.members.gone(builders.member(index).pod.uid, kind=kind)
+        assert (await answer(stage, 0, "ask")).answer in (pb.FaultAnswer.NOTHING, pb.FaultAnswer.ALONE)
+        await eventually.true(lambda: desk(conductor).is_idle)
+        assert stage.restarts.all == {}
+
+
+async def test_deletion_of_other_member_keeps_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, decided = Stage(builders.gang(3)), []
+    as_usual = table.decide
+
+    def decide(facts: Facts, *, now: float) -> Decision:
+        assert isinstance(facts.cause, Fault)
+        decided.append(facts.cause.id)
+        return as_usual(facts, now=now)
+
+    monkeypatch.setattr(table, "decide", decide)
+    async with stage.leading() as conductor:
+        stage.fails(conductor, 0, fault_id="ask", action_class="AskDriver")
+        await answer(stage, 0, "ask")
+        stage.members.gone(builders.member(2).pod.uid)
+        stage.fails(conductor, 1, fault_id="mendable")
+        await stopped(stage, members=2)
+        assert decided == ["ask", "mendable"]

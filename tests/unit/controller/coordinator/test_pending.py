@@ -1,0 +1,61 @@
+"""The causes that a worker has queued: which is next, and when."""
+
+from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
+from kubemend.controller.model.faults import Request
+from kubemend.controller.restarts.objects import RestartSpec
+from tests.unit.controller import builders
+from tests.unit.controller.coordinator import test_coordinator
+
+NOW = builders.NOW
+
+
+def cases(*waiting: PendingCause) -> PendingQueue:
+    found = PendingQueue()
+    for case in waiting:
+        found.add(case)
+    return found
+
+
+def test_next_returns_first_cause_not_held() -> None:
+    held, first, second = (
+        PendingCause(builders.fault(0), held_until=NOW + 1.0),
+        PendingCause(builders.fault(1)),
+        PendingCause(builders.fault(2)),
+    )
+    waiting = cases(held, first, second)
+    assert waiting.next(now=NOW) is first
+    assert waiting.next(now=NOW + 1.0) is held
+
+
+def test_held_until_is_the_earliest_end() -> None:
+    without_end = PendingCause(builders.fault(0), held_until=float("inf"))
+    late, early = (
+        PendingCause(builders.fault(1), held_until=NOW + 9.0),
+        PendingCause(builders.fault(2), held_until=NOW + 3.0),
+    )
+    assert cases().held_until is None
+    assert cases(without_end).held_until is None
+    assert cases(without_end, late, early).held_until == NOW + 3.0
+    assert cases(without_end, late, early).next(now=NOW) is None
+
+
+def test_change_of_pod_ends_its_holds() -> None:
+    one, other = (PendingCause(builders.fault(index), held_until=float("inf")) for index in range(2))
+    waiting = cases(one, other)
+    waiting.look_again(pod=builders.member(1).pod.uid)
+    assert waiting.next(now=NOW) is other
+    waiting.look_again()
+    assert waiting.next(now=NOW) is one
+
+
+def test_take_faults_keeps_requests_until_withdrawn() -> None:
+    restart = test_coordinator.request(RestartSpec(gang=builders.GANG))
+    asked = PendingCause(Request(builders.GANG, restart.id, "new data", NOW), restart=restart)
+    fault = builders.fault()
+    waiting = cases(PendingCause(fault), asked)
+    assert waiting.take_faults() == [fault]
+    waiting.withdraw("team/another")
+    assert waiting.next(now=NOW) is asked
+    waiting.withdraw(restart.id)
+    assert asked not in waiting
+    assert not waiting

@@ -1,0 +1,283 @@
+"""Restart objects for pods outside gangs: a round of one pod, or a refusal with its reason."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubemend.common.gangs import POD, GangKey
+from kubemend.common.kube import timestamps
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator import single_pods
+from kubemend.controller.model.members import Member, PodPhase
+from kubemend.controller.restarts import objects
+from kubemend.controller.restarts.objects import Restart, RestartSpec
+from kubemend.controller.watches.members import MemberChangeKind
+from tests.unit.controller import builders
+from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.test_coordinator import until
+
+Result = pb.StepResult
+KEY = GangKey("team", POD, "train-0-0")
+"""The pod of ``builders.member(0)``, in no gang."""
+
+
+def alone(**changes: Any) -> Member:
+    """Return the pod as the member of a single pod's round."""
+    uid = builders.member(0).pod.uid
+    return builders.member(0, gang=KEY, slot="train-0-0", owner=None, gang_uid=uid, **changes)
+
+
+def request(name: str = "please", *, pod: str = KEY.name, age: float = 0.0) -> Restart:
+    """Return a request of this age in seconds, as a Restart object from the API server."""
+    target = {"apiVersion": "v1", "kind": "Pod", "name": pod}
+    metadata = {
+        "namespace": "team",
+        "name": name,
+        "uid": f"uid-{name}",
+        "creationTimestamp": timestamps.rfc3339(time.time() - age),
+    }
+    return objects.parse({"metadata": metadata, "spec": {"targetRef": target}})
+
+
+def stage_with(pod: Member | GangKey | None) -> Stage:
+    """Set up a leader; the pod is that member, or in that gang, or does not exist."""
+    stage = Stage([alone()])
+    stage.members.all.clear()
+    if pod is not None:
+        stage.members.single[KEY.name] = pod
+    return stage
+
+
+async def told(stage: Stage, name: str = "please") -> dict[str, Any]:
+    """Return the status that answers the request."""
+    await until(lambda: f"team/{name}" in stage.restarts.statuses)
+    return stage.restarts.statuses[f"team/{name}"]
+
+
+async def see_through(stage: Stage, conductor: object, round_id: str) -> None:
+    """Have the pod's agent carry out its orders."""
+    assert (await stage.agent(0).told("stop")).stop.round == round_id
+    stage.stands(conductor, 0, round_id, Result.STOPPED)  # type: ignore[arg-type]
+    assert (await stage.agent(0).told("release")).release.round == round_id
+    stage.stands(conductor, 0, round_id, Result.RUNNING)  # type: ignore[arg-type]
+
+
+async def test_single_pod_is_restarted_in_its_own_round() -> None:
+    stage = stage_with(alone())
+    async with stage.leading() as conductor:
+        stage.restarts.asked(request())
+        stop = (await stage.agent(0).told("stop")).stop
+        assert (stop.round, stop.gang, [order.pod.name for order in stop.orders]) == (
+            "team/please",
+            "team/Pod/train-0-0",
+            ["train-0-0"],
+        )
+        stage.stands(conductor, 0, stop.round, Result.STOPPED)
+        await stage.agent(0).told("release")
+        stage.stands(conductor, 0, stop.round, Result.RUNNING)
+        status = await told(stage)
+        assert (status["phase"], status["members"]["running"]) == ("Done", 1)
+        await until(lambda: not stage.members.followed)
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "detail"),
+    [
+        (None, "MemberGone", "there is no pod team/train-0-0"),
+        (GangKey("team", "Job", "train"), "InAGang", "spec.gang {kind: Job, name: train}"),
+        (alone(annotations={}), "NotOptedIn", "kubemend.io/restart"),
+        (alone(phase=PodPhase.SUCCEEDED), "MemberGone", "no member"),
+        (alone(phase=PodPhase.FAILED), "NotReplaceable", "SinglePod"),
+        (alone(deleting=True), "MemberGone", "no member"),
+    ],
+)
+async def test_pod_that_cannot_be_restarted_alone_is_refused_with_reason(
+    pod: Member | GangKey | None, reason: str, detail: str
+) -> None:
+    stage = stage_with(pod)
+    async with stage.leading():
+        stage.restarts.asked(request())
+        status = await told(stage)
+        assert (status["phase"], status["decision"]["reason"]) == ("Refused", reason)
+        assert detail in status["decision"]["detail"]
+        await until(lambda: not stage.members.followed)
+        assert not stage.replaced.wanted
+
+
+@pytest.mark.parametrize("name", ["a,metadata.namespace=b", "../x", "UPPER", "x" * 254, "a..b", "a\n"])
+async def test_impossible_pod_name_reaches_no_selector(name: str) -> None:
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    async with stage.leading():
+        stage.restarts.asked(request(pod=name))
+        assert (await told(stage))["decision"]["reason"] == "MemberGone"
+
+
+@pytest.mark.parametrize("refusal", ["JobBackoffLimit", "RestartPolicyNever", "DeviceNotUsable"])
+async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
+    stage = stage_with(alone())
+    async with stage.leading() as conductor:
+        stage.restarts.asked(request())
+        stop = (await stage.agent(0).told("stop")).stop
+        pod = pb.Pod(namespace="team", name=KEY.name, uid=alone().pod.uid)
+        result = pb.StepResult(round=stop.round, pod=pod, phase=Result.REFUSED, reason=refusal)
+        conductor.told(stage.agent(0), pb.AgentMessage(result=result))
+        status = await told(stage)
+        assert status["phase"] == "Failed"
+        assert [each["reason"] for each in status["failures"]] == [refusal]
+        assert not stage.replaced.wanted
+
+
+async def test_requests_for_one_pod_run_one_after_another() -> None:
+    stage = stage_with(alone())
+    async with stage.leading() as conductor:
+        stage.restarts.asked(request("first"))
+        stage.restarts.asked(request("second"))
+        for name in ("first", "second"):
+            await see_through(stage, conductor, f"team/{name}")
+            assert (await told(stage, name))["phase"] == "Done"
+        await until(lambda: not stage.members.followed)
+
+
+async def test_request_deleted_during_lookup_begins_no_round() -> None:
+    stage = stage_with(alone())
+    stage.members.may_follow.clear()
+    async with stage.leading():
+        stage.restarts.asked(request())
+        await until(lambda: stage.members.followed == [KEY])
+        stage.restarts.deleted("team/please")
+        stage.members.may_follow.set()
+        await until(lambda: not stage.members.followed)
+        assert "stop" not in stage.agent(0).waiting()
+
+
+async def test_deleted_pod_ends_its_round() -> None:
+    stage = stage_with(alone())
+    async with stage.leading():
+        stage.restarts.asked(request())
+        await stage.agent(0).told("stop")
+        stage.members.gone(alone().pod.uid, kind=MemberChangeKind.GONE)
+        assert (await told(stage))["phase"] in ("Degraded", "Failed")
+        await until(lambda: not stage.members.followed)
+
+
+@pytest.mark.parametrize("age", [0.0, 10 * 86_400.0])
+async def test_next_leader_resumes_before_agents_connect(age: float) -> None:
+    stage = stage_with(alone())
+    async with stage.leading():
+        stage.restarts.asked(request(age=age))
+        await stage.agent(0).told("stop")
+    assert not stage.members.followed
+    assert stage.restarts.all["team/please"].is_round
+    async with stage.leading(epoch=2) as conductor:
+        assert stage.members.by_uid(alone().pod.uid) is not None
+        stage.stands(conductor, 0, "team/please", Result.STOPPED)
+        await stage.agent(0).told("release")
+        stage.stands(conductor, 0, "team/please", Result.RUNNING)
+        assert (await told(stage))["phase"] == "Done"
+
+
+async def test_lookup_timeout_does_not_block_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_pods, "_RESUMED_WITHIN", 0.01)
+    stage = stage_with(alone())
+    async with stage.leading():
+        stage.restarts.asked(request())
+        await stage.agent(0).told("stop")
+    stage.members.may_follow.clear()
+    async with stage.leading(epoch=2):
+        assert stage.members.followed == [KEY]
+
+
+async def test_many_requests_of_one_namespace_leave_slots_for_others() -> None:
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    share = single_pods.AT_A_TIME_IN_A_NAMESPACE
+    async with stage.leading():
+        for number in range(2 * share):
+            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+        await until(lambda: len(stage.members.followed) == share)
+        elsewhere = replace(request(), namespace="other", gang=GangKey("other", POD, "there"))
+        stage.restarts.asked(elsewhere)
+        await until(lambda: GangKey("other", POD, "there") in stage.members.followed)
+        assert len(stage.members.followed) == share + 1
+        stage.members.may_follow.set()
+        for number in range(2 * share):
+            assert (await told(stage, f"ask-{number}"))["phase"] == "Refused"
+
+
+async def test_internal_error_in_request_is_reported_and_next_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stage_with(alone())
+    following = stage.members.following
+
+    def broken(pod: GangKey) -> object:
+        if pod == KEY:
+            raise ZeroDivisionError
+        return following(pod)
+
+    monkeypatch.setattr(stage.members, "following", broken)
+    async with stage.leading():
+        stage.restarts.asked(request())
+        status = await told(stage)
+        assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
+        stage.restarts.asked(request("other", pod="other"))
+        assert (await told(stage, "other"))["decision"]["reason"] == "MemberGone"
+
+
+def forged(number: int, *, gang: GangKey) -> Restart:
+    """Return a Restart object that looks like a round under way; any user who may create Restarts can write it."""
+    name = f"forged-{number}"
+    return replace(request(name), gang=gang, attempt=1, epoch=number, status={"phase": "Stopping"})
+
+
+class Resuming:
+    """Allow this many takeovers from a previous leader, and more on demand."""
+
+    def __init__(self, stage: Stage, *, at_first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self._permits = asyncio.Semaphore(at_first)
+        self._resume = stage.restarts.resume
+        monkeypatch.setattr(stage.restarts, "resume", self)
+
+    async def __call__(self, restart: Restart, *, epoch: int) -> bool:
+        await self._permits.acquire()
+        self.done.append(restart.id)
+        return await self._resume(restart, epoch=epoch)
+
+    def allow(self, count: int) -> None:
+        for _ in range(count):
+            self._permits.release()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Gang", 0), (POD, single_pods.AT_A_TIME_IN_A_NAMESPACE)])
+async def test_forged_rounds_do_not_block_leadership(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> None:
+    stage = Stage([builders.member(0)])
+    for number in range(100):
+        restart = forged(number, gang=GangKey("team", kind, f"nothing-{number}"))
+        stage.restarts.all[restart.id] = restart
+    resuming = Resuming(stage, at_first=most, monkeypatch=monkeypatch)
+    async with stage.leading():
+        stage.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
+        assert (await stage.agent(0).told("stop")).stop.round == "team/please"
+        resuming.allow(100)
+        for number in range(100):
+            assert (await told(stage, f"forged-{number}"))["phase"] == "Failed"
+
+
+async def test_only_one_of_many_rounds_of_a_gang_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage([builders.member(0)])
+    async with stage.leading():
+        stage.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
+        round_id = (await stage.agent(0).told("stop")).stop.round
+    for number in range(10):
+        restart = forged(number, gang=builders.GANG)
+        stage.restarts.all[restart.id] = restart
+    resuming = Resuming(stage, at_first=1, monkeypatch=monkeypatch)
+    async with stage.leading(epoch=2):
+        assert resuming.done == [round_id]
+        resuming.allow(10)
+        for number in range(10):
+            assert (await told(stage, f"forged-{number}"))["phase"] == "Failed"
+        assert round_id not in stage.restarts.statuses

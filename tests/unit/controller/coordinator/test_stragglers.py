@@ -1,0 +1,110 @@
+"""A member that lags behind its gang is only reported."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from kubemend.controller.coordinator.stragglers import CAUGHT_UP, STRAGGLER, Stragglers
+from kubemend.controller.gangs.stragglers import DEFAULT
+from kubemend.controller.model.samples import Sample
+from tests.unit.controller import builders
+from tests.unit.controller.coordinator.stage import Stage
+
+SIZE = 4
+
+
+class Clock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = builders.NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def measured(index: int, *, clock: float) -> Sample:
+    return Sample(builders.member(index).pod.uid, f"GPU-{index}", utilization=0.9, clock=clock, power=0.8)
+
+
+async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
+    stage, clock = Stage(builders.gang(SIZE)), Clock()
+    watch = Stragglers(outside=replace(stage.outside, now=clock))
+
+    def for_a_while(slow: float) -> None:
+        for _ in range(int(DEFAULT.persists / 5) + 2):
+            clock.now += 5.0
+            watch.take([measured(index, clock=slow if index == 0 else 0.95) for index in range(SIZE)])
+            watch.judge()
+
+    for_a_while(0.4)
+    assert stage.told.reasons == [STRAGGLER]
+    labels = {"namespace": "team", "kind": "Job", "gang": "train"}
+    gauge = stage.outside.metrics.stragglers.labels(**labels)
+    assert gauge._value.get() == 1
+    for_a_while(0.4)
+    assert stage.told.reasons == [STRAGGLER]
+    for_a_while(0.95)
+    assert stage.told.reasons == [STRAGGLER, CAUGHT_UP]
+    assert gauge._value.get() == 0
+    assert stage.restarts.all == {}
+
+
+async def test_samples_of_unknown_pods_are_ignored() -> None:
+    stage = Stage(builders.gang(SIZE))
+    stage.members.all.clear()
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(0, clock=0.1)])
+    watch.judge()
+    assert stage.told.reasons == []
+
+
+async def test_gang_without_members_leaves_no_series() -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.judge()
+    assert series(stage) == [("team", "Job", "train")]
+    stage.members.all.clear()
+    watch.judge()
+    watch.judge()
+    assert series(stage) == []
+
+
+async def test_replica_without_leadership_exports_no_stragglers() -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.judge()
+    judging = asyncio.create_task(watch.run())
+    await asyncio.sleep(0)
+    judging.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await judging
+    assert series(stage) == []
+
+
+def series(stage: Stage) -> list[tuple[str, ...]]:
+    (metric,) = stage.outside.metrics.stragglers.collect()
+    return [tuple(sample.labels.values()) for sample in metric.samples]
+
+
+async def test_internal_error_in_one_gang_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+    watch = Stragglers(outside=stage.outside)
+    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    other = replace(builders.GANG, name="other")
+    watch._watches = {other: Broken(), **watch._watches}  # type: ignore[dict-item]
+    of_gang = stage.members.of_gang
+    monkeypatch.setattr(stage.members, "of_gang", lambda key: of_gang(builders.GANG if key == other else key))
+    watch.judge()
+    assert series(stage) == [("team", "Job", "train")]
+
+
+class Broken:
+    """A watch that raises when it judges."""
+
+    def judged(self, *_: object, **__: object) -> None:
+        raise IndexError

@@ -1,0 +1,71 @@
+"""A node may report only about its own pods; its messages about unknown pods are deferred."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.hub import deferred_messages, pod_authorization
+from kubemend.controller.hub.pod_authorization import Claim
+from kubemend.controller.model.members import NodeName, PodUid
+from tests.unit.controller.hub import words
+
+_HERE = NodeName("node-1")
+_BOUND = {PodUid("mine"): _HERE, PodUid("mine-too"): _HERE, PodUid("theirs"): NodeName("node-2")}
+_UIDS = ["mine", "mine-too", "theirs", "new", "newer"]
+
+
+@pytest.mark.parametrize(("uid", "claim"), [("mine", Claim.OURS), ("theirs", Claim.FOREIGN), ("new", Claim.UNKNOWN)])
+def test_judge_compares_pods_node(uid: str, claim: Claim) -> None:
+    assert pod_authorization.judge(uid, node=_HERE, node_of=_BOUND.get) is claim
+
+
+@pytest.mark.parametrize("message", [words.change("x"), words.gone("x"), words.fault("x"), words.result("x")])
+def test_subject_is_the_messages_pod(message: pb.AgentMessage) -> None:
+    assert pod_authorization.subject(message) == "x"
+
+
+@given(st.lists(st.sampled_from(_UIDS), unique=True), st.lists(st.sampled_from(_UIDS), unique=True))
+def test_sort_hello_loses_nothing(members: list[str], results: list[str]) -> None:
+    hello = words.hello(*members, results=tuple(words.step(uid) for uid in results)).hello
+    parts = pod_authorization.sort_hello(hello, node=_HERE, node_of=_BOUND.get)
+    pods = [member.pod for member in parts.hello.members] + [result.pod for result in parts.hello.results]
+    said = [pod.uid for pod in pods]
+    assert said == [uid for uid in [*members, *results] if uid.startswith("mine")]
+    assert [pod_authorization.subject(message) for message in parts.unknown] == [
+        uid for uid in [*members, *results] if uid.startswith("new")
+    ]
+    assert parts.foreign == [*members, *results].count("theirs")
+    assert (parts.hello.node, parts.hello.instance, parts.hello.epoch) == (hello.node, hello.instance, hello.epoch)
+
+
+def test_foreign_samples_are_counted_and_unknown_ones_dropped() -> None:
+    ours, foreign = pod_authorization.sort_samples(
+        words.samples("mine", "theirs", "new").samples, node=_HERE, node_of=_BOUND.get
+    )
+    assert ([sample.pod_uid for sample in ours.devices], foreign) == (["mine"], 1)
+
+
+def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
+    pods = deferred_messages.UnknownPods()
+    fault, other, result = words.fault("a", id="1"), words.fault("a", id="2"), words.result("a")
+    for message in (words.change("a"), fault, words.change("b"), other, words.gone("a"), result):
+        assert pods.keep(message) == 0
+    assert pods.take("a") == [fault, other, words.gone("a"), result]
+    assert pods.take("a") == []
+    assert pods.take("b") == [words.change("b")]
+
+
+def test_deferred_messages_are_limited() -> None:
+    pods = deferred_messages.UnknownPods()
+    lost = sum(pods.keep(words.change(f"uid-{number}")) for number in range(deferred_messages.MOST_WORDS + 10))
+    assert lost == 10
+    assert pods.take("uid-9") == []
+    assert pods.take("uid-10") == [words.change("uid-10")]
+
+
+def test_fault_is_new_once_until_next_hello() -> None:
+    told = deferred_messages.ToldFaults()
+    assert [told.is_new(id_) for id_ in ("a", "b", "a")] == [True, True, False]
+    told.clear()
+    assert told.is_new("a")

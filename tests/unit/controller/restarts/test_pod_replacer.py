@@ -1,0 +1,107 @@
+"""Replacing pods while the API server refuses it, and after the request has lapsed."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kubemend.common import aio
+from kubemend.common.kube import client
+from kubemend.controller.model.members import PodRef, PodUid
+from kubemend.controller.model.rounds import Recreate
+from kubemend.controller.restarts import pod_replacer
+from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
+from tests import eventually
+from tests.control_plane import Tenant
+from tests.unit.reporters.running import connected
+
+
+class Bench:
+    """A running pod replacer, the server, and a pod."""
+
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, stale: float, keep: float) -> None:
+        self.faults = tenant.server
+        self.namespace = tenant.namespace
+        self.pods = tenant.of("pods")
+        self.api = api
+        self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        self.recreator = PodReplacer(
+            api=api,
+            on_outcome=lambda _pod, outcome, _why: self.outcomes.put_nowait(outcome),
+            backoff=lambda: aio.Backoff(first=0.01, limit=0.05),
+            stale=stale,
+            keep=keep,
+        )
+        self.wanted = Recreate(PodRef(self.namespace, "a", PodUid("?")), reason="NodeLost", message="n is not ready")
+
+    async def create(self) -> None:
+        made = await self.api.create(
+            self.pods,
+            {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}},
+        )
+        pod = PodRef(self.namespace, "a", PodUid(made["metadata"]["uid"]))
+        self.wanted = Recreate(pod, reason="NodeLost", message="n is not ready")
+
+    async def next(self) -> Outcome:
+        async with asyncio.timeout(60):
+            return await self.outcomes.get()
+
+
+@contextlib.asynccontextmanager
+async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) -> AsyncIterator[Bench]:
+    async with connected(tenant) as api:
+        bench = Bench(tenant, api, stale=stale, keep=keep)
+        await bench.create()
+        task = asyncio.create_task(bench.recreator.run())
+        yield bench
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> None:
+    async with running(tenant, stale=0.2) as bench:
+        bench.faults.fail_next(10_000, status=500, method="DELETE")
+        bench.recreator.recreate(bench.wanted)
+        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+        bench.faults.rules.clear()
+        assert (await bench.api.get(f"{bench.pods}/a"))["metadata"].get("deletionTimestamp") is None
+        assert bench.outcomes.empty()
+        bench.recreator.recreate(bench.wanted)
+        assert await bench.next() is Outcome.DELETED
+
+
+async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
+    async with running(tenant, keep=0.05) as bench:
+        bench.faults.fail_next(1, status=403, method="PATCH")
+        bench.recreator.recreate(bench.wanted)
+        assert await bench.next() is Outcome.REFUSED
+        async with asyncio.timeout(60):
+            while bench.outcomes.empty():
+                bench.recreator.recreate(bench.wanted)
+                await asyncio.sleep(0.01)
+        assert await bench.next() is Outcome.DELETED
+
+
+async def test_completed_request_is_forgotten(tenant: Tenant) -> None:
+    async with running(tenant, keep=0.05) as bench:
+        bench.recreator.recreate(bench.wanted)
+        assert await bench.next() is Outcome.DELETED
+        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+
+
+async def test_internal_error_at_pod_leaves_others_and_allows_retry(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tenant) as bench:
+        with monkeypatch.context() as patched:
+            patched.setattr(pod_replacer, "_marks", broken)
+            bench.recreator.recreate(bench.wanted)
+            await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+        bench.recreator.recreate(bench.wanted)
+        assert await bench.next() is Outcome.DELETED
+
+
+def broken(*_: object, **__: object) -> None:
+    raise IndexError

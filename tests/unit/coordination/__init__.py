@@ -1,1 +1,0 @@
-"""The agent's end of the hub."""

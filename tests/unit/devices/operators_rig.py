@@ -1,0 +1,86 @@
+"""A node's devices, and an operator."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.operator_commands import OperatorCommands
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.verdicts import Health
+from tests.fakes import outside
+
+NIC = PciAddress.parse("0000:c1:00.0")
+
+
+@dataclass
+class Handles:
+    """The driver's handles; ``hangs``: a call never returns, ``slow``: a call returns late."""
+
+    hangs: bool = False
+    slow: bool = False
+    held: bool = True
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+    on_release: Callable[[], object] = lambda: None
+
+    async def release(self, *, timeout: float) -> bool:
+        self.held = self.hangs
+        self.on_release()
+        if self.slow:
+            await asyncio.Event().wait()
+        return not self.hangs
+
+    def resume(self) -> None:
+        self.held = True
+        self.resumed.set()
+
+
+@dataclass
+class Node:
+    ledger: VerdictStore
+    operators: OperatorCommands
+    handles: Handles
+    forgotten: list[str]
+    nics: list[str]
+
+    def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
+        finding = Finding(Source.KERNEL_LOG, kind, code, device, action, observed_at=10.0)
+        self.ledger.apply(finding, inventory=outside.Devices().inventory)
+
+    def health(self, device: str) -> Health:
+        return self.ledger.verdict(device, inventory=outside.Devices().inventory).health
+
+
+GPU = DeviceLocator(uuid=outside.GPU.uuid)
+
+
+@contextlib.asynccontextmanager
+async def node_in(directory: Path) -> AsyncIterator[Node]:
+    """A node whose state is in that directory."""
+    store = await Store.open(directory / "state.db")
+    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
+    handles, forgotten, nics = Handles(), list[str](), list[str]()
+    devices = outside.Devices()
+    operators = OperatorCommands(
+        ledger=ledger,
+        devices=devices,
+        handles=handles,
+        submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
+        forget=forgotten.append,
+        nics=lambda: nics,
+        now=lambda: 20.0,
+    )
+    yield Node(ledger, operators, handles, forgotten, nics)
+    await store.close()
+
+
+def void(_: object) -> None:
+    return

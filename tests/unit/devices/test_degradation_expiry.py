@@ -1,0 +1,89 @@
+"""End degradations that the kernel log, while it is read, does not report again."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.degradation_expiry import DegradationExpiry
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.common.components import ComponentState, ComponentStatus
+
+NIC = PciAddress.parse("0000:c1:00.0")
+HOUR = 3600.0
+READY, BROKEN = ComponentStatus(ComponentState.READY), ComponentStatus(ComponentState.DEGRADED)
+
+
+@dataclass
+class Log:
+    """A kernel log and the active faults that it caused."""
+
+    ledger: VerdictStore
+    time: float = 1000.0
+    over: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.fading = DegradationExpiry(
+            ledger=self.ledger,
+            catalog=catalog_file.builtin(),
+            submit=lambda finding: self.over.append(finding.code),
+            now=lambda: self.time,
+            clock=lambda: self.time,
+        )
+
+    def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE) -> None:
+        finding = Finding(Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time)
+        self.ledger.apply(finding, inventory=Inventory())
+
+    def over_after(self, seconds: float) -> list[str]:
+        self.time += seconds
+        self.fading.look()
+        return self.over
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[Log]:
+    store = await Store.open(tmp_path / "state.db")
+    yield Log(VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"))
+    await store.close()
+
+
+def test_expiry_ends_degradation_not_seen_for_long(log: Log) -> None:
+    log.fading.kernel_log_is(READY)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(HOUR - 1) == []
+    assert log.over_after(1) == ["NicTimeout"]
+
+
+def test_expiry_keeps_degradation_that_is_seen_again(log: Log) -> None:
+    log.fading.kernel_log_is(READY)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    log.over_after(HOUR - 1)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(HOUR - 1) == []
+
+
+def test_expiry_ignores_silence_of_unread_log(log: Log) -> None:
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(2 * HOUR) == []
+    log.fading.kernel_log_is(READY)
+    assert log.over_after(HOUR / 2) == []
+    log.fading.kernel_log_is(BROKEN)
+    log.fading.kernel_log_is(READY)
+    assert log.over_after(HOUR / 2) == []
+    assert log.over_after(HOUR / 2) == ["NicTimeout"]
+
+
+def test_expiry_ignores_degradation_of_other_sources(log: Log) -> None:
+    log.fading.kernel_log_is(READY)
+    log.tells(FindingKind.LINK_DOWN, ActionClass.REPLACE)
+    log.tells(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE)
+    assert log.over_after(1000 * HOUR) == []

@@ -1,0 +1,156 @@
+"""Publish the node's health from the verdict store and the inventory."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.node_health import NodeHealth
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.announcements import EventMessage
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.model.workloads import PodRef, PodUid
+from tests.fakes import outside
+
+POD = PodRef("ml", "trainer-0", PodUid("u0"))
+NIC = "0000:3b:00.0"
+LINK_DOWN = Finding(
+    source=Source.NETLINK,
+    kind=FindingKind.LINK_DOWN,
+    code="",
+    device=DeviceLocator(pci=PciAddress.parse(NIC)),
+    action=ActionClass.OBSERVE,
+    observed_at=60.0,
+)
+HOLDERS: dict[str, tuple[PodRef, ...]] = {outside.GPU.uuid: (POD,)}
+OFF_THE_BUS = Finding(
+    source=Source.KERNEL_LOG,
+    kind=FindingKind.XID,
+    code="79",
+    device=DeviceLocator(uuid=outside.GPU.uuid),
+    action=ActionClass.REBOOT_NODE,
+    observed_at=50.0,
+)
+
+
+class Told:
+    """Records conditions, Events and taints."""
+
+    def __init__(self) -> None:
+        self.conditions: list[Condition] = []
+        self.announcements: list[EventMessage] = []
+        self.verdicts: Sequence[Verdict] = ()
+
+    def set(self, said: Condition | Sequence[Verdict]) -> None:
+        if isinstance(said, Condition):
+            self.conditions.append(said)
+        else:
+            self.verdicts = said
+
+    def tell(self, announcement: EventMessage) -> None:
+        self.announcements.append(announcement)
+
+
+class Node:
+    """A node with one GPU, and what is published about it."""
+
+    def __init__(self, ledger: VerdictStore, *, patience: float = 3600.0) -> None:
+        self.ledger = ledger
+        self.devices = outside.Devices()
+        self.told = Told()
+        self.nics: tuple[str, ...] = ()
+        self.health = NodeHealth(
+            ledger=ledger,
+            devices=self.devices,
+            condition=self.told,
+            events=self.told,
+            taints=self.told,
+            nics=lambda: self.nics,
+            patience=patience,
+            now=lambda: 100.0,
+        )
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[VerdictStore]:
+    store = await Store.open(tmp_path / "state.db")
+    yield VerdictStore(
+        store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1", is_there=lambda name: name == NIC or None
+    )
+    await store.close()
+
+
+@pytest.fixture
+async def node(ledger: VerdictStore) -> Node:
+    return Node(ledger)
+
+
+def test_healthy_node(node: Node) -> None:
+    node.health.publish(HOLDERS)
+    (condition,) = node.told.conditions
+    assert (condition.status, condition.message) == (ConditionStatus.TRUE, "1 of 1 devices healthy")
+    assert node.told.announcements == []
+
+
+def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
+    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.health.publish(HOLDERS)
+    assert (node.told.conditions[-1].status, node.told.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
+    assert [announcement.about for announcement in node.told.announcements] == [None, POD]
+    assert [verdict.health for verdict in node.told.verdicts] == [Health.UNHEALTHY]
+
+
+def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
+    known = node.devices.inventory
+    node.devices.inventory = Inventory()
+    node.health.publish(None)
+    assert node.told.conditions == []
+    node.devices.inventory = known
+    node.health.publish(HOLDERS)
+    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.TRUE]
+
+
+def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None:
+    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.devices.inventory = Inventory()
+    node.health.publish(None)
+    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.FALSE]
+
+
+@pytest.mark.parametrize("inventory", [Inventory(), Inventory(gpus=(outside.GPU,))])
+async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: Inventory) -> None:
+    node = Node(ledger, patience=0.0)
+    node.devices.inventory = inventory
+    node.health.publish(None)
+    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.UNKNOWN]
+
+
+def test_driver_without_gpus_is_not_healthy(node: Node) -> None:
+    node.devices.inventory = Inventory(complete=True)
+    node.health.publish({})
+    assert (node.told.conditions[-1].status, node.told.conditions[-1].reason) == (ConditionStatus.UNKNOWN, "NoDevices")
+
+
+def test_nics_count_as_devices_of_node(node: Node) -> None:
+    node.nics = (NIC,)
+    node.health.publish(HOLDERS)
+    assert node.told.conditions[-1].message == "2 of 2 devices healthy"
+
+
+def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
+    node.ledger.apply(LINK_DOWN, inventory=node.devices.inventory)
+    node.health.publish(HOLDERS)
+    over = replace(LINK_DOWN, kind=FindingKind.FAULT_OVER, code="LinkDown", action=ActionClass.NONE, observed_at=90.0)
+    node.ledger.apply(over, inventory=node.devices.inventory)
+    for _ in range(2):
+        node.health.publish(HOLDERS)
+    assert [announcement.reason for announcement in node.told.announcements] == ["DeviceDegraded", "DeviceHealthy"]
+    assert node.told.conditions[-1].message == "1 of 1 devices healthy"

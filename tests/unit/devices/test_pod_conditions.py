@@ -1,0 +1,52 @@
+"""Build a pod's conditions from the devices that it holds and the NICs next to them."""
+
+import pytest
+
+from kubemend.agent.devices import pod_conditions
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.verdicts import Health, Verdict
+
+GOOD = Verdict("GPU-0", Health.HEALTHY, ActionClass.NONE, "Healthy", "answers")
+SLOW = Verdict("GPU-1", Health.DEGRADED, ActionClass.OBSERVE, "Throttled", "hot for 3 min")
+LOST = Verdict("GPU-2", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "Xid 79")
+UNKNOWN = Verdict("GPU-3", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
+DOWN = Verdict("0000:18:00.0", Health.UNHEALTHY, ActionClass.REPLACE, "LinkDown", "mlx5_0 has no carrier")
+UNSEEN = Verdict("0000:40:00.0", Health.UNKNOWN, ActionClass.NONE, "NotProven", "cannot be asked")
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+@pytest.mark.parametrize(
+    ("held", "near", "healthy", "failure"),
+    [
+        pytest.param([GOOD], [], (TRUE, "Healthy"), (FALSE, "NoDeviceFailure"), id="healthy"),
+        pytest.param([GOOD, SLOW], [], (FALSE, "Throttled"), (FALSE, "NoDeviceFailure"), id="degraded-is-no-failure"),
+        pytest.param([SLOW, LOST], [], (FALSE, "Xid79"), (TRUE, "Xid79"), id="the-worst-counts"),
+        pytest.param(
+            [GOOD, UNKNOWN], [], (ConditionStatus.UNKNOWN, "NotProven"), (FALSE, "NoDeviceFailure"), id="unknown"
+        ),
+        pytest.param([GOOD, DOWN], [], (FALSE, "LinkDown"), (TRUE, "LinkDown"), id="a-nic-that-it-holds"),
+        pytest.param([GOOD], [DOWN], (FALSE, "LinkDown"), (FALSE, "NoDeviceFailure"), id="one-that-it-may-not-use"),
+        pytest.param([LOST], [DOWN], (FALSE, "LinkDown"), (TRUE, "Xid79"), id="and-its-own-gpu"),
+        pytest.param(
+            [GOOD], [UNSEEN], (TRUE, "Healthy"), (FALSE, "NoDeviceFailure"), id="one-of-which-nothing-is-known"
+        ),
+    ],
+)
+def test_conditions_of_a_pod(
+    held: list[Verdict], near: list[Verdict], healthy: tuple[object, str], failure: tuple[object, str]
+) -> None:
+    devices, fails = pod_conditions.for_devices(held, near=near, now=1000.0)
+    assert ((devices.status, devices.reason), (fails.status, fails.reason)) == (healthy, failure)
+
+
+def test_message_names_worst_device() -> None:
+    devices, fails = pod_conditions.for_devices([LOST], near=[DOWN], now=1000.0)
+    assert devices.message.startswith("0000:18:00.0: mlx5_0 has no carrier")
+    assert fails.message.startswith("GPU-2: Xid 79")
+
+
+def test_link_down_fails_pod_only_after_patience() -> None:
+    for seconds, status in ((pod_conditions.LINK_PATIENCE - 1, FALSE), (pod_conditions.LINK_PATIENCE, TRUE)):
+        devices, fails = pod_conditions.for_devices([DOWN], now=DOWN.since + seconds)
+        assert (devices.status, fails.status) == (FALSE, status)

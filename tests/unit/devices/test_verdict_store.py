@@ -1,0 +1,89 @@
+"""Store one verdict per device, by whatever name it is reported."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.verdicts import Health
+
+PCI = PciAddress.parse("0000:41:00.0")
+UUID = GpuUuid("GPU-1")
+NOT_YET = Inventory()
+KNOWN = Inventory(gpus=(Gpu(uuid=UUID, pci=PCI, index=0),), complete=True)
+LOST = Inventory(gpus=(), complete=True)
+OFF_THE_BUS = Finding(
+    source=Source.KERNEL_LOG,
+    kind=FindingKind.XID,
+    code="79",
+    device=DeviceLocator(pci=PCI),
+    action=ActionClass.REBOOT_NODE,
+    observed_at=1.0,
+)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, metrics: Metrics) -> AsyncIterator[VerdictStore]:
+    store = await Store.open(tmp_path / "state.db")
+    yield VerdictStore(store=store, metrics=metrics, boot_id="boot-1", now=lambda: 1000.0)
+    await store.close()
+
+
+def shown(metrics: Metrics) -> set[str]:
+    """Return the devices whose verdicts are in the metrics."""
+    return {sample.labels["device"] for metric in metrics.device_verdict.collect() for sample in metric.samples}
+
+
+async def test_fault_before_driver_start_counts_afterwards(ledger: VerdictStore) -> None:
+    device = ledger.apply(OFF_THE_BUS, inventory=NOT_YET)
+    assert device == str(PCI)
+    for name in (UUID, device):
+        assert ledger.verdict(name, inventory=KNOWN).reason == "Xid79"
+    assert ledger.devices() == {UUID}
+    assert ledger.active_faults(device) == ledger.active_faults(UUID)
+
+
+async def test_fault_on_lost_gpu_counts_for_its_uuid(ledger: VerdictStore) -> None:
+    assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
+    ledger.apply(OFF_THE_BUS, inventory=LOST)
+    assert ledger.verdict(UUID, inventory=LOST).action is ActionClass.REBOOT_NODE
+
+
+async def test_silent_gpu_is_not_healthy(ledger: VerdictStore) -> None:
+    assert ledger.verdict(UUID, inventory=dataclasses.replace(KNOWN, silent=frozenset({UUID}))).health is Health.UNKNOWN
+    assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
+
+
+async def test_metrics_show_device_by_latest_name_only(ledger: VerdictStore, metrics: Metrics) -> None:
+    ledger.verdict(ledger.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
+    assert shown(metrics) == {str(PCI)}
+    ledger.verdict(UUID, inventory=KNOWN)
+    assert shown(metrics) == {UUID}
+
+
+async def test_metrics_drop_replaced_gpu(ledger: VerdictStore, metrics: Metrics) -> None:
+    ledger.verdict(UUID, inventory=KNOWN)
+    other = Inventory(gpus=(Gpu(uuid=GpuUuid("GPU-2"), pci=PCI, index=0),), complete=True)
+    ledger.verdict("GPU-2", inventory=other)
+    assert shown(metrics) == {"GPU-2"}
+
+
+async def test_clock_set_back_delays_no_end(ledger: VerdictStore) -> None:
+    before = dataclasses.replace(OFF_THE_BUS, action=ActionClass.RESTART_APP, observed_at=4600.0)
+    ledger.apply(before, inventory=KNOWN)
+    gone = dataclasses.replace(before, kind=FindingKind.APP_GONE, action=ActionClass.NONE, observed_at=1000.0)
+    ledger.apply(gone, inventory=KNOWN)
+    assert ledger.active_faults(UUID) == ()

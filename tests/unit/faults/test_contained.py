@@ -1,0 +1,398 @@
+"""An internal error in one pod's or device's work ends only that work: other restarts still happen."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.swap import _SwapRun
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.condition_publisher import ConditionPublisher
+from kubemend.agent.faults.hangs import Hangs
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.hangs import Hang
+from kubemend.agent.model.rounds import Phase
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, RestartPolicy
+from kubemend.agent.restarts import planning
+from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.rounds.session import INTERNAL
+from kubemend.common import contained
+from kubemend.common.contained import Part
+from tests import eventually
+from tests.fakes import outside
+from tests.unit.actuator.conftest import POD, rig
+from tests.unit.faults import test_pipeline
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, stopped_world, xid
+from tests.unit.faults.test_pipeline import world as findings
+from tests.unit.restarts import test_recovery, test_scheduler
+from tests.unit.rounds import test_participant
+
+__all__ = ["findings", "restarting", "rig", "rounds", "stopped_world"]
+
+restarting = test_scheduler.world
+rounds = test_participant.world
+
+SECOND = ContainerRef(replace(POD, name="trainer-1", uid="uid-of-the-second"), "trainer")  # type: ignore[arg-type]
+
+
+def broken(*_: object, **__: object) -> Any:
+    raise IndexError("a bug")
+
+
+# ---- findings ----
+
+
+async def test_finding_that_fails_leaves_others(findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = findings.faults.named_container
+    before = contained.count([Part.FINDING])
+
+    def named_container(finding: Any, facts: Any) -> Any:
+        return broken() if finding.pid == 666 else named(finding, facts)
+
+    monkeypatch.setattr(findings.faults, "named_container", named_container)
+    findings.engine.submit(xid(pid=666))
+    findings.engine.submit(xid(pid=4242))
+    assert (await findings.restarted(within=60)).target == TRAINER
+    assert contained.count([Part.FINDING]) == before + 1
+    await eventually.true(lambda: findings.engine.idle)
+
+
+async def test_fault_handler_error_leaves_others_and_fault_ends(
+    findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attribute = findings.faults._attribute
+
+    async def attributed(noted: Any) -> Any:
+        return broken() if noted.finding.code == "13" else await attribute(noted)
+
+    monkeypatch.setattr(findings.faults, "_attribute", attributed)
+    old = findings.events.run(TRAINER, name="trainer-0", created_at=1)
+    findings.holders.hold(TRAINER)
+    findings.engine.submit(xid(13, pid=4242))
+    findings.engine.submit(xid(31, pid=4242))
+    request = await findings.restarted(within=60)
+    assert (request.target, request.cause().code) == (TRAINER, "Xid31")
+    findings.events.stop(old)
+    await findings.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+    await eventually.true(lambda: findings.engine.idle)
+
+
+async def test_restart_error_leaves_second_container_of_fault(
+    findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = findings.restarts.handle
+
+    async def handled(request: Request) -> None:
+        if request.target == TRAINER and not asked:
+            asked.append(request)
+            broken()
+        await handle(request)
+
+    asked: list[Request] = []
+    monkeypatch.setattr(findings.restarts, "handle", handled)
+    findings.engine.submit(xid(31, pid=4242))
+    findings.engine.submit(xid(13, pid=4242))
+    assert (await findings.restarted(within=60)).target == TRAINER
+    assert len(asked) == 1
+
+
+async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.World) -> None:
+    class Reporter(outside.Conditions):
+        def set(self, pod: PodRef, condition: Condition) -> None:
+            if pod == MONITOR.pod:
+                broken()
+            super().set(pod, condition)
+
+    said = Reporter()
+    findings.holders.hold(MONITOR, TRAINER)
+    publisher = ConditionPublisher(
+        ledger=findings.ledger,
+        pods=findings.pods,
+        devices=findings.devices,
+        holders=findings.holders,
+        reporter=said,
+    )
+    publisher.publish(findings.holders.allocations)
+    assert (TRAINER.pod, conditions.DEVICES_HEALTHY) in said.said
+
+
+async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = findings.restarts.handle
+
+    async def handled(request: Request) -> None:
+        if request.target == MONITOR:
+            broken()
+        await handle(request)
+
+    monkeypatch.setattr(findings.restarts, "handle", handled)
+    hangs = Hangs(
+        ledger=findings.ledger,
+        devices=findings.devices,
+        holders=findings.holders,
+        reporter=findings.said,
+        metrics=findings.metrics,
+    )
+
+    async def still(_: ContainerId) -> str:
+        return ""
+
+    running = asyncio.create_task(hangs.run(restarts=findings.restarts, still_hung=still))  # type: ignore[arg-type]
+    for ref in (MONITOR, TRAINER):
+        hangs.hung(
+            Hang(
+                target=ref,
+                container_id=ContainerId(ref.name),
+                file="/beat",
+                silent=10.0,
+                timeout=5.0,
+                threads=(),
+                doing="",
+                observed_at=1.0,
+            )
+        )
+    assert (await findings.restarted(within=60)).target == TRAINER
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+# ---- restarts ----
+
+
+async def test_restart_error_midway_closes_reports_and_frees_names(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contained.count([Part.RESTART])
+    with monkeypatch.context() as patched:
+        patched.setattr(_SwapRun, "make", broken)
+        condition = await restarting.ask()
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Failed")
+    assert "internal error (IndexError in faults/test_contained.py:" in condition.message
+    assert contained.count([Part.RESTART]) == before + 1
+    assert await restarting.store.unfinished() == ()
+    assert restarting.restarts.quiet.is_set()
+    assert not restarting.restarts._locks.is_taken(POD.uid)
+    assert not restarting.restarts._slots._held
+
+
+async def test_frozen_container_runs_again_if_successor_fails(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Order create, stop, start: the old container is frozen before the successor is created, and runs again."""
+    pod = restarting.pod.pods.pods()[POD.uid]
+    await restarting.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
+    made = []
+
+    async def make(run: _SwapRun, *_: object, **__: object) -> None:
+        await run._freeze_old()
+        made.append(run)
+        broken()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_SwapRun, "make", make)
+        condition = await restarting.ask(containers="trainer")
+    assert condition.reason == "Failed", condition
+    assert made, "the swap tried to create the successor"
+    assert restarting.pod.rig.standbys is not None
+    assert restarting.pod.rig.standbys.story[:1] == ["frozen"]
+    assert restarting.pod.rig.standbys.story[-1] == "thawed"
+    assert (await restarting.pod.running())["trainer"] == [restarting.pod.old["trainer"]]
+    assert await restarting.store.unfinished() == ()
+
+
+async def test_admission_error_is_reported_and_next_restart_works(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(restarting.outside.owners, "facts", broken)
+        condition = await restarting.ask()
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert (await restarting.ask()).status is ConditionStatus.TRUE
+
+
+async def test_unreadable_cause_ends_only_its_restart(restarting: test_scheduler.World) -> None:
+    for _ in range(20):  # more than there are slots
+        await restarting.restarts.handle(Request(target=SECOND, cause=broken, devices=frozenset()))
+    assert restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
+    assert (await restarting.ask()).status is ConditionStatus.TRUE
+
+
+async def test_verification_error_still_closes_restart(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarting.restarts._performer._aftermath, "settle", broken)
+    await restarting.ask()
+    assert await restarting.store.unfinished() == ()
+    (running,) = (await restarting.pod.running())["trainer"]
+    assert running != restarting.pod.old["trainer"]
+
+
+# ---- the journal's replay ----
+
+
+async def test_replay_error_undoes_intent_and_replays_others(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await test_recovery.killed_after_the_stop(restarting)
+    bad = restarting.pod.rig.intent(created_at=test_scheduler.NOW, id="bad", target=SECOND)
+    await restarting.store.begin(bad)
+    resume = planning.resume
+
+    async def resumed(everything: Any, intent: Any) -> Any:
+        return broken() if intent.id == "bad" else await resume(everything, intent)
+
+    monkeypatch.setattr(planning, "resume", resumed)
+    assert await test_recovery.recovery(restarting, patience=0.0).run() == 2
+    assert await restarting.store.unfinished() == ()
+    (running,) = await restarting.pod.rig.running()
+    assert running.restart_id == "r1"
+    assert restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
+
+
+async def failing_replay(world: test_scheduler.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pod's intent can be neither replayed nor undone."""
+    resume, carry_out = planning.resume, world.outside.actuators.swap.carry_out
+
+    async def resumed(everything: Any, intent: Any) -> Any:
+        return broken() if intent.target == SECOND else await resume(everything, intent)
+
+    async def carried_out(intent: Any, **more: Any) -> Any:
+        return broken() if intent.target == SECOND else await carry_out(intent, **more)
+
+    monkeypatch.setattr(planning, "resume", resumed)
+    monkeypatch.setattr(world.outside.actuators.swap, "carry_out", carried_out)
+    await world.store.begin(world.pod.rig.intent(created_at=test_scheduler.NOW, id="bad", target=SECOND))
+
+
+def replay(world: test_scheduler.World) -> Recovery:
+    return test_recovery.recovery(world, patience=0.0)
+
+
+async def test_replay_that_fails_twice_is_quarantined_and_reported(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await failing_replay(restarting, monkeypatch)
+    await replay(restarting).run()
+    assert [intent.id for intent in await restarting.store.unfinished()] == ["bad"], "once is not enough"
+    await test_recovery.killed_after_the_stop(restarting)
+    await replay(restarting).run()
+    assert await restarting.store.unfinished() == ()
+    assert await restarting.store.quarantined() == {"bad"}
+    told = restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert "quarantined in the journal" in told.message
+    (running,) = await restarting.pod.rig.running()
+    assert running.restart_id == "r1", "the other one was replayed"
+    before = contained.count([Part.REPLAY])
+    assert await replay(restarting).run() == 0
+    assert contained.count([Part.REPLAY]) == before
+
+
+async def test_agent_death_before_replay_costs_no_try(
+    restarting: test_scheduler.World,
+) -> None:
+    await test_recovery.killed_after_the_stop(restarting)
+    for _ in range(2):  # two agents die at this point
+        assert await restarting.store.replay_begins("r1")
+    assert await replay(restarting).run() == 1
+    assert await restarting.store.unfinished() == ()
+    assert await restarting.store.quarantined() == frozenset()
+
+
+async def test_intent_at_which_agents_die_is_quarantined_untried(
+    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await test_recovery.killed_after_the_stop(restarting)
+    for _ in range(5):
+        assert await restarting.store.replay_begins("r1")
+    tried = []
+    monkeypatch.setattr(planning, "resume", lambda *_: tried.append(True))
+    before = contained.count([Part.REPLAY])
+    await replay(restarting).run()
+    assert await restarting.store.quarantined() == {"r1"}
+    assert tried == []
+    assert contained.count([Part.REPLAY]) == before + 1
+
+
+async def test_runtime_outage_during_replay_counts_as_no_try(restarting: test_scheduler.World, tmp_path: Any) -> None:
+    store = await Store.open(tmp_path / "another.db")
+    intent = restarting.pod.rig.intent(created_at=test_scheduler.NOW)
+    await store.begin(intent)
+    for _ in range(20):
+        assert await store.replay_begins(intent.id)
+        assert not await store.replay_ended(intent.id, failed=False)
+    await store.close()
+
+
+# ---- rounds ----
+
+
+async def test_round_member_that_cannot_restart_is_reported_and_released(
+    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds.rounds._orders, "selection", broken)
+        told = rounds.order()
+        failed = await told.next()
+    assert (failed.phase, failed.reason) == (Phase.FAILED, INTERNAL)
+    rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
+    await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
+    again = rounds.order(round="default/gang-2")
+    assert (await again.next()).phase is Phase.STOPPED
+    rounds.rounds.release("default/gang-2", [])
+    assert (await again.next()).phase is Phase.RUNNING
+
+
+async def test_round_member_error_midway_is_reported_and_thawed(
+    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(_SwapRun, "make", broken)
+        told = rounds.order()
+        failed = await told.next()
+    assert failed.phase is Phase.FAILED
+    rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
+    await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
+    assert rounds.freezer.still() == set()
+
+    async def closed() -> bool:
+        return await rounds.store.unfinished() == ()
+
+    await eventually.true(closed)
+
+
+async def test_order_that_cannot_be_accepted_is_answered(
+    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds.rounds, "_pod", broken)
+        told = rounds.order()
+        failed = await told.next()
+    assert (failed.phase, failed.reason) == (Phase.FAILED, INTERNAL)
+    assert "IndexError" in failed.detail
+
+
+async def test_thaw_error_of_one_container_releases_the_others(
+    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = rounds.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    newest, thaw = await rounds.newest(), rounds.freezer.thaw
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
+        rounds.rounds.release("default/gang-1", [POD.uid])
+        await eventually.true(lambda: rounds.freezer.still() == {newest["trainer"]})
+    thaw(newest["trainer"])
+
+
+async def test_unreadable_record_does_not_stop_next_agent(
+    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = rounds.order()
+    assert (await told.next()).phase is Phase.STOPPED
+    await rounds.die()
+    monkeypatch.setattr(type(rounds.rounds), "_resume_member", broken)
+    await rounds.start()
+    assert rounds.freezer.still() == set(), "containers without a session are thawed"

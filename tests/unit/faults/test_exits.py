@@ -1,0 +1,275 @@
+"""Request a restart for an opted-in container that exits with an error; leave all other exits to kubelet."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.faults.exits import Ended, Exits
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.rounds import FaultKind
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerSummary,
+    PodRef,
+    PodUid,
+    PodView,
+    RestartPolicy,
+    SandboxId,
+)
+from kubemend.agent.restart import exits
+from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.rounds.order_resolver import DeviceFacts
+from kubemend.common import aio
+from tests.fakes import outside
+
+REF = PodRef("team", "solo", PodUid("u"))
+TRAINER = ContainerRef(REF, "trainer")
+C = ContainerId("c")
+SECONDS = 20.0
+
+
+def pod(**changes: Any) -> PodView:
+    defaults: dict[str, Any] = {
+        "ref": REF,
+        "phase": "Running",
+        "restart_policy": RestartPolicy.ALWAYS,
+        "containers": (ContainerSpec("trainer", ContainerRole.MAIN, running=True, holds_devices=True),),
+        "annotations": {"kubemend.io/restart": "InPlace"},
+    }
+    return PodView(**defaults | changes)
+
+
+@dataclass
+class Restarts:
+    """Records requests, and checks whether the cause of each still holds."""
+
+    requests: "asyncio.Queue[tuple[Request, str]]" = field(default_factory=asyncio.Queue)
+
+    async def handle(self, request: Request) -> None:
+        self.requests.put_nowait((request, await request.why_gone()))
+
+    async def next(self) -> tuple[Request, str]:
+        async with asyncio.timeout(SECONDS):
+            return await self.requests.get()
+
+
+@dataclass
+class Runtime:
+    infos: dict[ContainerId, ContainerStatus] = field(default_factory=dict)
+    ended: set[ContainerId] = field(default_factory=set)
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+        if container_id not in self.infos:
+            raise cri_errors.NotFound("no such container", where="/run/cri.sock")
+        return self.infos[container_id]
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        return container_id in self.ended
+
+
+@dataclass
+class Ends:
+    """The reason why the pod is ending; empty if it is not."""
+
+    why: str = ""
+    asked: set[ContainerId] = field(default_factory=set)
+    quick: list[float] = field(default_factory=list)
+
+    def was_asked(self, container: ContainerId) -> bool:
+        return container in self.asked
+
+    async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str:
+        return self.why
+
+    async def why_not_its_own(
+        self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
+    ) -> str:
+        self.quick.append(quick)
+        return self.why
+
+
+@dataclass
+class Rounds:
+    busy_pods: set[PodUid] = field(default_factory=set)
+
+    def busy(self, pod: PodUid) -> bool:
+        return pod in self.busy_pods
+
+    def expects_end(self, container: ContainerId) -> bool:
+        return False
+
+
+@dataclass
+class Rig:
+    store: Store
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(pod()))
+    events: outside.Events = field(default_factory=outside.Events)
+    holders: outside.Holders = field(default_factory=outside.Holders)
+    restarts: Restarts = field(default_factory=Restarts)
+    runtime: Runtime = field(default_factory=Runtime)
+    ends: Ends = field(default_factory=Ends)
+    rounds: Rounds = field(default_factory=Rounds)
+    reported: set[PodUid] = field(default_factory=set)
+
+    def exits(self) -> Exits:
+        metrics = Metrics(CollectorRegistry())
+        ledger = VerdictStore(store=self.store, metrics=metrics, boot_id="boot-1")
+        return Exits(
+            restarts=self.restarts,  # type: ignore[arg-type]
+            pods=self.pods,
+            events=self.events,
+            runtime=self.runtime,
+            ends=self.ends,
+            rounds=self.rounds,
+            knowledge=DeviceFacts(holders=self.holders, ledger=ledger, devices=outside.Devices()),
+            now=lambda: 3.0,
+            reported=lambda pod: pod.ref.uid in self.reported,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the events of a running trainer, and of another pod's, during the block."""
+        self.events.run(TRAINER, name="c")
+        async with asyncio.TaskGroup() as tasks:
+            following = aio.spawn_eternal(tasks, self.exits().run(), name="exits")
+            await asyncio.sleep(0)
+            yield
+            following.cancel()
+
+    async def nothing_was_asked(self) -> None:
+        """Check that the events so far led to no request: a later event is handled first."""
+        other = PodRef("team", "other", PodUid("o"))
+        await self.pods.put(pod(ref=other))
+        self.events.run(ContainerRef(other, "trainer"), name="other")
+        self.events.exit(ContainerId("other"), code=1)
+        request, _ = await self.restarts.next()
+        assert request.target.pod == other
+
+
+@pytest.fixture
+async def rig(tmp_path: Any) -> AsyncIterator[Rig]:
+    store = await Store.open(tmp_path / "state.db")
+    yield Rig(store)
+    await store.close()
+
+
+async def test_exit_with_error_requests_restart_without_hub(rig: Rig) -> None:
+    rig.holders.hold(TRAINER)
+    async with rig.running():
+        rig.events.exit(C, code=42)
+        request, gone = await rig.restarts.next()
+    cause = request.cause()
+    assert (request.target, request.kind, request.gang_answered, gone) == (TRAINER, FaultKind.EXIT, True, "")
+    assert request.devices == frozenset({outside.GPU.uuid})
+    assert (cause.code, cause.message) == ("Exit42", "container trainer ended with exit code 42")
+    assert cause.happened_at == pytest.approx(2e-9)
+    assert rig.ends.quick == [0.0], "a single container is not waited for"
+
+
+async def test_exit_by_oom_kill_names_it_in_cause(rig: Rig) -> None:
+    async with rig.running():
+        rig.events.exit(C, code=137, reason="OOMKilled")
+        request, _ = await rig.restarts.next()
+    assert request.cause().message == "container trainer ended with exit code 137 (OOMKilled)"
+
+
+async def test_exit_of_container_without_devices_skips_device_query(rig: Rig) -> None:
+    await rig.pods.put(pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN, running=True),)))
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        request, _ = await rig.restarts.next()
+    assert request.devices == frozenset()
+
+
+async def test_exit_of_ending_pod_withdraws_cause(rig: Rig) -> None:
+    rig.ends.why = "it is being deleted"
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        _, gone = await rig.restarts.next()
+    assert gone == "the pod is ending: it is being deleted"
+
+
+@pytest.mark.parametrize("code", [0, 137, 143])
+async def test_exit_with_0_or_after_stop_is_left_to_kubelet(rig: Rig, code: int) -> None:
+    async with rig.running():
+        rig.events.exit(C, code=code)
+        await rig.nothing_was_asked()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"annotations": {}}, {"deleting": True}, {"restart_policy": RestartPolicy.NEVER}, {"phase": "Failed"}]
+)
+async def test_exit_of_unmanaged_pod_is_left_to_kubelet(rig: Rig, changes: dict[str, Any]) -> None:
+    await rig.pods.put(pod(**changes))
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        await rig.nothing_was_asked()
+
+
+async def test_exit_with_error_after_stop_is_left_to_kubelet(rig: Rig) -> None:
+    rig.ends.asked.add(C)
+    async with rig.running():
+        rig.events.exit(C, code=5)
+        await rig.nothing_was_asked()
+
+
+async def test_exit_caused_by_agent_or_round_is_ignored(rig: Rig) -> None:
+    rig.runtime.ended.add(C)
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        await rig.nothing_was_asked()
+    rig.runtime.ended.clear()
+    rig.rounds.busy_pods.add(REF.uid)
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        await rig.nothing_was_asked()
+
+
+async def test_exit_reported_to_hub_restarts_after_answer_alone(rig: Rig) -> None:
+    rig.reported.add(REF.uid)
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        await rig.nothing_was_asked()
+    await rig.exits().restart(Ended(rig.events.views[C], exits.Exit("trainer", 1), at=2.0))
+    request, _ = await rig.restarts.next()
+    assert request.target == TRAINER
+
+
+async def test_exit_code_missing_from_event_is_queried(rig: Rig) -> None:
+    rig.runtime.infos[C] = ContainerStatus(
+        id=C,
+        ref=TRAINER,
+        attempt=0,
+        state=ContainerState.EXITED,
+        created_at=1,
+        started_at=1,
+        finished_at=2_000_000_000,
+        exit_code=7,
+        reason="Error",
+        message="",
+        log_path="",
+        annotations={},
+    )
+    async with rig.running():
+        rig.events.exit(C, code=None)
+        request, _ = await rig.restarts.next()
+    assert (request.cause().code, request.cause().happened_at) == ("Exit7", 2.0)
+
+
+async def test_exit_with_unknown_code_is_left_to_kubelet(rig: Rig) -> None:
+    async with rig.running():
+        rig.events.exit(C, code=None)
+        await rig.nothing_was_asked()

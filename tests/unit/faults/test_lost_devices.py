@@ -1,0 +1,322 @@
+"""Report all containers on a lost GPU to their gangs once, and restart none on this node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.condition_publisher import ConditionPublisher
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
+from kubemend.agent.faults.lost_devices import LostDevices
+from kubemend.agent.faults.pipeline import FindingPipeline
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.state import evidence
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator, Inventory
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.rounds import Taken
+from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.scheduler import Request
+from tests import eventually
+from tests.fakes import outside
+from tests.unit.restart import builders
+
+TRAINER = builders.TARGET
+OTHER = ContainerRef(replace(builders.POD, name="other", uid=PodUid("uid-2")), "trainer")
+CATALOG = catalog_file.builtin()
+HERE = DeviceLocator(pci=outside.GPU.pci)
+NOW = 100.0
+
+
+def found(kind: FindingKind = FindingKind.XID, code: str = "79", **changes: Any) -> Finding:
+    defaults: dict[str, Any] = {
+        "source": Source.KERNEL_LOG,
+        "kind": kind,
+        "code": code,
+        "device": HERE,
+        "action": ActionClass.REBOOT_NODE,
+        "observed_at": NOW,
+    }
+    return Finding(**defaults | changes)
+
+
+BY_NVML = found(FindingKind.DEVICE_LOST, "", source=Source.NVML, device=DeviceLocator(uuid=outside.GPU.uuid))
+
+
+@dataclass
+class Gangs:
+    """Records the reports; ``answers`` unset: no answer."""
+
+    told: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
+    answer: Taken = Taken.ROUND
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+        async with self.heard:
+            self.told.append((target, cause))
+            self.heard.notify_all()
+        try:
+            await self.answers.wait()
+        except asyncio.CancelledError:
+            self.withdrawn.set()
+            raise
+        return self.answer
+
+    async def hears(self, number: int) -> list[tuple[ContainerRef, admission.Cause]]:
+        """Return all reports once there are that many."""
+        async with asyncio.timeout(60), self.heard:
+            await self.heard.wait_for(lambda: len(self.told) >= number)
+        return self.told
+
+
+@dataclass
+class Restarts:
+    """Records requests."""
+
+    requests: list[Request] = field(default_factory=list)
+
+    async def handle(self, request: Request) -> None:
+        self.requests.append(request)
+
+
+class Faults(AppFaultHandler):
+    """Counts the queries for a device's holders."""
+
+    asked = 0
+
+    async def _holders_of(self, device: str) -> list[ContainerRef] | None:
+        self.asked += 1
+        return await super()._holders_of(device)
+
+
+class World:
+    """One agent. ``close`` is its death."""
+
+    def __init__(self, store: Store) -> None:
+        metrics = Metrics(CollectorRegistry())
+        self.devices, self.holders, self.events = outside.Devices(), outside.Holders(), outside.Events()
+        self.gangs, self.restarts = Gangs(), Restarts()
+        self.gangs.answers.set()
+        pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
+        self.ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
+        self.faults = Faults(
+            ledger=self.ledger,
+            pods=pods,
+            devices=self.devices,
+            holders=self.holders,
+            processes=processes,  # type: ignore[arg-type]
+            patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
+        )
+        self.engine = FindingPipeline(
+            ledger=self.ledger,
+            publisher=ConditionPublisher(
+                ledger=self.ledger,
+                pods=pods,
+                devices=self.devices,
+                holders=self.holders,
+                reporter=outside.Conditions(),
+            ),
+            faults=self.faults,
+            lost=LostDevices(
+                ledger=self.ledger,
+                catalog=CATALOG,
+                faults=self.faults,
+                devices=self.devices,
+                tell=self.gangs.device_lost,
+                settle=0.05,
+            ),
+            devices=self.devices,
+            processes=processes,  # type: ignore[arg-type]
+            metrics=metrics,
+            classify=lambda *_: ActionClass.NONE,
+            now=lambda: NOW,
+        )
+        self.faults.use_runtime(restarts=self.restarts, events=self.events, runtime=None)  # type: ignore[arg-type]
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.ledger.load()
+        self._task = asyncio.create_task(self.engine.run())
+        await asyncio.sleep(0)  # it has started, with what a previous agent left
+
+    async def close(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def holds(self, *refs: ContainerRef, created_at: int = 1) -> None:
+        """Make these containers hold the GPU, and run."""
+        self.holders.hold(*refs)
+        for ref in refs:
+            self.events.run(ref, name=f"{ref.pod.name}-0", created_at=created_at)
+
+    async def asked_again(self) -> None:
+        """Wait until the device's holders were queried more than once."""
+        await eventually.true(lambda: self.faults.asked > 1)
+
+    async def tells_of_nobody(self) -> None:
+        """Wait until all earlier findings are handled; no container may have been reported."""
+        seen = self.gangs.told.copy()
+        await eventually.true(lambda: self.engine.idle and not _of_lost_devices())
+        assert self.gangs.told == seen
+        assert self.restarts.requests == []
+
+
+def _of_lost_devices() -> list[str]:
+    """Return the reports in progress for a lost device."""
+    return [name for task in asyncio.all_tasks() if (name := task.get_name()).endswith(" is lost")]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def world(store: Store) -> AsyncIterator[World]:
+    made = World(store)
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("answer", Taken)
+async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: Taken) -> None:
+    world.gangs.answer = answer
+    world.holds(TRAINER)
+    world.engine.submit(found(pid=4242))
+    ((target, cause),) = await world.gangs.hears(1)
+    assert target == TRAINER
+    assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
+    assert (cause.happened_at, cause.devices_known) == (NOW, True)
+    await world.tells_of_nobody()
+
+
+async def test_lost_gpu_reports_all_holders(world: World) -> None:
+    world.holds(TRAINER, OTHER)
+    world.engine.submit(found())
+    assert {target for target, _ in await world.gangs.hears(2)} == {TRAINER, OTHER}
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["log first", "NVML first"])
+async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(world: World, order: int) -> None:
+    world.holds(TRAINER)
+    off_bus = found(FindingKind.OFF_BUS, "")
+    for finding in (found(), found(pid=4242), found(source=Source.NVML), off_bus, BY_NVML)[::order]:
+        world.engine.submit(finding)
+    ((_, cause),) = await world.gangs.hears(1)
+    assert cause.code == "Xid79"
+    await world.tells_of_nobody()
+    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))
+    await world.tells_of_nobody()
+
+
+async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -> None:
+    world.holds(TRAINER)
+    world.engine.submit(found(FindingKind.OFF_BUS, ""))
+    world.engine.submit(found())
+    ((_, cause),) = await world.gangs.hears(1)
+    assert cause.code == "Xid79"
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        found(FindingKind.RECOVERY_ACTION, "4", action=ActionClass.RESET_DEVICE),
+        found(FindingKind.ROW_REMAP_FAILED, "", action=ActionClass.REPLACE),
+        found(FindingKind.RDMA_PORT_DOWN, "", action=ActionClass.OBSERVE),
+        found(code="119", action=ActionClass.RESET_DEVICE),
+        found(evidence={evidence.LOOK_BACK: "true"}),
+    ],
+    ids=lambda finding: f"{finding.title}{' of old' if finding.evidence else ''}",
+)
+async def test_usable_gpu_reports_no_container(world: World, finding: Finding) -> None:
+    world.holds(TRAINER)
+    world.engine.submit(finding)
+    await world.tells_of_nobody()
+    assert world.ledger.active_faults(outside.GPU.uuid)
+
+
+async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None:
+    world.holders.hold(TRAINER, OTHER)
+    world.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
+    world.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
+    world.engine.submit(found())
+    await world.tells_of_nobody()
+
+
+@pytest.mark.parametrize("unknown", ["kubelet", "the driver"])
+async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown: str) -> None:
+    world.holds(TRAINER)
+    known, world.devices.inventory = world.devices.inventory, Inventory(gpus=(replace(outside.GPU, index=-1),))
+    if unknown == "kubelet":
+        world.devices.inventory = known
+        world.holders.allocations = Allocations(known=False)
+    world.engine.submit(found())
+    await world.asked_again()
+    assert world.gangs.told == []
+    world.devices.inventory = known
+    world.holders.hold(TRAINER)
+    await world.gangs.hears(1)
+
+
+async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> None:
+    world.events.listed.clear()
+    world.holds(TRAINER)
+    world.engine.submit(found())
+    async with asyncio.timeout(60):
+        await world.events.awaited.wait()
+    world.events.listed.set()
+    ((target, _),) = await world.gangs.hears(1)
+    assert target == TRAINER
+
+
+async def test_lost_gpu_that_recovers_before_answer_is_dropped(world: World) -> None:
+    world.gangs.answers.clear()
+    world.holds(TRAINER)
+    world.engine.submit(BY_NVML)
+    await world.gangs.hears(1)
+    back = replace(BY_NVML, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
+    world.engine.submit(back)
+    async with asyncio.timeout(60):
+        await world.gangs.withdrawn.wait()
+    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
+    await world.gangs.hears(2)
+
+
+async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store: Store) -> None:
+    world.engine.submit(found())
+    await world.asked_again()  # kubelet does not report the holders, and then this agent dies
+    await world.close()
+    second = World(store)
+    second.devices.inventory = Inventory(complete=True)
+    second.holds(TRAINER)
+    await second.start()
+    try:
+        ((target, cause),) = await second.gangs.hears(1)
+        assert (target, cause.code) == (TRAINER, "Xid79")
+    finally:
+        await second.close()
+
+
+async def test_next_agent_ignores_gpu_that_answers_again(world: World, store: Store) -> None:
+    world.engine.submit(found())
+    await world.asked_again()  # kubelet does not report the holders, and then this agent dies
+    await world.close()
+    second = World(store)
+    second.holds(TRAINER)
+    await second.start()
+    await second.tells_of_nobody()
+    await second.close()

@@ -1,0 +1,197 @@
+"""Run a hub client on stand-ins for the rest of the agent, and replicas of the hub to connect to."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.cri import errors
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.hub.client import Dependencies, Hub, Identity
+from kubemend.agent.hub.connection import Limits
+from kubemend.agent.hub.endpoint import HubEndpoint
+from kubemend.agent.hub.metrics import HubMetrics
+from kubemend.agent.hub.verdicts import Verdicts
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.loads import Load
+from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus
+from tests.fakes import outside
+from tests.fakes.certificates import Authority
+from tests.fakes.hub import NAME, SECONDS, FakeHub
+
+Told = Callable[[Standing], None]
+
+
+@dataclass
+class Runtime:
+    """The container runtime: containers' exits, and which of them the agent requested."""
+
+    infos: dict[ContainerId, ContainerStatus] = field(default_factory=dict)
+    ended: set[ContainerId] = field(default_factory=set)
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+        if container_id not in self.infos:
+            raise errors.NotFound("no such container", where="/run/cri.sock")
+        return self.infos[container_id]
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        return container_id in self.ended
+
+
+@dataclass
+class Rounds:
+    """Records orders, releases and aborts; the test sets the results. An order runs until the test releases it."""
+
+    orders: "asyncio.Queue[tuple[Order, Told]]" = field(default_factory=asyncio.Queue)
+    words: "asyncio.Queue[tuple[str, str, frozenset[PodUid], str]]" = field(default_factory=asyncio.Queue)
+    stand: tuple[Standing, ...] = ()
+    frozen: frozenset[ContainerId] = frozenset()
+    pods_busy: set[PodUid] = field(default_factory=set)
+    expected: set[ContainerId] = field(default_factory=set)
+    taken_up: Told | None = None
+    guards: list[ContainerSummary] = field(default_factory=list)
+    guards_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    guards_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def carry_out(self, order: Order, *, told: Told) -> None:
+        self.orders.put_nowait((order, told))
+
+    def release(self, round_name: str, pods: Collection[PodUid]) -> None:
+        self.words.put_nowait(("release", round_name, frozenset(pods), ""))
+
+    def abort(self, round_name: str, pods: Collection[PodUid], *, reason: str) -> None:
+        self.words.put_nowait(("abort", round_name, frozenset(pods), reason))
+
+    def standings(self) -> tuple[Standing, ...]:
+        return self.stand
+
+    def tell_taken_up(self, told: Told) -> None:
+        self.taken_up = told
+
+    def held(self) -> frozenset[ContainerId]:
+        return self.frozen
+
+    def expects_end(self, container: ContainerId) -> bool:
+        return container in self.expected
+
+    def busy(self, pod: PodUid) -> bool:
+        return pod in self.pods_busy
+
+    @contextlib.asynccontextmanager
+    async def guarding(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
+        self.guards.append(failed)
+        try:
+            yield self.guards_taken
+        finally:
+            self.guards_over.set()
+
+    async def ordered(self) -> tuple[Order, Told]:
+        """Return the next order."""
+        async with asyncio.timeout(SECONDS):
+            return await self.orders.get()
+
+    async def word(self) -> tuple[str, str, frozenset[PodUid], str]:
+        """Return the next release or abort."""
+        async with asyncio.timeout(SECONDS):
+            return await self.words.get()
+
+
+@dataclass
+class Loads:
+    """The driver's readings."""
+
+    now: dict[GpuUuid, Load] = field(default_factory=dict)
+
+    def loads(self) -> Mapping[GpuUuid, Load]:
+        return self.now
+
+
+@dataclass
+class Reports:
+    """The reports of the client, newest last."""
+
+    all: list[ComponentStatus] = field(default_factory=list)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self, status: ComponentStatus) -> None:
+        self.all.append(status)
+        self._more.set()
+
+    async def until(self, state: ComponentState, *, saying: str = "") -> ComponentStatus:
+        """Return the newest report once it has that state and contains that text."""
+        async with asyncio.timeout(SECONDS):
+            while not (self.all and self.all[-1].state is state and saying in self.all[-1].message):
+                self._more.clear()
+                await self._more.wait()
+        return self.all[-1]
+
+
+@dataclass
+class Rig:
+    """The hub client and its environment."""
+
+    directory: Path
+    store: Store
+    authority: Authority = field(default_factory=lambda: Authority.named("kubemend-hub"))
+    pods: outside.Pods = field(default_factory=outside.Pods)
+    events: outside.Events = field(default_factory=outside.Events)
+    holders: outside.Holders = field(default_factory=outside.Holders)
+    devices: outside.Devices = field(default_factory=outside.Devices)
+    runtime: Runtime = field(default_factory=Runtime)
+    rounds: Rounds = field(default_factory=Rounds)
+    loads: Loads = field(default_factory=Loads)
+    reports: Reports = field(default_factory=Reports)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self.ca, self.token = self.directory / "ca.crt", self.directory / "token"
+        self.ca.write_bytes(self.authority.pem)
+        self.token.write_text("token-1\n")
+
+    def replica(self, **about: Any) -> FakeHub:
+        """Make a replica that the agent trusts."""
+        return FakeHub(self.authority, **about)
+
+    def agent(self, *replicas: FakeHub, patience: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
+        """Make a hub client that knows these replicas. Its metrics start at 0."""
+        self.registry = CollectorRegistry()
+        ledger = VerdictStore(store=self.store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
+        waits = {"welcome": SECONDS, "first_wait": 0.01, "longest_wait": 0.05}
+        return Hub(
+            HubEndpoint(addresses=tuple(hub.address for hub in replicas), name=NAME, ca=self.ca, token=self.token),
+            identity=Identity(node="node-1", version="1.0", dry_run=dry_run),
+            outside=Dependencies(
+                pods=self.pods,
+                epochs=self.store,
+                holders=self.holders,
+                loads=self.loads,
+                verdicts=Verdicts(ledger=ledger, devices=self.devices, holders=self.holders),
+            ),
+            report=self.reports,
+            metrics=HubMetrics(self.registry),
+            patience=patience,
+            limits=Limits(**waits | limits),
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self, agent: Hub) -> AsyncIterator[Hub]:
+        """Run the client; if it ends before the test does, fail the test at once."""
+        work = agent.run(rounds=self.rounds, containers=self.events, runtime=self.runtime, can_hold=True)
+        async with asyncio.TaskGroup() as tasks:
+            running = aio.spawn_eternal(tasks, work, name="hub")
+            yield agent
+            running.cancel()
+
+    def count(self, name: str, **labels: str) -> float:
+        """Return a metric's value."""
+        return self.registry.get_sample_value(name, labels) or 0.0

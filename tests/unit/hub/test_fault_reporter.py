@@ -1,0 +1,165 @@
+"""Report a member's own failure, whatever else is slow."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.hub.fault_reporter import FaultReporter
+from kubemend.agent.hub.members import Failure
+from kubemend.agent.hub.metrics import HubMetrics
+from kubemend.agent.hub.open_faults import OpenFaults
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.rounds import FaultKind, Taken
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+    SandboxId,
+)
+from kubemend.agent.restart import admission
+from tests.fakes.hub import SECONDS
+from tests.unit.hub import builders
+
+PATIENCE = 0.05
+
+
+@contextlib.asynccontextmanager
+async def guard() -> AsyncIterator[asyncio.Event]:
+    yield asyncio.Event()
+
+
+async def no_doubt(_: Failure) -> str:
+    return ""
+
+
+def failure() -> Failure:
+    ended = ContainerSummary(
+        id=ContainerId("c"),
+        ref=builders.trainer(0),
+        sandbox_id=SandboxId("s"),
+        attempt=0,
+        state=ContainerState.EXITED,
+        created_at=1,
+    )
+    return Failure(pod=builders.member(0), container=ended, exit_code=1, reason="", at=0.0)
+
+
+def desk_of(pod: PodView, *, faults: OpenFaults) -> FaultReporter:
+    async def worst(_: ContainerRef) -> ActionClass:
+        return ActionClass.NONE
+
+    return FaultReporter(
+        pods=lambda: {pod.ref.uid: pod},
+        faults=faults,
+        worst=worst,
+        metrics=HubMetrics(CollectorRegistry()),
+        opted_in_namespaces=frozenset(),
+        patience=SECONDS,
+    )
+
+
+BESIDE = [
+    pytest.param("exporter", {}, id="a-sidecar"),
+    pytest.param("warm-up", {}, id="an-init-container"),
+    pytest.param("debugger-x7k2p", {}, id="an-ephemeral-container"),
+    pytest.param("shipper", {}, id="a-main-one-that-holds-no-device"),
+    pytest.param("evaluator", {"kubemend.io/containers": "trainer"}, id="one-that-the-annotation-leaves-out"),
+]
+
+
+@pytest.mark.parametrize(("name", "annotations"), BESIDE)
+@pytest.mark.parametrize("kind", FaultKind)
+async def test_fault_of_container_outside_targets_is_not_reported(
+    name: str, annotations: dict[str, str], kind: FaultKind
+) -> None:
+    pod = builders.member(
+        containers=(
+            ContainerSpec("warm-up", ContainerRole.INIT, holds_devices=True),
+            ContainerSpec("exporter", ContainerRole.SIDECAR, holds_devices=True),
+            ContainerSpec("trainer", ContainerRole.MAIN, running=True, holds_devices=True),
+            ContainerSpec("evaluator", ContainerRole.MAIN, running=True, holds_devices=True),
+            ContainerSpec("shipper", ContainerRole.MAIN, running=True),
+        ),
+        annotations={"kubemend.io/restart": "InPlace"} | annotations,
+    )
+    faults = OpenFaults()
+    desk, target = desk_of(pod, faults=faults), ContainerRef(pod.ref, name)
+    assert await desk.take(target, builders.cause(), kind=kind) is Taken.ALONE
+    assert await desk.device_lost(target, builders.cause()) is Taken.ALONE
+    assert faults.next() is None
+    alone = admission.Facts(target=target, cause=builders.cause(), pod=pod, runtime=None, owner=None)
+    assert admission.decide(alone, now=20.0).verb is admission.Verb.REFUSE
+
+
+async def test_fault_of_target_is_reported_to_gang() -> None:
+    faults, pod = OpenFaults(), builders.member(0)
+    desk = desk_of(pod, faults=faults)
+    taking = asyncio.create_task(desk.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+    told = asyncio.Event()
+    faults.on_new(told.set)
+    async with asyncio.timeout(SECONDS):
+        await told.wait()
+        said = faults.next()
+        assert said is not None
+        faults.answered(said.fault.id, Taken.ROUND)
+        assert await taking is Taken.ROUND
+
+
+async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
+    async def slow(_: ContainerRef) -> ActionClass:
+        await asyncio.sleep(4 * PATIENCE)  # kubelet's answer, which cannot be awaited otherwise
+        return ActionClass.NONE
+
+    faults, pod = OpenFaults(), builders.member(0)
+    desk = FaultReporter(
+        pods=lambda: {pod.ref.uid: pod},
+        faults=faults,
+        worst=slow,
+        metrics=HubMetrics(CollectorRegistry()),
+        opted_in_namespaces=frozenset(),
+        patience=PATIENCE,
+    )
+    async with asyncio.timeout(SECONDS):
+        await desk.tell(failure(), guarded=guard(), doubt=no_doubt)
+    said = faults.next()
+    assert said is not None
+    assert said.fault.code == "Exit1"
+
+
+async def test_exit_of_ending_pod_is_not_reported() -> None:
+    async def doubt(_: Failure) -> str:
+        return "its sandbox has been stopped"
+
+    faults = OpenFaults()
+    desk = desk_of(builders.member(0), faults=faults)
+    assert await desk.tell(failure(), guarded=guard(), doubt=doubt) is Taken.NOTHING
+    assert faults.next() is None
+
+
+async def test_exit_without_hub_restarts_alone_and_is_reported_later() -> None:
+    faults = OpenFaults()
+    desk = desk_of(builders.member(0), faults=faults)
+    assert await desk.tell(failure(), guarded=None, doubt=no_doubt) is Taken.ALONE
+    said = faults.next()
+    assert said is not None
+    assert said.alone
+
+
+@pytest.mark.parametrize("answer", [Taken.ALONE, Taken.NOTHING])
+async def test_answer_of_hub_decides_about_member(answer: Taken) -> None:
+    faults = OpenFaults()
+    desk = desk_of(builders.member(0), faults=faults)
+    told = asyncio.Event()
+    faults.on_new(told.set)
+    telling = asyncio.create_task(desk.tell(failure(), guarded=guard(), doubt=no_doubt))
+    async with asyncio.timeout(SECONDS):
+        await told.wait()
+        faults.answered("exit:c", answer)
+        assert await telling is answer

@@ -1,0 +1,301 @@
+"""Wait for the hub's answer to a member's fault until the timeout; then the agent acts alone."""
+
+import asyncio
+
+import pytest
+
+from kubemend.agent.hub import open_faults
+from kubemend.agent.hub.open_faults import Fault, OpenFaults
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.rounds import FaultKind, Taken
+from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView
+from kubemend.common.components import ComponentState
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from tests.fakes.hub import SECONDS
+from tests.unit.hub import builders
+from tests.unit.hub.rig import Rig
+
+
+def answer(fault_id: str, said: "pb.FaultAnswer.Answer.ValueType" = pb.FaultAnswer.ROUND) -> pb.FaultAnswer:
+    return pb.FaultAnswer(fault_id=fault_id, answer=said, round="team/r1")
+
+
+def fault(number: int = 0, *, fault_id: str = "f", kind: FaultKind = FaultKind.EXIT, at: float = 100.0) -> Fault:
+    return Fault(fault_id, builders.trainer(number), builders.GANG, kind, "Exit1", "it ended", at)
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        (pb.FaultAnswer.ROUND, Taken.ROUND),
+        (pb.FaultAnswer.ALONE, Taken.ALONE),
+        (pb.FaultAnswer.NOTHING, Taken.NOTHING),
+    ],
+)
+async def test_answer_of_hub_decides_about_fault(
+    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType", taken: Taken
+) -> None:
+    await rig.pods.put(builders.member(0))
+    cause = builders.cause(action=ActionClass.RESET_DEVICE, message="Xid 48 \udcff" + "x" * 5000)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), cause, kind=FaultKind.DEVICE))
+        told = await stream.next("fault")
+        await stream.say(answer=answer(told.id, said))
+        assert await taking is taken
+    assert (told.pod, told.gang, told.container) == (builders.pod_of(0), "team/JobSet/train", "trainer")
+    assert (told.kind, told.code, told.device) == (pb.Fault.DEVICE, "Xid31", "GPU-0")
+    assert told.action_class == "ResetDevice"
+    assert told.message.startswith("Xid 48 ?x")
+    assert len(told.message) <= 1024
+    assert told.age_seconds > 0
+    assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer=taken.value) == 1
+
+
+async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+        stream, _ = await hub.welcomed()
+        taken = await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
+        assert taken is Taken.ALONE
+        late = await stream.next("fault")
+        assert not late.alone
+        await stream.say(answer=answer(late.id, pb.FaultAnswer.NOTHING))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")  # what was answered, however late, is not reported again after the Hello
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
+
+
+async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> None:
+    """Otherwise the other ranks wait for an interrupted operation, without a visible reason."""
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+        stream, _ = await hub.welcomed()
+        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+        unheard = await stream.next("fault")
+        stream.end()
+        stream, _ = await hub.welcomed()
+        again = await stream.next("fault")
+        assert (again.id, again.alone) == (unheard.id, True)
+        await stream.say(answer=answer(again.id, pb.FaultAnswer.ALONE))
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+
+
+async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    hub = rig.replica()
+    async with hub:
+        pass  # its port is known now, and no server listens there
+    async with rig.running(rig.agent(hub)) as agent:
+        await rig.reports.until(ComponentState.DEGRADED)
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        async with hub:
+            stream, _ = await hub.welcomed()
+            told = await stream.next("fault")
+            await stream.say(answer=answer(told.id))
+            assert await taking is Taken.ROUND
+
+
+async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        first = await stream.next("fault")
+        stream.end()
+        stream, _ = await hub.welcomed()
+        second = await stream.next("fault")
+        assert second.id == first.id
+        await stream.say(answer=answer(second.id, pb.FaultAnswer.NOTHING))
+        assert await taking is Taken.NOTHING
+
+
+async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        stream, _ = await hub.welcomed()
+        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        told = await stream.next("fault")
+        await stream.say(answer=answer(told.id))
+        assert await taking is Taken.ROUND
+        stream.end()
+        stream, _ = await hub.welcomed()
+        assert (await stream.next("fault")).id == told.id
+        await stream.say(answer=answer(told.id))
+        await stream.say(stop=builders.stop(0))
+        await rig.rounds.ordered()
+        await stream.say(sync=pb.Sync())
+        await stream.next("hello")
+        await rig.pods.put(builders.member(1))
+        await stream.next("change")
+        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        builders.member(0, labels={}),
+        builders.member(0, labels={"kubemend.io/gang": "None", "jobset.sigs.k8s.io/jobset-name": "train"}),
+        builders.member(0, annotations={}),
+        builders.member(0, annotations={"kubemend.io/restart": "Maybe"}),
+        None,
+    ],
+    ids=["no gang", "taken out of its gang", "not opted in", "bad annotation", "unknown pod"],
+)
+async def test_fault_outside_gangs_is_left_to_agent_at_once(rig: Rig, pod: object) -> None:
+    if pod is not None:
+        await rig.pods.put(pod)  # type: ignore[arg-type]
+    agent = rig.agent(rig.replica(port=1), patience=3600)
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+
+
+async def test_dry_run_reports_no_fault(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    agent = rig.agent(rig.replica(port=1), patience=3600, dry_run=True)
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+
+
+async def test_fault_with_unknown_device_has_action_ask_driver(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)) as agent:
+        stream, _ = await hub.welcomed()
+        await agent.take(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
+        assert (await stream.next("fault")).action_class == "AskDriver"
+
+
+async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    hub = rig.replica()
+    async with hub:
+        pass  # its port is known now, and no server listens there
+    async with rig.running(rig.agent(hub, patience=0.05)) as agent:
+        await rig.reports.until(ComponentState.DEGRADED)
+        cause = builders.cause(code="Xid79", action=ActionClass.REBOOT_NODE)
+        telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))
+        async with hub:
+            stream, _ = await hub.welcomed()
+            told = await stream.next("fault")
+            await stream.say(answer=answer(told.id))
+            assert await telling is Taken.ROUND
+    assert (told.kind, told.code, told.device, told.action_class) == (pb.Fault.DEVICE, "Xid79", "GPU-0", "RebootNode")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        builders.member(0, annotations={}),
+        builders.member(0, labels={}),
+        builders.member(0, deleting=True),
+        builders.member(0, containers=(ContainerSpec("trainer", ContainerRole.SIDECAR),)),
+    ],
+    ids=["not opted in", "no gang", "being deleted", "a sidecar"],
+)
+async def test_lost_device_outside_gangs_is_not_reported(rig: Rig, pod: PodView) -> None:
+    await rig.pods.put(pod)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+        await hub.welcomed()
+        assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+    assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+
+
+async def test_dry_run_reports_no_lost_device(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    agent = rig.agent(rig.replica(port=1), dry_run=True)
+    assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+
+
+class TestOpenFaults:
+    """The store of open faults alone."""
+
+    async def test_fault_is_reported_once_and_again_after_hello(self) -> None:
+        book = OpenFaults(now=lambda: 103.0)
+        book.tell(fault())
+        said = book.next()
+        assert said is not None
+        assert said.age >= 3.0
+        assert book.next() is None
+        book.say_again()
+        assert book.next() is not None
+
+    async def test_same_fault_is_kept_once(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        assert book.tell(fault()) is book.tell(fault())
+        assert book.next() is not None
+        assert book.next() is None
+
+    async def test_answer_counts_once(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        answered = book.tell(fault())
+        assert book.answered("f", Taken.ROUND) == fault()
+        assert book.answered("f", Taken.NOTHING) is None
+        assert await answered is Taken.ROUND
+
+    @pytest.mark.parametrize("order_first", [True, False])
+    async def test_order_and_answer_settle_fault_in_either_sequence(self, order_first: bool) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        if order_first:
+            book.ordered({builders.ref(0).uid})
+        book.answered("f", Taken.ROUND)
+        if not order_first:
+            book.say_again()
+            assert book.next() is not None
+            book.ordered({builders.ref(0).uid})
+        book.say_again()
+        assert book.next() is None
+
+    async def test_exit_of_deleted_pod_is_not_reported(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        book.tell(fault(1, fault_id="g"))
+        book.gone(builders.ref(0).uid)
+        said = book.next()
+        assert said is not None
+        assert said.fault.id == "g"
+        assert book.next() is None
+
+    async def test_fault_left_alone_is_dropped_with_deleted_pod(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault(kind=FaultKind.DEVICE))
+        book.leave_alone("f")
+        book.gone(builders.ref(0).uid)
+        assert book.next() is None
+
+    async def test_fault_open_for_too_long_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault())
+        monkeypatch.setattr(open_faults, "LONGEST", -1.0)
+        assert book.next() is None
+
+    async def test_clock_set_back_gives_no_negative_age(self) -> None:
+        book = OpenFaults(now=lambda: 50.0)
+        book.tell(fault())
+        said = book.next()
+        assert said is not None
+        assert 0 <= said.age < SECONDS
+
+    async def test_oldest_fault_is_dropped_beyond_limit(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        for number in range(open_faults.MOST + 2):
+            book.tell(fault(fault_id=f"f{number}"))
+        said = []
+        while (told := book.next()) is not None:
+            said.append(told.fault.id)
+        assert len(said) == open_faults.MOST
+        assert said[0] == "f2"
+
+    async def test_fault_of_round_is_dropped_with_deleted_pod(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        book.tell(fault(kind=FaultKind.DEVICE))
+        book.gone(builders.ref(0).uid)
+        assert book.next() is not None  # a caller waits for the answer
+        book.answered("f", Taken.ROUND)
+        book.gone(builders.ref(0).uid)
+        book.say_again()
+        assert book.next() is None

@@ -1,0 +1,271 @@
+"""The agent's state: durable before the first action, and never misread."""
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kubemend.agent.clients.journal import codec
+from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.health.state import fold
+from kubemend.agent.model import rounds
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart.counts import Begun
+from tests.unit.restart import builders, pods
+
+BEGUN = Begun(builders.POD.uid, frozenset({"trainer"}), at=1000.0, fault_at=1000.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+async def test_begin_returns_once_the_intent_is_on_disk(store: Store, tmp_path: Path) -> None:
+    await store.begin(builders.intent())
+    with sqlite3.connect(tmp_path / "state.db") as other:  # what another process would read after the agent's death
+        assert other.execute("SELECT id FROM intents WHERE closed_at IS NULL").fetchall() == [("r1",)]
+    other.close()
+
+
+async def test_unfinished_intents_are_returned_complete_and_in_order(store: Store) -> None:
+    first, second = builders.intent(id="a", created_at=1.0), builders.intent(id="b", created_at=2.0, grace_seconds=1.5)
+    await store.begin(second)
+    await store.begin(first)
+    assert await store.unfinished() == (first, second)
+
+
+async def test_finished_intent_is_not_replayed_but_counted(store: Store) -> None:
+    await store.begin(builders.intent())
+    await store.finish("r1", outcome="Swapped", now=1001.0)
+    assert await store.unfinished() == ()
+    assert await store.begun_since(0.0) == (BEGUN,)
+    assert await store.begun_since(1000.1) == ()
+
+
+@pytest.mark.parametrize("now", [1000.0 + 25 * 3600, 1000.0 - 25 * 3600], ids=["old", "of a clock that was set back"])
+async def test_expired_restarts_are_dropped(store: Store, now: float) -> None:
+    await store.begin(builders.intent())
+    await store.finish("r1", outcome="Swapped", now=now)
+    assert await store.begun_since(0.0) == ()
+
+
+async def test_budget_counts_are_stored_as_given(store: Store, tmp_path: Path) -> None:
+    counted = Begun(builders.POD.uid, frozenset({"a", "b"}), at=1000.5, fault_at=999.5, device="GPU-0")
+    await store.begin(builders.intent(), counted=counted)
+    other = await Store.open(tmp_path / "state.db")
+    assert await other.begun_since(0.0) == (counted,)
+    await other.close()
+
+
+async def test_documents_are_overwritten(store: Store) -> None:
+    assert await store.load("key") is None
+    await store.save("key", "one")
+    await store.save("key", "two")
+    assert await store.load("key") == "two"
+
+
+async def test_everything_survives_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "state.db"
+    first = await Store.open(path)
+    await first.begin(builders.intent())
+    await first.close()
+    again = await Store.open(path)
+    assert await again.unfinished() == (builders.intent(),)
+    await again.close()
+
+
+async def test_same_intent_cannot_begin_twice(store: Store) -> None:
+    await store.begin(builders.intent())
+    with pytest.raises(HistoryError):
+        await store.begin(builders.intent())
+    assert await store.begun_since(0.0) == (BEGUN,)  # the whole transaction was rolled back
+
+
+async def test_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database, " * 100)
+    with pytest.raises(HistoryError, match="--state-dir"):
+        await Store.open(tmp_path / "state.db")
+
+
+async def test_newer_format_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(HistoryError, match="format 99"):
+        await Store.open(tmp_path / "state.db")
+
+
+def test_verdicts_survive_a_round_trip() -> None:
+    latch = fold.ActiveFault(FindingKind.XID, "79", ActionClass.REBOOT_NODE, 1.0, 2.0, text="off the bus", count=3)
+    state = fold.HealthState(boot_id="b", devices={"GPU-1": (latch,)})
+    assert codec.health_from_json(codec.health_to_json(state)) == state
+
+
+def test_pod_intent_survives_a_round_trip() -> None:
+    intent = pods.intent(trigger=ContainerId("old-trainer"), grace_seconds=2.0)
+    assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
+
+
+def test_intents_of_version_1_load() -> None:
+    body = {
+        "id": "r1",
+        "namespace": "default",
+        "pod": "trainer-0",
+        "uid": "uid-1",
+        "container": "trainer",
+        "sandbox": "sandbox-1",
+        "old": "old",
+        "oldAttempt": 0,
+        "order": "stop-first",
+        "reason": "Xid31",
+        "createdAt": 1000.0,
+        "grace": 0.0,
+        "strategy": "swap",
+    }
+    assert codec.intent_from_json(json.dumps(body)) == builders.intent()
+
+
+async def test_open_intent_of_a_newer_agent_blocks_begin(store: Store) -> None:
+    await store.begin(builders.intent())
+    connection = store._connection
+    connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
+    with pytest.raises(HistoryError, match="version 9"):
+        await store.unfinished()
+
+
+async def test_restart_of_several_containers_begins_atomically(store: Store) -> None:
+    await store.begin(builders.intent(id="b"))
+    with pytest.raises(HistoryError):
+        await store.begin(builders.intent(id="a"), builders.intent(id="b"))
+    assert [intent.id for intent in await store.unfinished()] == ["b"]
+
+
+async def test_pod_restart_counts_once_for_all_containers(store: Store) -> None:
+    await store.begin(pods.intent())
+    (begun,) = await store.begun_since(0.0)
+    assert (begun.pod, begun.containers) == (pods.intent().target.pod.uid, pods.intent().names)
+
+
+RECORD = rounds.Record(
+    order=rounds.Order(
+        round="default/gang-7",
+        gang="default/Gang/g",
+        attempt=7,
+        pod=builders.POD.uid,
+        kind=rounds.OrderKind.HOLD,
+        cause_code="Exit",
+        cause_message="it exited with 1",
+        hold_seconds=30.0,
+        containers=frozenset({"trainer"}),
+        strategy="rerun",
+        grace_seconds=1.5,
+    ),
+    pod=builders.POD,
+    standing=rounds.Standing(
+        "default/gang-7",
+        builders.POD,
+        rounds.Phase.STOPPED,
+        seconds=MappingProxyType({"stop": 0.1}),
+        slipped=0.01,
+        attempt=7,
+    ),
+    boot="this",
+    heard_at=12.5,
+    written_at=1000.0,
+    names=frozenset({"trainer", "logger"}),
+)
+
+
+async def test_round_record_is_stored_with_its_intents(store: Store) -> None:
+    await store.begin(builders.intent(), record=RECORD)
+    assert await store.records() == (RECORD,)
+    assert len(await store.unfinished()) == 1
+
+
+async def test_member_has_one_record_per_round(store: Store) -> None:
+    later = replace(RECORD, released=True)
+    name = "default/gang-8"
+    other = replace(RECORD, order=replace(RECORD.order, round=name), standing=replace(RECORD.standing, round=name))
+    await store.note(RECORD, other)
+    await store.note(later)
+    assert sorted(await store.records(), key=lambda record: record.order.round) == [later, other]
+    await store.note(gone=[other.key])
+    assert await store.records() == (later,)
+
+
+async def test_unreadable_record_is_an_error(store: Store, tmp_path: Path) -> None:
+    await store.note(RECORD)
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("UPDATE rounds SET body = '{\"version\": 99}'")
+    database.close()
+    with pytest.raises(HistoryError, match="newer agent"):
+        await store.records()
+
+
+async def test_file_without_rounds_table_is_upgraded(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("CREATE TABLE documents (key TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    store = await Store.open(tmp_path / "state.db")
+    assert await store.records() == ()
+    await store.close()
+
+
+async def test_obeyed_epoch_never_decreases(store: Store) -> None:
+    assert await store.obeyed_epoch() == 0
+    await store.obey(9)
+    await store.obey(10)
+    await store.obey(9)
+    assert await store.obeyed_epoch() == 10
+    await store.obey(9, highest=10)
+    assert await store.obeyed_epoch() == 10
+
+
+@pytest.mark.parametrize("stored", [2**40, 10**18, 2**64 - 1])
+async def test_impossible_epoch_gives_way_to_a_possible_one(store: Store, stored: int) -> None:
+    await store.obey(stored)
+    await store.obey(9, highest=2**39)
+    assert await store.obeyed_epoch() == 9
+
+
+@pytest.mark.parametrize("changes", [{"boot": "another"}, {"released": True}])
+def test_record_of_another_boot_or_released_is_not_active(changes: dict[str, Any]) -> None:
+    assert RECORD.is_under_way(boot="this")
+    assert not replace(RECORD, **changes).is_under_way(boot="this")
+
+
+@pytest.mark.parametrize("phase", [rounds.Phase.RUNNING, rounds.Phase.REFUSED, rounds.Phase.COMPLETED])
+def test_finished_member_is_not_active(phase: rounds.Phase) -> None:
+    assert not replace(RECORD, standing=replace(RECORD.standing, phase=phase)).is_under_way(boot="this")
+
+
+async def test_quarantined_intent_is_kept_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = await Store.open(path)
+    await store.begin(builders.intent(id="bad"))
+    await store.begin(builders.intent(id="good"))
+    assert await store.replay_begins("bad")
+    assert not await store.replay_ended("bad", failed=True)
+    await store.close()
+    store = await Store.open(path)
+    assert await store.replay_begins("bad")
+    assert await store.replay_ended("bad", failed=True), "the second time, by another agent"
+    await store.quarantine("bad", why="IndexError", now=1000.0)
+    assert [intent.id for intent in await store.unfinished()] == ["good"]
+    await store.finish("good", outcome="Swapped", now=1000.0)
+    assert await store.quarantined() == {"bad"}
+    await store.begin(builders.intent(id="later"))
+    await store.finish("later", outcome="Swapped", now=1000.0 + 30 * 24 * 3600.0)
+    assert await store.quarantined() == frozenset(), "not for ever"
+    await store.close()

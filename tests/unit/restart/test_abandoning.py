@@ -1,0 +1,48 @@
+"""A restart in a terminating pod: its unstarted containers are removed, and nothing is started or ended."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import abandoning
+from kubemend.agent.restart.steps import StepKind, StepReason
+from tests.unit.restart import builders
+
+OURS = "r1"
+
+views = st.builds(
+    builders.view,
+    st.sampled_from(["a", "b", "c", "d"]),
+    state=st.sampled_from(list(ContainerState)),
+    attempt=st.integers(0, 3),
+    restart_id=st.sampled_from([OURS, "another", None]),
+)
+
+
+def test_waiting_container_is_removed_and_running_one_is_left() -> None:
+    waits = builders.view("new", state=ContainerState.CREATED, attempt=1, restart_id=OURS)
+    old = builders.view("old")
+    (step,) = abandoning.next_steps(OURS, [old, waits])
+    assert (step.kind, step.why, step.container) == (StepKind.REMOVE, StepReason.POD_ENDS, waits.id)
+    (step,) = abandoning.next_steps(OURS, [old])
+    assert (step.kind, step.why) == (StepKind.DONE, StepReason.POD_ENDS)
+
+
+def test_started_but_held_container_is_removed() -> None:
+    held = builders.view("new", attempt=1, restart_id=OURS)
+    (step,) = abandoning.next_steps(OURS, [held], waiting={held.id})
+    assert (step.kind, step.container) == (StepKind.REMOVE, held.id)
+    (step,) = abandoning.next_steps(OURS, [held])
+    assert step.kind is StepKind.DONE
+
+
+@given(st.lists(views, unique_by=lambda view: view.id), st.sets(st.sampled_from([ContainerId(x) for x in "abcd"])))
+def test_nothing_is_started_or_stopped_until_done(seen: list[ContainerSummary], waiting: set[ContainerId]) -> None:
+    left = list(seen)
+    for _ in range(len(seen) + 1):
+        steps = abandoning.next_steps(OURS, left, waiting=waiting)
+        assert {step.kind for step in steps} in ({StepKind.REMOVE}, {StepKind.DONE})
+        gone = {step.container for step in steps if step.kind is StepKind.REMOVE}
+        assert all(view.restart_id == OURS for view in left if view.id in gone)
+        left = [view for view in left if view.id not in gone]
+    assert steps[0].kind is StepKind.DONE

@@ -1,0 +1,39 @@
+"""Whether a pod's memory limit leaves room for a held successor."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.agent.restart.headroom import HELD_SUCCESSOR_BYTES, PodMemory, why_no_room
+
+MIB = 1 << 20
+BYTES = st.integers(0, 1 << 50)
+
+
+@pytest.mark.parametrize(
+    ("memory", "has_room"),
+    [
+        (None, True),
+        (PodMemory(limit=1024 * MIB, used=100 * MIB), True),
+        (PodMemory(limit=1024 * MIB, used=1024 * MIB - HELD_SUCCESSOR_BYTES), True),
+        (PodMemory(limit=1024 * MIB, used=1024 * MIB - HELD_SUCCESSOR_BYTES + 1), False),
+        (PodMemory(limit=1024 * MIB, used=1024 * MIB, page_cache=500 * MIB), True),
+        (PodMemory(limit=1024 * MIB, used=1024 * MIB, page_cache=5 * MIB), False),
+        (PodMemory(limit=10 * MIB, used=0), False),
+    ],
+)
+def test_why_no_room_only_near_the_limit(memory: PodMemory | None, has_room: bool) -> None:
+    assert (why_no_room(memory) == "") is has_room
+
+
+def test_why_no_room_says_how_near_and_what_to_do() -> None:
+    assert why_no_room(PodMemory(limit=64 * MIB, used=60 * MIB, page_cache=1 * MIB)) == (
+        "the pod is 5 MiB below its memory limit of 64 MiB, and a successor that is held beside the old container may "
+        "take 16 MiB; raise the limit"
+    )
+
+
+@given(limit=BYTES, used=BYTES, cache=BYTES, more=BYTES)
+def test_why_no_room_is_never_lifted_by_more_use(limit: int, used: int, cache: int, more: int) -> None:
+    if why_no_room(PodMemory(limit, used, cache)) and cache <= used:
+        assert why_no_room(PodMemory(limit, used + more, cache))

@@ -1,0 +1,218 @@
+"""Count restarts for budgets: exact under concurrency, known to the next agent, shown in conditions and metrics."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import conditions
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import admission, intents, overrides
+from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
+from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.common.budgets import Window
+from tests.fakes import outside
+from tests.unit.actuator.conftest import POD, TARGET, rig
+from tests.unit.restart import builders
+from tests.unit.restarts.test_scheduler import NOW, World, world
+
+__all__ = ["rig", "world"]
+
+STORM = Window(limit=2, seconds=300.0)
+GPU = outside.GPU.uuid
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "budgets.db")
+    yield opened
+    await opened.close()
+
+
+def facts(**changes: Any) -> admission.Facts:
+    defaults: dict[str, Any] = {
+        "target": builders.TARGET,
+        "cause": admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW - 1, device=GPU),
+        "pod": builders.pod(),
+        "runtime": admission.RuntimeFacts(ContainerState.RUNNING, None, NOW - 100, sandbox_ready=True),
+        "owner": admission.OwnerFacts(),
+    }
+    return admission.Facts(**defaults | changes)
+
+
+SWAP = admission.Decision(
+    admission.Verb.ACT,
+    admission.Reason.ADMITTED,
+    strategy=intents.Strategy.SWAP,
+    orders={"trainer": intents.SwapOrder.STOP_FIRST},
+)
+
+
+def budgets(store: Store) -> Budgets:
+    return Budgets(store=store, now=lambda: NOW, storm=STORM)
+
+
+def counted(made: Budgets) -> int:
+    return len(made.history(builders.TARGET, device=GPU).node)
+
+
+async def test_budgets_admitted_restart_counts_before_it_starts(store: Store) -> None:
+    made = budgets(store)
+    with made.counting(facts(), SWAP), made.counting(facts(), SWAP):
+        history = made.history(builders.TARGET, device=GPU)
+        assert [len(each) for each in (history.container, history.pod, history.device, history.node)] == [2, 2, 2, 2]
+    assert counted(made) == 0
+
+
+async def test_budgets_started_restart_counts_once_during_and_after(store: Store) -> None:
+    made = budgets(store)
+    with made.counting(facts(), SWAP) as restart:
+        restart.has_begun()
+        assert counted(made) == 1
+    assert counted(made) == 1
+
+
+async def test_budgets_whole_pod_restart_counts_once_for_every_container(store: Store) -> None:
+    made = budgets(store)
+    both = (*builders.pod().containers, replace(builders.pod().containers[0], name="logger"))
+    whole = replace(SWAP, strategy=intents.Strategy.RESET, orders={})
+    with made.counting(facts(pod=builders.pod(containers=both)), whole) as restart:
+        restart.has_begun()
+    (begun,) = made.all()
+    assert begun == Begun(builders.POD.uid, frozenset({"trainer", "logger"}), NOW, NOW - 1, GPU)
+
+
+async def test_budgets_restart_of_previous_agent_counts(store: Store) -> None:
+    before = budgets(store)
+    with before.counting(facts(), SWAP) as restart:
+        await store.begin(builders.intent(), counted=restart.restart)
+        restart.has_begun()
+    after = budgets(store)
+    await after.load()
+    await after.load()
+    assert after.all() == before.all()
+
+
+# ---- in a restart ----
+
+
+@dataclass
+class Guarded:
+    """The world with a storm guard of two restarts, and the suspicions that were raised."""
+
+    world: World
+    suspicions: list[Finding]
+    registry: CollectorRegistry
+
+    def request(self, **changes: Any) -> Request:
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW, device=GPU)
+        return Request(target=TARGET, cause=lambda: cause, devices=frozenset(), **changes)
+
+    async def held_for(self, reason: str) -> conditions.Condition:
+        """Request a restart that is put on hold; return the condition's message."""
+        held = asyncio.create_task(self.world.restarts.handle(self.request()))
+        async with asyncio.timeout(30):
+            condition = await self.world.said.wait_for(POD, conditions.IN_PLACE_RESTART, reason)
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        return condition
+
+    def told(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+async def guarded(world: World) -> Guarded:
+    """The pod has opted in; a restart of another pod started a minute ago."""
+    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
+    suspicions: list[Finding] = []
+    registry = CollectorRegistry()
+    suspects = SuspicionTracker(
+        ledger=None,  # type: ignore[arg-type]  # nothing checks suspicions here
+        driver=None,  # type: ignore[arg-type]
+        processes=None,  # type: ignore[arg-type]
+        submit=suspicions.append,
+        classify=lambda _, __: ActionClass.OBSERVE,
+        now=lambda: NOW,
+    )
+    world.restarts = RestartScheduler(
+        outside=world.outside,
+        store=world.store,
+        metrics=Metrics(registry),
+        now=lambda: NOW,
+        storm=STORM,
+        suspects=suspects,
+    )
+    return Guarded(world, suspicions, registry)
+
+
+async def begin(store: Store, *begun: Begun) -> None:
+    """Journal restarts that a previous agent started."""
+    for number, each in enumerate(begun):
+        await store.begin(builders.intent(id=f"earlier-{number}"), counted=each)
+        await store.finish(f"earlier-{number}", outcome="Swapped", now=NOW)
+
+
+def elsewhere(at: float, *, device: str | None = None) -> Begun:
+    return Begun(builders.POD.uid, frozenset({"else"}), at=at, fault_at=at - 0.5, device=device)
+
+
+async def test_storm_of_previous_agent_holds_until_its_end(guarded: Guarded) -> None:
+    await begin(guarded.world.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
+    condition = await guarded.held_for("NodeStorm")
+    assert "opens again at 2286-11-20T17:50:00Z" in condition.message  # NOW - 100 + 300
+    assert guarded.told("kubemend_node_restart_budget_left") == 0.0
+
+
+async def test_storm_guard_manual_request_passes_and_counts(guarded: Guarded) -> None:
+    await begin(guarded.world.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
+    async with guarded.world.kubelet():
+        await guarded.world.restarts.handle(guarded.request(asked=overrides.RestartOverrides()))
+    condition = guarded.world.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.message.endswith("; verified")
+    assert len(await guarded.world.store.begun_since(NOW - 1)) == 1
+
+
+async def test_device_budget_spent_marks_device_suspect(guarded: Guarded) -> None:
+    await begin(guarded.world.store, *(elsewhere(NOW - 80 + 10 * number, device=GPU) for number in range(8)))
+    condition = await guarded.held_for("DeviceBudgetSpent")
+    assert "opens again at" in condition.message
+    (suspicion,) = guarded.suspicions
+    assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.RESTARTS_IN_VAIN, GPU)
+
+
+# ---- metrics ----
+
+
+def test_gauges_show_only_used_budgets_of_present_pods() -> None:
+    pods = outside.Pods(builders.pod(annotations={"kubemend.io/max-restarts": "3"}))
+    made = Budgets(store=None, now=lambda: NOW, storm=STORM)  # type: ignore[arg-type]  # nothing is loaded
+    registry = CollectorRegistry()
+    registry.register(BudgetGauges(made, pods=pods, now=lambda: NOW))
+
+    def told() -> dict[tuple[str, tuple[str, ...]], float]:
+        samples = (sample for family in registry.collect() for sample in family.samples)
+        return {(each.name, tuple(each.labels.values())): each.value for each in samples}
+
+    assert told() == {("kubemend_node_restart_budget_left", ()): 2.0}
+    with made.counting(facts(), SWAP) as restart:
+        restart.has_begun()
+    gone = Begun("uid-gone", frozenset({"trainer"}), at=NOW, fault_at=NOW)  # type: ignore[arg-type]
+    made._begun.append(gone)
+    made._begun.append(replace(gone, at=NOW - 4000.0, device="GPU-9"))
+    assert told() == {
+        ("kubemend_restart_budget_left", ("default", "trainer-0", "")): 5.0,
+        ("kubemend_restart_budget_left", ("default", "trainer-0", "trainer")): 2.0,
+        ("kubemend_device_restart_budget_left", (GPU,)): 7.0,
+        ("kubemend_node_restart_budget_left", ()): 0.0,
+    }

@@ -1,0 +1,193 @@
+"""Restart on GPUs: report old processes that do not leave, and mark their device as suspect."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent import ports
+from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model import conditions
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from tests.fakes import outside
+from tests.fakes.gpu_host import GpuHost
+from tests.unit.actuator import pod_rig
+from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
+from tests.unit.restarts.test_scheduler import NOW, World
+
+__all__ = ["rig"]
+
+GPU = outside.GPU.uuid
+PID = 11
+GIB = 1 << 30
+
+
+@dataclass
+class Bench:
+    """A pod whose trainer uses a GPU, and the agent around it."""
+
+    world: World
+    host: GpuHost
+    newcomers: DeviceReattachTimer
+    registry: CollectorRegistry
+    suspicions: list[Finding]
+
+    async def restart(self, **annotations: str) -> Condition:
+        """Request a restart as after an Xid on the GPU; return the last condition."""
+        view = self.world.pod.pods.pods()[POD.uid]
+        wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}
+        await self.world.pod.pods.put(replace(view, annotations=wishes))
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW, device=GPU)
+        async with self.world.kubelet():
+            await self.world.restarts.handle(
+                Request(target=TARGET, cause=lambda: cause, devices=frozenset({GpuUuid(GPU)}))
+            )
+        return self.world.said.said[POD, conditions.IN_PLACE_RESTART]
+
+    def told(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
+    host = GpuHost()
+    store = await Store.open(tmp_path / "state.db")
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    said = outside.Conditions()
+    suspicions: list[Finding] = []
+    newcomers = DeviceReattachTimer(driver=host, processes=host, metrics=metrics, period=0.01)
+    suspects = SuspicionTracker(
+        ledger=None,  # type: ignore[arg-type]  # nothing checks suspicions here
+        driver=host,
+        processes=host,
+        submit=suspicions.append,
+        classify=lambda _, __: ActionClass.OBSERVE,
+        now=lambda: NOW,
+    )
+    async with pod_rig.made(rig) as pod:
+        host.put(GPU, PID, container=pod.old["trainer"], used=40 * GIB)
+        gates = ReleaseGates(
+            driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1)
+        )
+        everything = ports.Dependencies(
+            runtime=rig.cri,
+            events=rig.watch,
+            pods=pod.pods,
+            devices=outside.Devices(),
+            owners=outside.Owners(),
+            reporter=said,
+            processes=outside.Processes(),  # type: ignore[arg-type]
+            actuators=ports.Actuators.of(replace(rig.tools(), gates=gates), pods=pod.pods),
+        )
+        restarts = RestartScheduler(
+            outside=everything,
+            store=store,
+            metrics=metrics,
+            now=lambda: NOW,
+            suspects=suspects,
+            newcomers=newcomers,
+        )
+        world = World(pod=pod, said=said, store=store, outside=everything, restarts=restarts)
+        yield Bench(world, host, newcomers, registry, suspicions)
+    await store.close()
+
+
+def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> "asyncio.Task[None]":
+    """End the process on the GPU when its container stops, as the kernel does."""
+
+    async def end() -> None:
+        async with bench.world.pod.rig.watch.subscribe(POD.uid) as events:
+            old = bench.world.pod.old["trainer"]
+            while any(old in each for each in (await bench.world.pod.running()).values()):
+                await events.get()
+        bench.host.die(PID)
+        if leaves:
+            bench.host.leave(PID)
+        bench.host.memory[GPU] = memory
+
+    return asyncio.create_task(end(), name="process")
+
+
+@pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
+async def test_gates_old_process_left_verifies_restart(bench: Bench, strategy: str) -> None:
+    ending = dies_with_its_container(bench, leaves=True)
+    condition = await bench.restart(strategy=strategy)
+    await ending
+    assert condition.status is ConditionStatus.TRUE
+    assert condition.message.endswith("; verified")
+    assert bench.suspicions == []
+
+
+@pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
+async def test_gates_old_process_still_listed_fails_verification(bench: Bench, strategy: str) -> None:
+    ending = dies_with_its_container(bench, leaves=False)
+    condition = await bench.restart(strategy=strategy)
+    await ending
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceLeftover")
+    assert f"devices-free: still listed: pid {PID} on {GPU}" in condition.message
+    running = await bench.world.pod.running()
+    assert running["trainer"] != [bench.world.pod.old["trainer"]]
+    assert len(running["trainer"]) == 1
+
+
+async def test_gates_memory_not_freed_fails_verification(bench: Bench) -> None:
+    ending = dies_with_its_container(bench, leaves=True, memory=40 * GIB)
+    condition = await bench.restart()
+    await ending
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceMemoryHeld")
+    assert "40.0 GiB" in condition.message
+
+
+async def test_gates_driver_silent_leaves_restart_unverified(bench: Bench) -> None:
+    bench.host.answers = False
+    condition = await bench.restart()
+    assert condition.status is ConditionStatus.TRUE
+    assert condition.message.endswith("; could not verify devices-free")
+
+
+async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(bench: Bench) -> None:
+    bench.host.in_d_state.add(PID)
+    condition = await bench.restart()
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
+    assert f"pid {PID} on {GPU}" in condition.message
+    (suspicion,) = bench.suspicions
+    assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.PROCESS_STUCK, GPU)
+    assert str(PID) in suspicion.text
+    assert await bench.world.store.unfinished() == ()  # never retried automatically
+
+
+async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Bench) -> None:
+    ending = dies_with_its_container(bench, leaves=True)
+    looking = asyncio.create_task(bench.newcomers.run(), name="newcomers")
+    await bench.restart()  # ends, although no process uses the device yet
+    await ending
+    name = "kubemend_restart_phase_seconds_count"
+    assert bench.told(name, strategy="swap", phase="on_device") is None
+    (new,) = (await bench.world.pod.running())["trainer"]
+    bench.host.put(GPU, 22, container=ContainerId(new))
+    async with asyncio.timeout(30):
+        while bench.told(name, strategy="swap", phase="on_device") != 1.0:
+            questions = bench.host.questions
+            await bench.host.questions_reach(questions + 1)
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+
+
+async def test_reattach_timer_ignores_container_that_used_no_device(bench: Bench) -> None:
+    bench.host.end(PID)
+    await bench.restart()
+    assert not bench.newcomers._expected

@@ -1,0 +1,183 @@
+"""Gather the facts for a manual restart before it goes to the scheduler."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.actuator.progress import Decided, Event
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.devices.verdict_store import VerdictStore
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.workloads import Allocation, Allocations, ContainerRef, PluginDevice
+from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
+from kubemend.agent.restarts.scheduler import Request
+from tests.fakes import outside
+from tests.unit.restart import builders
+
+NOW = 1000.0
+SECONDS = 60.0
+TRAINER = builders.TARGET
+OTHER = ContainerRef(builders.POD, "logger")
+
+
+@dataclass
+class Engine:
+    """Records requests."""
+
+    requests: list[Request] = field(default_factory=list)
+
+    async def handle(self, request: Request) -> None:
+        self.requests.append(request)
+
+
+@dataclass
+class Told:
+    """Records the progress."""
+
+    decisions: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
+
+    def tell(self, event: Event) -> None:
+        assert isinstance(event, Decided)
+        self.decisions.put_nowait((event.decision.verb, event.decision.reason, event.decision.detail))
+
+
+@dataclass
+class World:
+    requests: ManualRestarts
+    ledger: VerdictStore
+    pods: outside.Pods
+    devices: outside.Devices
+    holders: outside.Holders
+    engine: Engine = field(default_factory=Engine)
+    told: Told = field(default_factory=Told)
+
+    def find_runtime(self) -> None:
+        self.requests.use_runtime(restarts=self.engine)  # type: ignore[arg-type]
+
+    def break_gpu(self, action: ActionClass = ActionClass.RESET_DEVICE) -> None:
+        where = DeviceLocator(uuid=outside.GPU.uuid)
+        found = Finding(
+            source=Source.NVML, kind=FindingKind.XID, code="48", device=where, action=action, observed_at=NOW
+        )
+        self.ledger.apply(found, inventory=self.devices.inventory)
+
+    async def ask(self) -> None:
+        async with asyncio.timeout(SECONDS):
+            await self.requests.carry_out(RestartOverrides(), target=TRAINER, who="uid 0", followed=self.told)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    store = await Store.open(tmp_path / "state.db")
+    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
+    pods, devices, holders = outside.Pods(builders.pod()), outside.Devices(), outside.Holders()
+    requests = ManualRestarts(
+        ledger=ledger,
+        pods=pods,
+        devices=devices,
+        holders=holders,
+        lacking=lambda: "no socket",
+        now=lambda: NOW,
+        ask_again=0.01,
+    )
+    yield World(requests=requests, ledger=ledger, pods=pods, devices=devices, holders=holders)
+    await store.close()
+
+
+async def test_manual_request_devices_are_those_held(world: World) -> None:
+    world.find_runtime()
+    world.holders.hold(TRAINER)
+    await world.ask()
+    (request,) = world.engine.requests
+    assert request.devices == frozenset({outside.GPU.uuid})
+    assert (request.cause().action, request.cause().happened_at) == (ActionClass.NONE, NOW)
+
+
+async def test_manual_request_cause_includes_broken_device(world: World) -> None:
+    world.find_runtime()
+    world.holders.hold(TRAINER)
+    world.break_gpu()
+    await world.ask()
+    assert world.engine.requests[0].cause().action is ActionClass.RESET_DEVICE
+
+
+async def test_manual_request_ignores_devices_of_others(world: World) -> None:
+    world.find_runtime()
+    world.holders.hold(OTHER)
+    world.break_gpu()
+    await world.ask()
+    (request,) = world.engine.requests
+    assert (request.devices, request.cause().action) == (frozenset(), ActionClass.NONE)
+
+
+async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> None:
+    world.find_runtime()
+    world.holders.hold(TRAINER)
+    await world.ask()
+    world.break_gpu(ActionClass.REBOOT_NODE)
+    assert world.engine.requests[0].cause().action is ActionClass.REBOOT_NODE
+
+
+async def test_manual_request_proceeds_without_kubelet_if_devices_usable(world: World) -> None:
+    world.find_runtime()
+    world.break_gpu(ActionClass.RESTART_APP)
+    await world.ask()
+    (request,) = world.engine.requests
+    assert request.devices is None, "unknown, not none"
+
+
+HIDDEN = Allocation(
+    "default", "trainer-0", "trainer", frozenset(), plugin_devices=frozenset({PluginDevice("nvidia.com/gpu", "?")})
+)
+
+
+@pytest.mark.parametrize("unknown", [Allocations(known=False), Allocations(items=(HIDDEN,), known=True)])
+async def test_manual_request_waits_for_kubelet_if_device_broken(world: World, unknown: Allocations) -> None:
+    world.find_runtime()
+    world.break_gpu()
+    world.holders.allocations = unknown
+    asking = asyncio.create_task(world.ask())
+    async with asyncio.timeout(SECONDS):
+        verb, reason, _ = await world.told.decisions.get()
+    assert (verb, reason) == (Verb.HOLD, Reason.DEVICE_NOT_PROVEN)
+    assert world.engine.requests == []
+    world.holders.hold(OTHER)
+    await asking
+    assert world.engine.requests[0].devices == frozenset()
+    assert world.told.decisions.empty(), "reported once"
+
+
+async def test_manual_request_without_runtime_waits_and_reports_why(world: World) -> None:
+    world.holders.hold()
+    asking = asyncio.create_task(world.ask())
+    async with asyncio.timeout(SECONDS):
+        assert await world.told.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
+    world.find_runtime()
+    await asking
+    assert len(world.engine.requests) == 1
+
+
+async def test_manual_request_without_runtime_times_out(world: World) -> None:
+    world.requests._patience = 0.01
+    await world.ask()
+    world.find_runtime()
+    assert world.engine.requests == []
+
+
+async def test_manual_request_resolves_pod_by_name(world: World) -> None:
+    assert world.requests.target(namespace="default", pod="trainer-0", asked=RestartOverrides()) == TRAINER
+    with pytest.raises(NoSuchPodError, match="default/nobody"):
+        world.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
+    world.pods.synced = False
+    with pytest.raises(PodsUnknownError):
+        world.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())

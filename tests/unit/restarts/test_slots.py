@@ -1,0 +1,264 @@
+"""Hand out slots to namespaces in turn; a waiting restart has none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from kubemend.agent.actuator import turns
+from kubemend.agent.restarts.slots import Slots
+from tests.unit.actuator.conftest import POD
+from tests.unit.restarts.test_scheduler import World, rig, world
+
+__all__ = ["rig", "world"]
+
+SECONDS = 60.0
+
+
+class Node:
+    """Restarts that proceed when a test releases them, in the order of their turns."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = Slots(count)
+        self.at_work: list[str] = []
+        self._says: dict[str, asyncio.Queue[str]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def restart(self, name: str, *, namespace: str = "a") -> None:
+        self._says[name] = asyncio.Queue()
+        self._tasks[name] = asyncio.create_task(self._restart(name, namespace))
+        await settled()
+
+    async def say(self, name: str, what: str) -> None:
+        """Make a restart ``wait`` for something else, resume (``on``), or ``end``."""
+        self._says[name].put_nowait(what)
+        await settled()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await settled()
+
+    async def over(self) -> None:
+        """End all restarts."""
+        for task in self._tasks.values():
+            task.cancel()
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _restart(self, name: str, namespace: str) -> None:
+        async with self.slots.turn(namespace):
+            while True:
+                self.at_work.append(name)
+                try:
+                    if await self._says[name].get() == "end":
+                        return
+                finally:
+                    self.at_work.remove(name)
+                async with turns.waiting():
+                    assert await self._says[name].get() == "on"
+
+
+NodeOf = Callable[[int], Node]
+
+
+@pytest.fixture
+async def node_of() -> AsyncIterator[NodeOf]:
+    """Make a node with so many slots."""
+    made: list[Node] = []
+
+    def make(count: int) -> Node:
+        made.append(Node(count))
+        return made[-1]
+
+    yield make
+    for node in made:
+        await node.over()
+        assert not node.slots.is_full("a")
+
+
+async def settled() -> None:
+    """Run all tasks until they block: nothing here waits for I/O."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_slots_limit_restarts_and_serve_in_order(node_of: NodeOf) -> None:
+    node = node_of(2)
+    for name in ("one", "two", "three", "four"):
+        await node.restart(name)
+    assert node.at_work == ["one", "two"]
+    await node.say("two", "end")
+    assert node.at_work == ["one", "three"]
+    await node.say("one", "end")
+    assert node.at_work == ["three", "four"]
+
+
+async def test_slots_waiting_restart_returns_slot_and_resumes_first(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("graceful", "quick", "later"):
+        await node.restart(name)
+    await node.say("graceful", "wait")
+    assert node.at_work == ["quick"]
+    await node.say("graceful", "on")
+    assert node.at_work == ["quick"]
+    await node.say("quick", "end")
+    assert node.at_work == ["graceful"]
+    await node.say("graceful", "end")
+    assert node.at_work == ["later"]
+
+
+async def test_slots_waiting_restarts_block_no_other(node_of: NodeOf) -> None:
+    node = node_of(2)
+    for number in range(50):
+        await node.restart(f"patient-{number}")
+        await node.say(f"patient-{number}", "wait")
+    await node.restart("quick")
+    assert node.at_work == ["quick"]
+
+
+async def test_slots_alternate_between_namespaces(node_of: NodeOf) -> None:
+    node = node_of(1)
+    await node.restart("a-0", namespace="a")
+    for number in range(1, 4):
+        await node.restart(f"a-{number}", namespace="a")
+    await node.restart("b-1", namespace="b")
+    await node.restart("b-2", namespace="b")
+    await node.restart("c-1", namespace="c")
+    order = []
+    for _ in range(7):
+        (name,) = node.at_work
+        order.append(name)
+        await node.say(name, "end")
+    assert order == ["a-0", "a-1", "b-1", "c-1", "a-2", "b-2", "a-3"]
+
+
+async def test_slots_one_namespace_never_has_all(node_of: NodeOf) -> None:
+    node = node_of(8)
+    for number in range(9):
+        await node.restart(f"a-{number}", namespace="a")
+    assert len(node.at_work) == 7
+    await node.restart("b-1", namespace="b")
+    assert node.at_work[-1] == "b-1"
+    await node.say("a-0", "end")
+    assert len(node.at_work) == 8
+
+
+async def test_slots_cancelled_waiter_leaves_no_trace(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("one", "two", "three"):
+        await node.restart(name)
+    await node.cancel("two")
+    await node.say("one", "wait")
+    assert node.at_work == ["three"]
+    await node.say("one", "on")
+    await node.cancel("one")
+    await node.say("three", "end")
+    await node.restart("four")
+    assert node.at_work == ["four"]
+    await node.over()
+    assert not node.slots.is_full("a")
+
+
+async def test_slots_slot_of_cancelled_waiter_goes_to_next(node_of: NodeOf) -> None:
+    node = node_of(1)
+    for name in ("one", "two", "three"):
+        await node.restart(name)
+    node._says["one"].put_nowait("end")
+    for _ in range(20):
+        if not node.at_work:  # its slot is on its way to the second, which has not received it yet
+            break
+        await asyncio.sleep(0)
+    node._tasks["two"].cancel()
+    await settled()
+    assert node.at_work == ["three"]
+
+
+async def test_turn_with_several_tasks_waits_only_if_all_wait() -> None:
+    slots, seen = Slots(1), []
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def part(until: asyncio.Event) -> None:
+        async with turns.waiting():
+            await until.wait()
+        seen.append(slots.is_full("a"))
+
+    async def restart() -> None:
+        async with slots.turn("a"):
+            await turns.side_by_side(part(first), part(second), _working(seen, slots))
+            seen.append(slots.is_full("a"))
+
+    running = asyncio.create_task(restart())
+    await settled()
+    assert seen == [True], "the third part was at work"
+    assert not slots.is_full("a"), "all that is left of it waits"
+    first.set()
+    await settled()
+    assert not slots.is_full("a")
+    second.set()
+    async with asyncio.timeout(SECONDS):
+        await running
+    assert seen == [True, True, True, True]
+    assert not slots.is_full("a")
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_turn_failing_task_loses_no_slot(failing: int) -> None:
+    slots = Slots(1)
+    ending = asyncio.Event()
+
+    async def part(number: int) -> None:
+        if number == failing:
+            ending.set()
+            raise ZeroDivisionError
+        async with turns.waiting():
+            await ending.wait()
+
+    async def restart() -> None:
+        async with slots.turn("a"):
+            with pytest.raises(ZeroDivisionError):
+                await turns.side_by_side(part(0), part(1))
+            async with turns.waiting():
+                await settled()
+
+    async with asyncio.timeout(SECONDS):
+        await restart()
+    await settled()
+    assert not slots.is_full("a")
+
+
+async def test_turn_waiting_without_slot_is_a_no_op() -> None:
+    async with turns.waiting():
+        pass
+    assert await turns.side_by_side(_one(), _one()) == [1, 1]
+
+
+async def test_slots_pod_in_grace_period_holds_no_slot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping, ended = asyncio.Event(), asyncio.Event()
+    stop: Callable[..., Awaitable[None]] = world.pod.rig.cri.stop_container
+
+    async def slow_to_end(container_id: str, *, grace: float) -> None:
+        if grace:
+            stopping.set()
+            await ended.wait()
+        await stop(container_id, grace=0)
+
+    monkeypatch.setattr(world.pod.rig.cri, "stop_container", slow_to_end)
+    restarts = world.restarts
+    restarts._slots = Slots(1)
+    restart = asyncio.create_task(world.ask(**{"grace-period": "5s"}))
+    async with asyncio.timeout(SECONDS):
+        await stopping.wait()
+        async with restarts._slots.turn(POD.namespace):
+            pass
+        ended.set()
+        condition = await restart
+    assert condition.message.endswith("; verified")
+    assert not restarts._slots.is_full(POD.namespace)
+
+
+async def _working(seen: list[bool], slots: Slots) -> None:
+    seen.append(slots.is_full("a"))
+
+
+async def _one() -> int:
+    return 1

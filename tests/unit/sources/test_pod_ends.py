@@ -1,0 +1,283 @@
+"""Whether a pod is ending, by the API server, the runtime and the node; and how long a member's end is doubted."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    PodRef,
+    PodUid,
+    PodView,
+    RestartPolicy,
+    SandboxId,
+    SandboxView,
+)
+from kubemend.agent.restart import exits
+from kubemend.agent.restart.exits import Exit
+from kubemend.agent.sources import pod_ends
+from kubemend.agent.sources.pod_ends import PodEnds
+from kubemend.common import aio
+from kubemend.common.kube import errors
+from tests.fakes import outside
+
+REF = PodRef("team", "solo", PodUid("u"))
+SANDBOX = SandboxId("s")
+SECONDS = 20.0
+ERROR = Exit("trainer", 1)
+
+
+def pod(**changes: Any) -> PodView:
+    defaults: dict[str, Any] = {
+        "ref": REF,
+        "phase": "Running",
+        "restart_policy": RestartPolicy.ALWAYS,
+        "containers": (
+            ContainerSpec("trainer", ContainerRole.MAIN, running=True),
+            ContainerSpec("shipper", ContainerRole.SIDECAR, running=True),
+        ),
+    }
+    return PodView(**defaults | changes)
+
+
+@dataclass
+class Runtime:
+    """The pod's sandbox. ``answers`` False: the runtime is unavailable."""
+
+    ready: bool = True
+    answers: bool = True
+    ours: set[ContainerId] = field(default_factory=set)
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        return container_id in self.ours
+
+    async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]:
+        if not self.answers:
+            raise cri_errors.RuntimeUnavailable("away", where="/run/cri.sock")
+        return (SandboxView(id=SANDBOX, pod=REF, ready=self.ready, created_at=1),)
+
+
+@dataclass
+class Api:
+    """The node's object; None: the API server does not answer."""
+
+    node: dict[str, Any] | None = field(default_factory=dict)
+    asked: int = 0
+
+    async def get(self, path: str) -> dict[str, Any]:
+        assert path == "/api/v1/nodes/here"
+        self.asked += 1
+        if self.node is None:
+            raise errors.ApiUnavailableError("no answer")
+        return self.node
+
+
+@dataclass
+class Rig:
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(pod()))
+    runtime: Runtime = field(default_factory=Runtime)
+    events: outside.Events = field(default_factory=outside.Events)
+    api: Api = field(default_factory=Api)
+
+    def __post_init__(self) -> None:
+        self.events.run(ContainerRef(REF, "trainer"), name="c")
+        self.ends = PodEnds(
+            pods=self.pods,
+            runtime=self.runtime,
+            containers=self.events,
+            api=self.api,  # type: ignore[arg-type]
+            node_name="here",
+        )
+
+    @contextlib.asynccontextmanager
+    async def doubting(self, how: Exit, *, quick: float) -> AsyncIterator["asyncio.Task[str]"]:
+        """The trainer has ended: doubt it for the length of the block."""
+        self.events.exit(ContainerId("c"), code=how.exit_code)
+        ended = self.events.views[ContainerId("c")]
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
+            following = aio.spawn_eternal(tasks, self.ends.run(), name="ends")
+            doubt = tasks.create_task(self.ends.why_not_its_own(ended, how, lag=0.0, quick=quick))
+            yield doubt
+            await doubt
+            following.cancel()
+
+
+def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": kind, "status": status, "message": message}]}}
+
+
+async def test_running_pod_is_not_ending() -> None:
+    rig = Rig()
+    assert rig.ends.why(REF.uid, SANDBOX) == ""
+    assert await rig.ends.why_now(REF, SANDBOX) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"deleting": True}, "it is being deleted"),
+        ({"leaving": "Evicted"}, "Kubernetes is ending it: Evicted"),
+        ({"phase": "Failed"}, "its phase is Failed"),
+    ],
+)
+async def test_pod_marked_in_the_api_is_ending(changes: dict[str, Any], why: str) -> None:
+    rig = Rig()
+    await rig.pods.put(pod(**changes))
+    assert rig.ends.why(REF.uid, SANDBOX) == why
+
+
+async def test_stop_of_sandbox_ends_only_its_pod() -> None:
+    rig = Rig()
+    rig.ends.sandbox_stopped(SandboxId("another"))
+    assert rig.ends.why(REF.uid, SANDBOX) == ""
+    rig.ends.sandbox_stopped(SANDBOX)
+    assert rig.ends.why(REF.uid, SANDBOX) == "its sandbox has been stopped"
+
+
+async def test_sandbox_without_event_is_queried() -> None:
+    rig = Rig(runtime=Runtime(ready=False))
+    assert await rig.ends.why_now(REF, SANDBOX) == "its sandbox has been stopped"
+
+
+async def test_node_shutdown_ends_its_pods() -> None:
+    rig = Rig(api=Api(condition("Ready", "False", "node is shutting down")))
+    assert await rig.ends.why_now(REF, SANDBOX) == "its node is shutting down"
+
+
+async def test_unavailable_api_and_runtime_leave_the_last_state() -> None:
+    rig = Rig(runtime=Runtime(answers=False), api=Api(node=None))
+    rig.pods.answers = False
+    assert await rig.ends.why_now(REF, SANDBOX) == ""
+    await rig.pods.put(pod(deleting=True))
+    assert await rig.ends.why_now(REF, SANDBOX) == "it is being deleted"
+
+
+async def test_remembered_sandboxes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_ends, "_SANDBOXES", 2)
+    rig = Rig()
+    for number in range(4):
+        rig.ends.sandbox_stopped(SandboxId(str(number)))
+    assert [bool(rig.ends.why(REF.uid, SandboxId(str(number)))) for number in range(4)] == [False, False, True, True]
+
+
+async def test_unexplained_exit_is_a_fault_after_a_moment() -> None:
+    async with Rig().doubting(ERROR, quick=0.01) as doubt:
+        assert await doubt == ""
+
+
+async def test_exit_with_its_sandbox_is_not_a_fault() -> None:
+    rig = Rig()
+    async with rig.doubting(ERROR, quick=SECONDS) as doubt:
+        rig.ends.sandbox_stopped(SANDBOX)
+        assert await doubt == "its sandbox has been stopped"
+
+
+async def test_stop_among_running_containers_is_doubted_until_kubelet_recreates_it() -> None:
+    rig = Rig()
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with rig.doubting(Exit("trainer", 143), quick=0.0) as doubt:
+        await asyncio.sleep(0)
+        assert not doubt.done()
+        rig.events.run(ContainerRef(REF, "trainer"), name="c2", attempt=1, created_at=5, state=ContainerState.CREATED)
+        assert await doubt == ""
+
+
+async def test_error_with_other_containers_stopped_is_the_pods_end() -> None:
+    """A sidecar may run on for its grace period: the request to stop it is enough."""
+    rig = Rig()
+    sidecar = rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with rig.doubting(ERROR, quick=SECONDS) as doubt:
+        await asyncio.sleep(0)
+        rig.ends.stop_asked(sidecar)
+        assert await doubt == "kubelet stops its other containers as well"
+
+
+async def test_stop_by_this_agent_is_no_evidence() -> None:
+    rig = Rig()
+    sidecar = rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    rig.runtime.ours.add(sidecar)
+    rig.ends.stop_asked(sidecar)
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_error_after_requested_stop_is_doubted_while_others_run() -> None:
+    rig = Rig()
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    rig.ends.stop_asked(ContainerId("c"))
+    assert rig.ends.was_asked(ContainerId("c"))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        await asyncio.sleep(0)
+        assert not doubt.done()
+        await rig.pods.put(pod(leaving="Evicted"))
+        assert await doubt == "Kubernetes is ending it: Evicted"
+
+
+async def test_an_error_after_a_request_that_could_not_be_read_is_doubted_until_its_sandbox_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exits, "QUICK", SECONDS)
+    rig = Rig()
+    rig.ends.request_unread()
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        await asyncio.sleep(0)
+        assert not doubt.done()
+        rig.ends.sandbox_stopped(SANDBOX)
+        assert await doubt == "its sandbox has been stopped"
+
+
+async def test_a_request_that_could_not_be_read_long_ago_points_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_ends, "_UNREAD", 0.0)
+    rig = Rig()
+    rig.ends.request_unread()
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_two_that_end_together_are_doubted_until_the_pod_is_marked() -> None:
+    rig = Rig()
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    rig.events.exit(ContainerId("s"), code=0)
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        await rig.pods.put(pod(phase="Failed", leaving="Evicted"))
+        assert await doubt == "Kubernetes is ending it: Evicted"
+
+
+async def test_container_that_ended_long_before_is_no_evidence() -> None:
+    completed = (
+        ContainerSpec("trainer", ContainerRole.MAIN, running=True),
+        ContainerSpec("shipper", ContainerRole.MAIN, running=False),
+    )
+    rig = Rig(pods=outside.Pods(pod(containers=completed)))
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    rig.events.exit(ContainerId("s"), code=0)
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_kubelet_is_given_time_on_a_node_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "PATIENT", SECONDS)
+    rig = Rig(api=Api(condition("MemoryPressure", "True")))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        rig.ends.sandbox_stopped(SANDBOX)
+        assert await doubt == "its sandbox has been stopped"
+
+
+@pytest.mark.parametrize("node", [{}, {"status": None}, {"status": {"conditions": ["x", {"type": 3}]}}])
+def test_node_without_such_conditions_ends_no_pods(node: dict[str, Any]) -> None:
+    assert pod_ends.node_state(node) == pod_ends.NodeState()
+
+
+def test_node_that_is_ready_again_ends_no_pods() -> None:
+    ready = condition("Ready", "True", "kubelet is posting ready status")
+    assert pod_ends.node_state(ready) == pod_ends.NodeState()
+    assert replace(pod_ends.NodeState(), under_pressure=True) == pod_ends.node_state(condition("PIDPressure", "True"))
