@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
+# The tests start hundreds of Python processes. Without a cache each compiles the product again, half a second of CPU.
+export PYTHONDONTWRITEBYTECODE :=
 
 # What writes files that are kept beside their sources; each checks with --check that they are current.
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc

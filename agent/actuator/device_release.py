@@ -100,8 +100,9 @@ class Gate:
         if self._due_at is None:
             self._due_at = asyncio.get_running_loop().time()
             self._worth_asking.set()
-        done, _ = await asyncio.wait({self._opening}, timeout=timeout)
-        return self._opening.result() if done else None
+        if not self._opening.done():  # a turn of a busy loop would count as a wait for the devices
+            await asyncio.wait({self._opening}, timeout=timeout)
+        return self._opening.result() if self._opening.done() else None
 
     def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
         """Return the old processes that no signal reaches now, by the device that they were on."""

@@ -33,7 +33,7 @@ _STOP_SECONDS = 15.0
 
 
 class Kubelet:
-    """Run kubelet as a process. ``config`` is merged over its KubeletConfiguration.
+    """Run kubelet as a process. ``config`` is merged over its KubeletConfiguration, ``flags`` follow its own flags.
 
     ``stop`` leaves the containers running, and ``start`` after it adopts them.
     """
@@ -46,6 +46,7 @@ class Kubelet:
         node_name: str,
         devices: Sequence[str] = (),
         config: Mapping[str, Any] | None = None,
+        flags: Sequence[str] = (),
         dies_with_us: bool = True,
     ) -> None:
         self.node_name = node_name
@@ -54,6 +55,7 @@ class Kubelet:
         self._kubeconfig = kubeconfig
         self._devices = tuple(devices)
         self._config = dict(config or {})
+        self._flags = tuple(flags)
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None
@@ -207,6 +209,7 @@ class Kubelet:
             f"--cert-dir={self._where.kubelet_root / 'pki'}",
             f"--hostname-override={self.node_name}",
             f"--node-ip={self._where.gateway}",  # it refuses a loopback address
+            *self._flags,
         ]
         return "\n".join(
             [

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from hack.devnode import layout
 from hack.devnode.criproxy import Call, CriProxy, When
@@ -19,6 +19,12 @@ CHANGES = frozenset({"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"}) | {
     f"{verb}Container" for verb in ("Create", "Start", "Stop", "Remove")
 }
 """Calls by which kubelet acts on a relist."""
+
+NO_COLLECTION: Final = ("--minimum-container-ttl-duration=1h",)
+"""Kubelet's flags for a node without garbage collection of containers.
+
+It comes once a minute, whatever a test has placed, and removes reservations (``agent.restart.reservations``).
+"""
 
 _SECONDS = 60.0
 _MOST_LOOKS = 10  # a pod that kubelet restarts repeatedly never becomes quiet

@@ -30,13 +30,15 @@ _HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "uti
 class Options:
     """Select the kind of node.
 
-    ``kubelet_config`` is merged over kubelet's KubeletConfiguration. ``service_accounts`` has the API server give pods
+    ``kubelet_config`` is merged over kubelet's KubeletConfiguration, ``kubelet_flags`` are flags for what it has no
+    field for. ``service_accounts`` has the API server give pods
     their service accounts and tokens, as it does by default; that needs a controller manager, which creates the
     accounts.
     """
 
     gpus: int = 8
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
+    kubelet_flags: Sequence[str] = ()
     service_accounts: bool = False
 
 
@@ -62,6 +64,7 @@ class DevNode:
             node_name=where.name,
             devices=self.gpu_uuids,
             config=self.options.kubelet_config,
+            flags=self.options.kubelet_flags,
         )
         self._has_own_api = api is None
         self._stack = contextlib.AsyncExitStack()

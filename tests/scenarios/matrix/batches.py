@@ -11,7 +11,7 @@ from tests.scenarios.matrix.cells import PLACED, Acts, Cell, Look
 
 SIDE_BY_SIDE = 8
 REPEATS = 5
-"""How often each cell is played where kubelet's relist falls at random."""
+"""How often the whole matrix plays each cell where kubelet's relist falls at random."""
 
 
 def placed(config: pytest.Config) -> list[object]:
@@ -29,8 +29,8 @@ def unplaced(config: pytest.Config) -> list[object]:
         for cell in _wanted(config, looks=(Look.ANY,))
         if not (cell.end.by_itself and cells.refusal(cell, can_hold=True) is not None)
     ]
-    often = [cell for cell in found if cells.refusal(cell, can_hold=True) is None] * (REPEATS - 1)
-    return _parameters(found + often)
+    restarted = [cell for cell in found if cells.refusal(cell, can_hold=True) is None]
+    return _parameters(found + restarted * (REPEATS - 1 if _is_full(config) else 0))
 
 
 def selection(every: Sequence[Cell]) -> list[Cell]:
@@ -46,7 +46,11 @@ def selection(every: Sequence[Cell]) -> list[Cell]:
 def _wanted(config: pytest.Config, *, looks: tuple[Look, ...]) -> list[Cell]:
     # Cells that need a hold are refused, with the table's reason for that, where the node cannot hold.
     every = list(cells.every(can_hold=True, looks=looks))
-    return every if config.getoption("--matrix", "selection") == "full" else selection(every)
+    return every if _is_full(config) else selection(every)
+
+
+def _is_full(config: pytest.Config) -> bool:
+    return bool(config.getoption("--matrix", "selection") == "full")
 
 
 def _parameters(wanted: Sequence[Cell]) -> list[object]:

@@ -34,6 +34,8 @@ def _refused(scene: Played, reason: admission.Reason) -> Iterator[str]:
 
 def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
     decision = scene.told.decision
+    if _kubelet_was_first(scene, decision):
+        return [line for check in _KUBELETS_CHECKS for line in check(scene, scene.before, later)]
     if decision is None or decision.verb is not admission.Verb.ACT:
         return [f"should be restarted, but: {decision}"]
     found = list(_place(scene))
@@ -44,6 +46,12 @@ def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
     if _present(later) != _present(after):
         found.append(f"kubelet was not at rest: {_states(after)} became {_states(later)}")
     return found
+
+
+def _kubelet_was_first(scene: Played, decision: admission.Decision | None) -> bool:
+    """Return whether kubelet had replaced a container, which had ended by itself, before the agent decided."""
+    by_itself = scene.cell.end.by_itself and scene.cell.look is Look.ANY
+    return by_itself and decision is not None and decision.reason is admission.Reason.ALREADY_REPLACED
 
 
 def _place(scene: Played) -> Iterator[str]:
@@ -172,13 +180,11 @@ def _previous(scene: Played, later: Snapshot) -> Iterator[str]:
     """Check that the old container stays readable.
 
     Known gaps: a whole pod is removed with its old containers; where ours has given way to kubelet's after it ran,
-    kubelet may have collected the old one in favour of ours; its garbage collection, once a minute, may do so if it
-    finds ours CREATED.
+    kubelet may have collected the old one in favour of ours.
     """
     running = later.running(MAIN)
     is_ours = any(view.id in running and view.restart_id is not None for view in later.views)
-    may_lack = pods.whole(scene.cell.strategy) or scene.old_was_collected
-    if not may_lack and is_ours and not previous_is_readable(later):
+    if not pods.whole(scene.cell.strategy) and is_ours and not previous_is_readable(later):
         last = later.status(MAIN).get("lastState")
         yield f"kubectl logs --previous has nothing to read: lastState {last}, {_states(later)}"
 
@@ -205,6 +211,7 @@ def _hooks(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
         yield f"postStart ran {scene.hooked} times in the container that runs now"
 
 
+_KUBELETS_CHECKS: tuple[Check, ...] = (_never_ended, _one_of_each, _same_pod, _counted, _replaced)
 _CHECKS: tuple[Check, ...] = (
     _never_ended,
     _verified,

@@ -16,7 +16,7 @@ import pytest_asyncio
 from hack.devnode import leftovers, node
 from hack.devnode.criproxy import CriProxy, Hook
 from hack.devnode.layout import NodeLayout
-from hack.devnode.looks import Looks
+from hack.devnode.looks import NO_COLLECTION, Looks
 from kubemend.common.kube import client
 from tests import machine
 from tests.scenarios.matrix import engine, eyes
@@ -43,7 +43,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     where, reins = NodeLayout.named(f"matrix-{os.getpid()}"), Reins()
     async with Looks.on(where) as looks:
         looks.proxy.hooks.append(reins)
-        options = node.Options(gpus=0, kubelet_config=looks.kubelet_config)
+        options = node.Options(gpus=0, kubelet_config=looks.kubelet_config, kubelet_flags=NO_COLLECTION)
         async with (
             node.DevNode(where, options=options) as dev,
             _stage(dev, tmp_path_factory.mktemp("matrix"), looks=looks, reins=reins) as made,

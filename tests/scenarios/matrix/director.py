@@ -1,7 +1,6 @@
 """Control the proxies: hold each pod's restart at its place, and kubelet's actions."""
 
 import asyncio
-import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -15,12 +14,9 @@ CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 class Director:
     """The agent's proxy: it identifies the pod of each call.
 
-    ``calls`` has, by pod UID, the changing calls to the runtime; ``created`` and ``started`` have, by container, the
-    seconds of the monotonic clock at which it was.
+    ``calls`` has, by pod UID, the changing calls to the runtime.
     """
 
-    created: dict[str, float] = field(default_factory=dict)
-    started: dict[str, float] = field(default_factory=dict)
     calls: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _owners: dict[str, tuple[str, str]] = field(default_factory=dict)
     _gates: dict[str, Gate] = field(default_factory=dict)
@@ -46,9 +42,6 @@ class Director:
             return
         if call.method == "CreateContainer" and when is When.AFTER:
             self._owners[call.answer.container_id] = self._owner(call)
-            self.created[call.answer.container_id] = time.monotonic()
-        if call.method == "StartContainer" and when is When.AFTER:
-            self.started[call.request.container_id] = time.monotonic()
         uid, name = self._owner(call)
         if when is When.BEFORE:
             self.calls[uid].append(f"{call.method} {name}")
@@ -66,12 +59,10 @@ class Director:
 class Reins:
     """Kubelet's proxy: its creations and removals wait while it is held.
 
-    ``created`` counts, by pod UID, the containers that kubelet has requested. ``removed`` has, by container, the
-    seconds of the monotonic clock at which it requested its removal.
+    ``created`` counts, by pod UID, the containers that kubelet has requested.
     """
 
     created: Counter[str] = field(default_factory=Counter)
-    removed: dict[str, float] = field(default_factory=dict)
     _loose: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -90,5 +81,3 @@ class Reins:
             await self._loose.wait()
             if call.method == "CreateContainer":
                 self.created[call.request.sandbox_config.metadata.uid] += 1
-            else:
-                self.removed[call.request.container_id] = time.monotonic()

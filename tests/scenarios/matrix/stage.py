@@ -28,7 +28,6 @@ SECONDS = 60.0
 
 _THROUGH = 20.0
 _LATER = 0.3  # time for a verification that would be too early
-_COLLECTING = 10.0  # the time of kubelet's garbage collection from its list to the removal
 
 _numbers = itertools.count()
 
@@ -48,7 +47,6 @@ class Played:
     later: Snapshot | None = None
     statuses: Sequence[Json] = ()
     hooked: int = 0
-    old_was_collected: bool = False
 
     @property
     def uid(self) -> str:
@@ -186,7 +184,6 @@ class Stage:
             if scene.cell.shape is Shape.POST_START:
                 ran = [await self._hooked(each) for each in scene.later.running(MAIN)]
                 scene.hooked = ran[-1] if ran else 0
-            scene.old_was_collected = self._was_collected(scene)
             scene.calls = tuple(self.director.calls.get(scene.uid, ()))
             scene.statuses = tuple(pod.get("status", {}) for pod in self.eyes.told[scene.uid])
 
@@ -200,19 +197,6 @@ class Stage:
             while any(self.reins.created[scene.uid] == before[scene.uid] for scene in scenes if scene.held):
                 await self.looks.relist()
                 await self._touch(scenes)
-
-    def _was_collected(self, scene: Played) -> bool:
-        """Return whether kubelet's garbage collection removed the old container while the successor was CREATED.
-
-        Once a minute it keeps only the newest non-running container of a name: a CREATED one counts as such.
-        """
-        removed = self.reins.removed.get(scene.before.shown(MAIN))
-        assert scene.later is not None
-        return removed is not None and any(
-            self.director.created[each] <= removed <= self.director.started.get(each, removed) + _COLLECTING
-            for each in scene.later.running(MAIN)
-            if each in self.director.created
-        )
 
     async def _touch(self, scenes: Sequence[Played]) -> None:
         """Change the pods' objects: kubelet then syncs them at its next relist, as it does once a minute by a timer."""

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
-from hack.devnode.looks import Looks
+from hack.devnode.looks import NO_COLLECTION, Looks
 from hack.devnode.observer import Observer
 from tests import machine
 
@@ -27,7 +27,7 @@ async def dev_and_looks() -> AsyncIterator[tuple[node.DevNode, Looks]]:
 
 
 def _options(looks: Looks) -> node.Options:
-    return node.Options(kubelet_config=looks.kubelet_config)
+    return node.Options(kubelet_config=looks.kubelet_config, kubelet_flags=NO_COLLECTION)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Rounds:
     async def _check(self, before: Seen, happened: list[ContainerEvent]) -> None:
         after = self.seen
         started = Counter(event.container.ref.name for event in happened if event.kind is EventKind.STARTED)
-        assert started == Counter(("prepare", "shipper", "trainer"))
+        assert started == Counter(("prepare", "shipper", "trainer")), happened
         assert after.init_runs == before.init_runs + 1
         assert after.restart_counts == {name: count + 1 for name, count in before.restart_counts.items()}
         assert {name: len(ids) for name, ids in after.running.items()} == {"trainer": 1, "shipper": 1}
