@@ -67,6 +67,7 @@ class Reason(enum.Enum):
     DEVICE_NOT_PROVEN = "DeviceNotProven"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
+    LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
     NOTHING_ELSE_RUNS = "NothingElseRuns"
     RESTART_POLICY_NEVER = "RestartPolicyNever"
     GRACE_COULD_COMPLETE = "GraceCouldComplete"

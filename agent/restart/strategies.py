@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
-from kubemend.agent.restart import rules
+from kubemend.agent.restart import probes, rules
 from kubemend.agent.restart.intents import Strategy, SwapOrder
 
 
@@ -19,6 +19,7 @@ class Obstacle(enum.Enum):
 
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
+    LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
     NOTHING_ELSE_RUNS = "NothingElseRuns"
     RESTART_POLICY_NEVER = "RestartPolicyNever"
     GRACE_COULD_COMPLETE = "GraceCouldComplete"
@@ -91,6 +92,7 @@ def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
     return (
         _hidden_config(situation)
         or _foreign_hook(situation.targets)
+        or _early_liveness(situation.targets)
         or _last_one_running(situation)
         or _waiting_through_grace(situation)
     )
@@ -158,7 +160,10 @@ def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
 
 
 def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
-    return _hidden_config(situation) or _foreign_hook(situation.pod.containers) or _reset(situation)
+    containers = situation.pod.containers
+    return (
+        _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
+    )
 
 
 def _reset(situation: Situation) -> tuple[Obstacle, str] | None:
@@ -200,6 +205,16 @@ def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] |
     for container in containers:
         if isinstance(container.post_start, UnsupportedHook):
             return Obstacle.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.why}"
+    return None
+
+
+def _early_liveness(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] | None:
+    for container in filter(probes.liveness_may_act_first, containers):
+        return (
+            Obstacle.LIVENESS_BEFORE_STARTUP,
+            f"{container.name}: kubelet could kill the new container by its livenessProbe before its startupProbe "
+            "begins; raise the livenessProbe's failureThreshold or initialDelaySeconds",
+        )
     return None
 
 

@@ -12,18 +12,20 @@ from tests.scenarios.columns.board import DATA, STRATEGIES, Board, Seen
 pytestmark = pytest.mark.devnode
 
 MORE: Final = 3
+ENOUGH: Final = 4  # failures: 3 s, which the startup probe's period and kubelet's delay do not reach
 SLOW_START: Final = f"sleep 1.5; touch /tmp/started; echo up >> {DATA}/up; while :; do sleep 0.05; done"
 KINDS: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
-def probes(*kinds: str) -> dict[str, Any]:
+def probes(*kinds: str, liveness_failures: int = 1) -> dict[str, Any]:
     """Return probes that record each try on the volume; they succeed once the program has begun."""
+    thresholds = {"startupProbe": 30, "livenessProbe": liveness_failures}
     return {
         kind: {
             "exec": {"command": ["sh", "-c", f"echo tried >> {DATA}/{kind}; test -e /tmp/started"]},
             "periodSeconds": 1,
             "timeoutSeconds": 30,  # a busy machine is no failure of the program
-            "failureThreshold": 30 if kind == "startupProbe" else 1,
+            "failureThreshold": thresholds.get(kind, 1),
             "initialDelaySeconds": 0 if "startupProbe" in kinds or kind == "readinessProbe" else 5,
         }
         for kind in kinds
@@ -46,7 +48,9 @@ async def tried_again(board: Board, seen: Seen, kind: str) -> None:
 @pytest.mark.parametrize("kinds", [KINDS, ("livenessProbe",), ("readinessProbe",)], ids="+".join)
 async def test_a_probed_pod_is_ready_again_after_every_restart_and_stays(board: Board, kinds: tuple[str, ...]) -> None:
     name = "-".join(kind.removesuffix("Probe") for kind in kinds)
-    async with board.pod(name, SLOW_START, **probes(*kinds)) as first:
+    # A successor inherits "started" from its predecessor until its first startup probe, so kubelet probes its liveness.
+    failures = ENOUGH if "startupProbe" in kinds else 1
+    async with board.pod(name, SLOW_START, **probes(*kinds, liveness_failures=failures)) as first:
         seen = first
         for strategy in STRATEGIES:
             after = await board.restarted(name, strategy, seen)
@@ -54,6 +58,17 @@ async def test_a_probed_pod_is_ready_again_after_every_restart_and_stays(board: 
             seen = await board.see(name)
             assert (seen.running, seen.restarts) == (after.running, after.restarts), strategy
             assert seen.is_ready
+
+
+async def test_a_pod_that_kubelet_could_kill_before_its_startup_probe_is_left_to_kubelet_to_start(board: Board) -> None:
+    async with board.pod("early", SLOW_START, **probes("startupProbe", "livenessProbe")) as seen:
+        for strategy in (Strategy.SWAP, Strategy.RERUN):
+            refused = (await board.asked("early", strategy))[-1]
+            assert (refused["ok"], refused["reason"]) == (False, "LivenessBeforeStartup")
+        after = await board.restarted("early", Strategy.RESET, seen)
+        await tried_again(board, after, "livenessProbe")
+        again = await board.see("early")
+        assert (again.running, again.restarts) == (after.running, after.restarts)
 
 
 async def test_a_swapped_pod_is_not_ready_before_its_successor_is(board: Board) -> None:

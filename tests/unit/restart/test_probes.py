@@ -1,4 +1,4 @@
-"""For how long a container may be frozen before kubelet kills it for its probes."""
+"""When kubelet kills a container for its probes: one that is held, or one that has replaced another."""
 
 import itertools
 import math
@@ -33,8 +33,27 @@ def test_hold_is_renewed_before_the_kill_unless_too_often(liveness: Probe, phase
 
 
 @given(liveness=PROBES, startup=PROBES)
-def test_startup_probe_replaces_liveness_probe(liveness: Probe, startup: Probe) -> None:
-    assert probes.patience(spec(liveness=liveness, startup=startup)) == probes.patience(spec(liveness=startup))
+def test_startup_probe_replaces_liveness_probe_unless_that_may_act_first(liveness: Probe, startup: Probe) -> None:
+    both = spec(liveness=liveness, startup=startup)
+    patience = [probes.patience(spec(liveness=startup))]
+    if probes.liveness_may_act_first(both):
+        patience.append(probes.patience(spec(liveness=liveness)))
+    assert probes.patience(both) == min(patience)
+
+
+@given(liveness=PROBES, startup=PROBES, phase=st.floats(0.0, 1.0))
+def test_liveness_acts_first_only_where_that_is_foreseen(liveness: Probe, startup: Probe, phase: float) -> None:
+    takes_over = startup.period + probes.LATE
+    foreseen = probes.liveness_may_act_first(spec(liveness=liveness, startup=startup))
+    assert foreseen or killed_at(liveness, phase=phase) >= takes_over
+
+
+def test_default_probes_are_no_obstacle_and_one_probe_alone_never_is() -> None:
+    assert not probes.liveness_may_act_first(spec(liveness=Probe(), startup=Probe()))
+    impatient = Probe(period=1.0, failure_threshold=1)
+    assert probes.liveness_may_act_first(spec(liveness=impatient, startup=Probe()))
+    assert not probes.liveness_may_act_first(spec(liveness=impatient))
+    assert not probes.liveness_may_act_first(spec(startup=impatient))
 
 
 def test_no_probe_allows_unlimited_hold_and_shortest_wins() -> None:

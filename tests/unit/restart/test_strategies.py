@@ -8,6 +8,7 @@ import pytest
 from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
+    Probe,
     RestartPolicy,
     RestartRule,
     RuleAction,
@@ -29,6 +30,9 @@ def main(**changes: Any) -> ContainerSpec:
 
 
 SIDECAR = ContainerSpec(name="shipper", role=ContainerRole.SIDECAR, restart_policy=RestartPolicy.ALWAYS, running=True)
+
+
+EARLY_LIVENESS = main(startup=Probe(), liveness=Probe(failure_threshold=1))
 
 
 def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **changes: Any) -> strategies.Situation:
@@ -191,6 +195,18 @@ FOREIGN_HOOK = main(name="helper", post_start=UnsupportedHook("tcpSocket"))
             Obstacle.POST_START_UNSUPPORTED,
             id="a-hook-of-any-container",
         ),
+        pytest.param(
+            Strategy.SWAP,
+            {"containers": (EARLY_LIVENESS,)},
+            Obstacle.LIVENESS_BEFORE_STARTUP,
+            id="kubelet-could-kill-the-successor",
+        ),
+        pytest.param(
+            Strategy.RERUN,
+            {"containers": (main(), EARLY_LIVENESS)},
+            Obstacle.LIVENESS_BEFORE_STARTUP,
+            id="kubelet-could-kill-a-successor",
+        ),
         pytest.param(Strategy.RULES, {}, Obstacle.NO_RESTART_RULE, id="no-rule"),
     ],
 )
@@ -204,6 +220,12 @@ def test_strategy_requested_by_name_is_used_or_refused(
 
 def test_unsupported_hook_of_another_container_allows_swap() -> None:
     assert strategies.choose(Strategy.SWAP, situation(containers=(FOREIGN_HOOK, main()))).strategy is Strategy.SWAP
+
+
+def test_auto_lets_kubelet_start_a_container_whose_liveness_could_be_probed_early() -> None:
+    choice = strategies.choose(Strategy.AUTO, situation(containers=(EARLY_LIVENESS,)))
+    assert choice.strategy is Strategy.RESET
+    assert [item.obstacle for item in choice.refused] == [Obstacle.LIVENESS_BEFORE_STARTUP]
 
 
 @pytest.mark.parametrize("wanted", [Strategy.RERUN, Strategy.RESET])
