@@ -20,6 +20,7 @@ from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView
+from kubemend.agent.restart import admission
 from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from kubemend.common import cgroupfs
 
@@ -171,7 +172,12 @@ class Witness:
         if (seen.phases or pod.phase == judging.RUNNING) and pod.phase not in seen.phases[-1:]:
             seen.phases.append(pod.phase)
         for condition in pod.conditions:
-            refusal = condition.type == conditions.IN_PLACE_RESTART and condition.status is ConditionStatus.FALSE
+            # An agent that reads a fault again finds a container that is younger: the fault was dealt with before.
+            refusal = (
+                condition.type == conditions.IN_PLACE_RESTART
+                and condition.status is ConditionStatus.FALSE
+                and condition.reason != admission.Reason.ALREADY_REPLACED.value
+            )
             if refusal and condition.message not in seen.refusals:
                 seen.refusals.append(condition.message)
         self._changed.set()
