@@ -37,7 +37,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 	python -m hack.demo
 
 test: lint devnode kubernetes  ## everything that CI runs
-	python -m pytest -n 3 --dist loadscope
+	python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test-long: devnode kubernetes image  ## what takes longer: the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest tests/scenarios/matrix --matrix=full

@@ -31,8 +31,17 @@ def delete_bridge(node: layout.NodeLayout) -> None:
     if not bridge_exists(node):
         return
     for port in json.loads(_ip("-json", "link", "show", "master", node.bridge) or "[]"):
-        _ip("link", "delete", port["ifname"])
-    _ip("link", "delete", node.bridge)
+        _delete(port["ifname"])
+    _delete(node.bridge)
+
+
+def _delete(link: str) -> None:
+    """Delete a link. The kernel may do that first: a pod's link ends with its network namespace."""
+    try:
+        _ip("link", "delete", link)
+    except NetworkError:
+        if any(found.get("ifname") == link for found in json.loads(_ip("-json", "link", "show"))):
+            raise
 
 
 def bridge_exists(node: layout.NodeLayout) -> bool:
