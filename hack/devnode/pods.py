@@ -18,7 +18,7 @@ from hack.devnode.podconfig import config, spec, volumes
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
-_CALL_SECONDS = 20.0
+_CALL_SECONDS = 60.0
 
 
 def container(name: str, script: str, **fields: Any) -> spec.Json:

@@ -45,6 +45,7 @@ async def test_killed_agent_fails_duplicates_and_loses_nothing(dev: node.DevNode
     assert {stage for _, stage in tally.stages} - {Stage.NOT_JOURNALLED, Stage.CLOSED}, "no kill fell into a restart"
 
 
+@pytest.mark.long
 async def test_second_running_trainer_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("on-failure")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:
@@ -57,6 +58,7 @@ async def test_second_running_trainer_would_be_noticed(dev: node.DevNode, tmp_pa
         assert Wrong.DUPLICATE in {violation.wrong for violation in found}
 
 
+@pytest.mark.long
 async def test_unfinished_work_of_a_dead_agent_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("always")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:
@@ -76,6 +78,7 @@ async def test_unfinished_work_of_a_dead_agent_would_be_noticed(dev: node.DevNod
         assert await scene.quiet() == (), "all of it can be fixed"
 
 
+@pytest.mark.long
 async def test_frozen_or_failed_pod_would_be_noticed(dev: node.DevNode, tmp_path: Path) -> None:
     (subject,) = chosen("never-alone")
     async with Scene.on(dev, subjects=[subject], state_dir=tmp_path / "state") as scene:

@@ -90,7 +90,7 @@ async def test_failed_or_lost_call_does_not_stop_a_swap(
         await training.until_ready(started)
 
 
-@pytest.mark.parametrize("strategy", ["rerun", "reset"])
+@pytest.mark.parametrize("strategy", ["rerun", pytest.param("reset", marks=pytest.mark.long)])
 async def test_failed_or_lost_call_does_not_stop_a_pod_restart(
     dev: node.DevNode, observer: Observer, proxy: CriProxy, tmp_path: Path, strategy: str
 ) -> None:
@@ -135,7 +135,7 @@ def held_at(proxy: CriProxy, method: str) -> Gate:
     return gate
 
 
-@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+@pytest.mark.parametrize("policy", ["Never", pytest.param("OnFailure", marks=pytest.mark.long)])
 async def test_swap_continues_after_a_runtime_restart(tmp_path: Path, policy: str) -> None:
     async with (
         own_node("outage") as dev,
@@ -156,7 +156,9 @@ async def test_swap_continues_after_a_runtime_restart(tmp_path: Path, policy: st
         await training.until_ready(started)
 
 
-@pytest.mark.parametrize(("how", "policy"), [("dead", "OnFailure"), ("hanging", "Never")])
+@pytest.mark.parametrize(
+    ("how", "policy"), [("dead", "OnFailure"), pytest.param("hanging", "Never", marks=pytest.mark.long)]
+)
 async def test_swap_waits_for_a_runtime_that_is_away(tmp_path: Path, how: str, policy: str) -> None:
     async with (
         own_node("away") as dev,

@@ -84,6 +84,7 @@ async def in_order(observer: Observer, seen: Seen) -> None:
     assert 0 < prepared <= min(started)
 
 
+@pytest.mark.long
 async def test_many_reruns_with_free_kubelet_relists(dev: node.DevNode, observer: Observer) -> None:
     async with training.pod(dev, observer, "rounds", gpus=0) as first, parts.on(dev) as made:
         seen = first

@@ -20,6 +20,8 @@ from tests.scenarios import training
 pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
 
 SWAPS = 25
+MOST_COPIES = 5
+"""Kubelet adds a copy if something wakes it in mid-swap ("What remains possible" in docs/architecture.md)."""
 _BACK_OFF = "BackOff"
 _CRASH_LOOP = "CrashLoopBackOff"
 
@@ -83,7 +85,7 @@ async def swapped(name: str, *, state: Path) -> None:
     assert code == 0, told
 
 
-@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+@pytest.mark.parametrize("policy", ["Always", pytest.param("OnFailure", marks=pytest.mark.long)])
 async def test_swaps_in_a_row_count_once_each_without_backoff(
     dev: node.DevNode, observer: Observer, tmp_path: Path, policy: str
 ) -> None:
@@ -103,7 +105,8 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
             timeout=training.DEADLINE,
             what="the last successor in kubelet's status",
         )
-        assert after.restart_counts["trainer"] == before.restart_counts["trainer"] + SWAPS
+        growth = after.restart_counts["trainer"] - before.restart_counts["trainer"]
+        assert SWAPS <= growth <= SWAPS + MOST_COPIES
         assert seen.counts == sorted(seen.counts)
         assert _CRASH_LOOP not in seen.waits
         assert seen.not_running == [], "kubelet has seen a moment in which the trainer did not run"

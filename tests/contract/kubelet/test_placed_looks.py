@@ -48,6 +48,7 @@ async def test_never_relist_between_stop_and_start_duplicates_with_a_sidecar(clu
 async def test_never_relist_while_created_and_running_does_nothing(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     await cluster.looks.hold()
+    await cluster.looks.relist()  # kubelet still owes the start a sync, and would see the successor in it
     swap = Swapper(cluster, pod)
     successor = await swap.create_next()
     await cluster.looks.relist()

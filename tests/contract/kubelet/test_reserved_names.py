@@ -87,6 +87,7 @@ async def test_reservation_does_not_belong_to_the_pod(cluster: Cluster) -> None:
     await release(cluster, held)
 
 
+@pytest.mark.long
 async def test_reservation_of_a_dead_agent_is_freed_within_a_minute(cluster: Cluster) -> None:
     """Nothing else is removed with it: kubelet removes all files that begin with a removed container's log path."""
     pod = await pod_with_init(cluster)

@@ -91,7 +91,7 @@ async def bring_to_an_end(api: kube.KubeClient, observer: Observer, name: str, s
         (observer.volume(seen.uid) / "too-much").write_bytes(b"x" * 2**20)
 
 
-@pytest.mark.parametrize("sidecar", [True, False], ids=["sidecar", "alone"])
+@pytest.mark.parametrize("sidecar", [True, pytest.param(False, marks=pytest.mark.long)], ids=["sidecar", "alone"])
 @pytest.mark.parametrize("how", WAYS)
 async def test_ended_pod_is_not_restarted(
     cluster: Cluster, observer: Observer, tmp_path: Any, how: str, *, sidecar: bool
@@ -109,7 +109,7 @@ async def test_ended_pod_is_not_restarted(
             assert all(each["verb"] != "act" for each in decided), decided
 
 
-@pytest.mark.parametrize("sidecar", [True, False], ids=["sidecar", "alone"])
+@pytest.mark.parametrize("sidecar", [True, pytest.param(False, marks=pytest.mark.long)], ids=["sidecar", "alone"])
 @pytest.mark.parametrize("how", WAYS)
 async def test_member_of_an_ended_pod_causes_no_gang_fault(
     cluster: Cluster, observer: Observer, product: Product, how: str, *, sidecar: bool

@@ -7,7 +7,7 @@ import pytest
 
 from bench.faults import suite
 
-pytestmark = [pytest.mark.devnode, pytest.mark.timeout(960)]
+pytestmark = [pytest.mark.long, pytest.mark.devnode, pytest.mark.timeout(960)]
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in suite.chosen((), short=True)])

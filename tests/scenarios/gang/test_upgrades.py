@@ -31,7 +31,7 @@ def does_not_end(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 async def test_an_agent_that_is_replaced_while_a_member_ends_is_followed_by_one_that_ends_the_round(
     cluster: Cluster, product: Product, api: kube.KubeClient, number: signal.Signals
 ) -> None:

@@ -6,7 +6,7 @@ from tests.scenarios.matrix import batches, checks
 from tests.scenarios.matrix.cells import Cell
 from tests.scenarios.matrix.stage import Stage
 
-pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.long, pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

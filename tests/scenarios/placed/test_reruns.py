@@ -87,6 +87,7 @@ async def rounds(dev: node.DevNode, observer: Observer) -> AsyncIterator[Rounds]
         yield Rounds(name="rounds", observer=observer, made=made, seen=first)
 
 
+@pytest.mark.long
 async def test_rerun_at_random_moments_of_kubelets_relist(rounds: Rounds) -> None:
     """Kubelet relists once a second, independent of kubemend's steps."""
     chance = random.Random(20)
@@ -124,7 +125,9 @@ class Looking(CriClient):
             await self._look()
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["side-by-side", "kubelet-first"])
+@pytest.mark.parametrize(
+    "waits", [pytest.param(False, id="side-by-side", marks=pytest.mark.long), pytest.param(True, id="kubelet-first")]
+)
 async def test_relist_before_each_change_of_a_rerun(
     dev: node.DevNode, looks: Looks, rounds: Rounds, waits: bool
 ) -> None:
