@@ -161,9 +161,7 @@ def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
 
 def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
     containers = situation.pod.containers
-    return (
-        _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
-    )
+    return _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
 
 
 def _reset(situation: Situation) -> tuple[Obstacle, str] | None:
