@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import json
 import resource
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from typing import Any, Final
 import click
 
 from bench.hub.agents import Place
-from hack.devnode import processes
+from hack.devnode import loopback, processes
 
 _SPARE_FILES: Final = 512
 _FILES_EACH: Final = 3
@@ -46,14 +45,14 @@ def check_files(*, agents: int) -> None:
 @asynccontextmanager
 async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int, int]]:
     """Run the controller; yields its pid and the hub's port. It may not serve yet."""
-    port = free_port()
+    port = loopback.free_port()
     settings = {
         "--kubeconfig": str(kubeconfig),
         "--hub-address": f"{HOST}:{port}",
         "--hub-service": HOST,
         "--hub-connections": str(_MOST_CONNECTIONS),
         "--hub-strangers-per-address": str(_MOST_CONNECTIONS),  # all agents are at one address here
-        "--metrics-address": f"{HOST}:{free_port()}",
+        "--metrics-address": f"{HOST}:{loopback.free_port()}",
         "--log-level": "info",
     }
     arguments = [text for pair in settings.items() for text in pair]
@@ -116,12 +115,6 @@ async def fleet(places: Sequence[Place]) -> AsyncIterator[Fleet]:
     finally:
         for child in children:
             await _ended(child)
-
-
-def free_port() -> int:
-    """Return a free TCP port."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def _simulators() -> asyncio.subprocess.Process:

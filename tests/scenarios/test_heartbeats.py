@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ import pytest
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.hold.cgroups import Cgroup
+from tests import eventually
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -59,6 +61,13 @@ async def watched(agent: node.Agent, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def log_once_begun(observer: Observer, name: str, seen: Seen) -> str:
+    """Return the log of the trainer's latest run, once that has written to it."""
+    read = functools.partial(observer.log, name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
+    await eventually.true(lambda: read() != "")
+    return read()
+
+
 @pytest.mark.parametrize("file", ["/beat", f"{trainer.CHECKPOINTS}/beat"], ids=["in-its-root", "on-a-volume"])
 async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
     dev: node.DevNode, observer: Observer, own_state: str, file: str
@@ -74,7 +83,7 @@ async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
             assert f"no heartbeat in {file} for " in condition["message"]
             assert "threads: " in condition["message"]
             restart = seen.restart_counts["trainer"]
-            log = observer.log(name, seen.uid, container="trainer", restart=restart)
+            log = await log_once_begun(observer, name, seen)
             assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "kubelet's has no reason"
         counted = await training.metric(
             agent, "kubemend_findings_total", source="heartbeat", kind="Heartbeat", code="Hung"

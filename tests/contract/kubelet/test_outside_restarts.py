@@ -87,7 +87,10 @@ async def test_relist_between_stop_and_start_with_a_created_successor(
 
 async def test_created_successor_makes_kubelet_start_a_duplicate(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
+    await cluster.looks.hold()
     await Swapper(cluster, pod).create_next()
+    await cluster.looks.look()  # kubelet must know of it before it is woken: the next sync is a minute away
+    await cluster.looks.release()
     await cluster.touch(pod)
     await cluster.wait(pod, runs_again(2))
     found = states(await cluster.containers(pod))
