@@ -45,7 +45,7 @@ def _report(figures: dict[str, Any]) -> None:
     type=click.Choice([fault.name for fault in suite.FAULTS]),
     help="Only this fault; may be repeated.",
 )
-@click.option("--short", is_flag=True, help="Try a little of the quicker faults, without judging times.")
+@click.option("--short", is_flag=True, help="Try a little of most faults, without judging times.")
 @click.option(
     "--away", type=click.FloatRange(min=1.0), help="Seconds for which the API server is unavailable; 300 by default."
 )

@@ -24,7 +24,6 @@ _SMALL = 160 * 2**20
     ],
     ids=["agent-at-its-limit", "agent", "controller", "controller-annotations"],
 )
-@pytest.mark.long
 async def test_large_pods_do_not_exhaust_memory(role: str, crowd: Crowd, limit: int) -> None:
     try:
         found = await memory.tried(memory.Trial(role, "large pods", crowd), limit=limit)
