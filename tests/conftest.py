@@ -1,7 +1,6 @@
 """Check after every test that it leaves no tasks or processes behind (warnings are errors in pyproject.toml)."""
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 
@@ -94,7 +93,7 @@ async def _leaves_no_tasks() -> AsyncIterator[None]:
 def _children() -> frozenset[processes.ProcessId]:
     return frozenset(
         child
-        for child in processes.children_of(os.getpid())
+        for child in processes.children()
         if not any(_RESOURCE_TRACKER in part for part in processes.command_line(child.pid))
     )
 

@@ -265,8 +265,8 @@ async def test_the_controllers_process_leads_and_runs_a_jobset(
 
     async def is_run() -> bool:
         listed = [await administrator.list(scene.of(*each)) for each in (("jobs", "batch"), ("services",))]
-        told = await administrator.get(f"{jobsets.collection(scene.namespace)}/made")
-        return all("made" in str(objects.names(each.items)) for each in listed) and "conditions" in told["status"]
+        status = (await administrator.get(f"{jobsets.collection(scene.namespace)}/made")).get("status", {})
+        return all("made" in str(objects.names(each.items)) for each in listed) and "conditions" in status
 
     async with controller(cluster, tmp_path) as log:
         await eventually.true(is_run, look_again=0.2)

@@ -13,7 +13,7 @@ from hack.devnode.cluster import Cluster
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.observer import Observer
 from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
@@ -53,6 +53,12 @@ async def followed(dev: node.DevNode) -> AsyncIterator[tuple[ContainerWatch, kub
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def until_started(events: asyncio.Queue[ContainerEvent]) -> None:
+    """Wait until a container was started."""
+    while (await events.get()).kind is not EventKind.STARTED:
+        pass
+
+
 async def until_gone(api: kube.KubeClient, name: str) -> None:
     """Wait until the API server has no such pod: kubelet has seen its last container end."""
     async with asyncio.timeout(training.DEADLINE):
@@ -88,6 +94,8 @@ async def test_a_pod_that_is_deleted_in_mid_restart_starts_nothing_more_and_leav
             proxy.hooks[:] = [gate]
             await training.xid(dev, observer, name, 31)
             await asyncio.wait_for(gate.reached.wait(), training.DEADLINE)
+            if method == "StopContainer":  # the old one's: its successor has been started, and is held
+                await asyncio.wait_for(until_started(events), training.DEADLINE)
             await api.delete(paths.pod("default", name), options={})
             assert await pods.wait_for(PodUid(seen.uid), lambda pod: pod.deleting, timeout=training.DEADLINE)
             while not events.empty():
