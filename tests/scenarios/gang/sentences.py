@@ -44,19 +44,23 @@ async def held(gang: Gang, *members: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def nothing_new_runs(gang: Gang, *, since: int, beside: int) -> None:
+async def nothing_new_runs(gang: Gang, *, since: int, beside: int, agent: bool = True) -> None:
     """Wait until no life that began at or after a moment has run while another member, which lives on, did.
 
-    Kubelet may start another one of its own at any time, and that has a moment until it is held.
+    Kubelet may start another one of its own at any time. An agent holds that after a moment; without one it runs on,
+    and only those that kubemend has started count.
     """
 
     def new() -> list[Life]:
-        return [life for life in gang.lives() if life.began >= since]
+        return [life for life in gang.lives() if life.began >= since and (agent or life.ours)]
 
-    async with asyncio.timeout(DEADLINE):
-        before: list[Life] | None = None
-        while before != (before := new()):
-            await _lives_on(gang, beside)
+    before: list[Life] | None = None
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while before != (before := new()):
+                await _lives_on(gang, beside)
+    except TimeoutError as error:
+        raise AssertionError(f"new ones ran beside member {beside}, last {before} and {new()}") from error
 
 
 async def _lives_on(gang: Gang, index: int) -> None:

@@ -85,7 +85,7 @@ async def test_agent_killed_while_holding_is_followed_by_one_that_finishes(
         before = await gang.identities()
         fault = await fail_and_hold(product, gang)
         await product.kill_agent(0)
-        await sentences.nothing_new_runs(gang, since=fault, beside=ON_SECOND[0])
+        await sentences.nothing_new_runs(gang, since=fault, beside=ON_SECOND[0], agent=False)
         await product.start_agent(0)
         product.resume_agent(1)  # not before: the controller waits for 15 s only until a released member runs
         await comes_to_its_end(gang, Rounds(api, gang.template.key), since=fault)
