@@ -1,10 +1,12 @@
 """Set up a long-running process: how it stops, its priority, its helper processes and its open files."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
@@ -34,18 +36,25 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-def raise_priority() -> None:
-    """Raise the scheduling priority of this thread and the threads it starts.
+@contextlib.contextmanager
+def raised_priority() -> Iterator[None]:
+    """Raise the scheduling priority of this thread, and of threads and processes that it starts, in this context.
 
     A hold is a race against a starting process: on a node whose processors are all busy it would be lost to processes
     that wait less. Without permission (CAP_SYS_NICE), everything works as well as the load allows. Turns among the
     threads of this process are kept short, for the same reason.
     """
+    before, turn = os.getpriority(os.PRIO_PROCESS, 0), sys.getswitchinterval()
     sys.setswitchinterval(_TURN_SECONDS)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _AHEAD)
     except PermissionError as error:
         log.info("process.priority_unavailable", error=error.strerror)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+        sys.setswitchinterval(turn)
 
 
 def helper_command(module: str, *arguments: str) -> list[str]:

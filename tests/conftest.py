@@ -1,6 +1,7 @@
 """Check after every test that it leaves no tasks or processes behind (warnings are errors in pyproject.toml)."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 
@@ -76,6 +77,14 @@ def _leaves_no_processes(_session_leaves_no_processes: None) -> Iterator[None]:
     before = _children()
     yield
     _fail_on(_children() - before - _of_wider_fixtures, what="the test")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_its_priority() -> Iterator[None]:
+    """Fail a test that leaves this process ahead of the others: its later tests' clusters would starve theirs."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,8 @@ async def run(settings: Settings) -> None:
     Without its journal the agent cannot resume anything, so it first releases what a previous agent has frozen.
     """
     try:
-        await _run(settings)
+        with process.raised_priority():
+            await _run(settings)
     except HistoryError:
         await last_resort.before_the_end(settings)
         raise
@@ -70,7 +71,6 @@ async def run(settings: Settings) -> None:
 
 async def _run(settings: Settings) -> None:
     stop = process.stop_signal()
-    process.raise_priority()
     catalog = load_catalog(settings.catalog)
     registry = process_metrics.registry()
     metrics = Metrics(registry)

@@ -284,7 +284,6 @@ async def agent(
     node: NodeLayout, *, directory: Path, views: outside.Pods, can_hold: bool = True, later: float = 0.0
 ) -> AsyncIterator[Agent]:
     """Run an agent's parts on the node, with their state in a directory; kubelet's status is kept in ``views``."""
-    process.raise_priority()
     socket = str(node.containerd_socket)
     store = await Store.open(directory / "state.db")
     metrics = Metrics(CollectorRegistry())
@@ -330,14 +329,15 @@ async def agent(
         )
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))
-        agent = Agent(rounds, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
-        try:
-            await eventually.true(lambda: bool(events.containers()))
-            await Recovery(outside=everything, store=store, now=time.time, spared=held).run()
-            yield agent
-        finally:
-            await agent.die()
-            await store.close()
+        with process.raised_priority():
+            agent = Agent(rounds, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
+            try:
+                await eventually.true(lambda: bool(events.containers()))
+                await Recovery(outside=everything, store=store, now=time.time, spared=held).run()
+                yield agent
+            finally:
+                await agent.die()
+                await store.close()
 
 
 async def _kubelet(events: ContainerWatch, views: outside.Pods) -> None:
