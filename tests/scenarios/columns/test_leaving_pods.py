@@ -10,7 +10,7 @@ from kubemend.agent.model.workloads import ContainerState, PodUid
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import errors, paths
 from tests import eventually
-from tests.scenarios.columns.board import DATA, Board, Seen
+from tests.scenarios.columns.board import DATA, Board, Json, Seen
 
 pytestmark = pytest.mark.devnode
 
@@ -43,10 +43,11 @@ async def alive(cri: CriClient, uid: PodUid) -> list[ContainerState]:
     return [each.state for each in views if each.state is not ContainerState.EXITED]
 
 
-async def ends_slowly(board: Board, seen: Seen) -> None:
+async def ends_slowly(board: Board, seen: Seen, restart: asyncio.Task[list[Json]]) -> None:
     """Wait until a restart has sent SIGTERM to the program, which ignores it."""
     term = board.volume(seen) / "term"
-    await eventually.true(term.exists)
+    await eventually.true(lambda: term.exists() or restart.done())
+    assert not restart.done(), await restart
 
 
 @pytest.mark.parametrize("strategy", [Strategy.SWAP, Strategy.RERUN, Strategy.RESET], ids=lambda each: each.value)
@@ -57,7 +58,7 @@ async def test_pod_evicted_in_mid_restart_goes_and_nothing_restarts(board: Board
     ups = board.volume(seen) / "up"
     await eventually.true(ups.exists)  # before that it would not hear SIGTERM
     restart = asyncio.create_task(board.asked(name, strategy, grace=GRACE))
-    await ends_slowly(board, seen)
+    await ends_slowly(board, seen, restart)
     assert len(ups.read_text().splitlines()) == 1
     await evict(board, name)
     await until_gone(board, name)
