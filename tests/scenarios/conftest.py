@@ -2,14 +2,27 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Final
 
 import pytest
 
 from hack.devnode import leftovers, node
-from hack.devnode.layout import NodeLayout
+from hack.devnode.layout import BASE, NodeLayout
 from hack.devnode.observer import Observer
 from tests import machine
+
+_LOG_BYTES: Final = 6000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the ends of the agents' logs with a failure: they go with their node."""
+    report = yield
+    if report.failed:
+        for log in sorted(BASE.glob(f"*-{os.getpid()}*/agent.log")):
+            report.sections.append((str(log), log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")))
+    return report
 
 
 @pytest.fixture(scope="package")
