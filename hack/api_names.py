@@ -25,6 +25,7 @@ _STRATEGIES: Final = ", ".join(f"`{each.value}`" for each in intents.Strategy)
 _HOLD: Final = f"{states.Limits().hold_for_recreated:g}s"
 
 AGENT_LABEL: Final = "kubemend.io/agent"
+CACHE: Final = "kubemend.io/cache"
 """Used only by the manifests: daemonset/base/daemonset.yaml."""
 
 
@@ -135,6 +136,14 @@ WRITTEN_BY_PEOPLE: Final = (
         ", ".join(f"`{each.value}`" for each in options.Clean),
         "What is emptied before the successor runs: the pod's `/dev/shm`.",
         "nothing",
+    ),
+    Name(
+        CACHE,
+        Kind.ANNOTATION,
+        "Pod",
+        "`On`, `Off`",
+        "With the component `caches`: `Off`: no cache volume; `On`: its variables also for containers with `envFrom`.",
+        "the volume, and its variables in containers without `envFrom`",
     ),
     Name(
         options.RESTART,

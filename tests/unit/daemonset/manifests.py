@@ -31,13 +31,15 @@ VARIANTS: Final[Sequence[tuple[str, ...]]] = ((), *((name,) for name in COMPONEN
 INSTALLATIONS: Final = (DAEMONSET, DEFAULT, *OVERLAYS.values())
 """The variants that are complete for a cluster."""
 
+POLICIES: Final = {"ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"}
+
 CLUSTER_WIDE: Final = {
     "Namespace",
     "CustomResourceDefinition",
     "ClusterRole",
     "ClusterRoleBinding",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
+    *POLICIES,
+    *(f"{each}Binding" for each in POLICIES),
 }
 """Kinds of ours without a namespace."""
 

@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from hack import api_names
 from kubemend.agent.model import conditions
 from kubemend.agent.reporters import event_objects, restart_counts, taint_rules
 from kubemend.common import conditions as common_conditions
@@ -50,6 +51,13 @@ def words(policy: str) -> str:
 def test_names_are_those_of_the_code(policy: str, named: list[str]) -> None:
     for name in named:
         assert f"'{name}'" in words(policy)
+
+
+def test_the_caches_are_for_pods_that_opted_in() -> None:
+    (policy,) = [obj for obj in manifests.render(("caches",)) if obj["kind"] == "MutatingAdmissionPolicy"]
+    told = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
+    for name in (members.RESTART, members.IN_PLACE, api_names.CACHE):
+        assert f"'{name}'" in told
 
 
 def test_all_conditions_of_agents_are_allowed() -> None:

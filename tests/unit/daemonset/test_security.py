@@ -16,7 +16,7 @@ Row = list[str]
 
 @functools.cache
 def objects() -> list[Json]:
-    return [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
+    return [*manifests.build(manifests.DEFAULT), *manifests.render(("caches", "device-taints", "restart-namespaces"))]
 
 
 def roles() -> dict[str, Json]:
@@ -70,7 +70,7 @@ def test_every_way_into_the_host_is_in_the_table() -> None:
 
 
 def test_every_policy_is_in_the_table() -> None:
-    there = {obj["metadata"]["name"] for obj in objects() if obj["kind"] == "ValidatingAdmissionPolicy"}
+    there = {obj["metadata"]["name"] for obj in objects() if obj["kind"] in manifests.POLICIES}
     assert {name.strip("`") for name, _ in rows(section("### Policies"))} == there
 
 

@@ -1,0 +1,106 @@
+"""The component caches: pods that opted in get a volume for compile caches, and keep what they set themselves."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from kubemend.common.kube import client
+from tests import eventually
+from tests.contract.api import installation, objects
+from tests.contract.api.installation import Cluster
+
+OPTED_IN = {"kubemend.io/restart": "InPlace"}
+MOUNT = {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend"}
+TRAINERS = {
+    "CUDA_CACHE_PATH": "/var/cache/kubemend/trainer/cuda",
+    "JAX_COMPILATION_CACHE_DIR": "/var/cache/kubemend/trainer/jax",
+    "PYTHONPYCACHEPREFIX": "/var/cache/kubemend/trainer/python",
+    "TORCHINDUCTOR_CACHE_DIR": "/var/cache/kubemend/trainer/inductor",
+    "TORCH_EXTENSIONS_DIR": "/var/cache/kubemend/trainer/torch-extensions",
+    "TRITON_CACHE_DIR": "/var/cache/kubemend/trainer/triton",
+    "XDG_CACHE_HOME": "/var/cache/kubemend/trainer/xdg",
+}
+FROM_A_CONFIG_MAP = [{"configMapRef": {"name": "settings", "optional": True}}]
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with installation.installed(tmp_path_factory.mktemp("caches"), "caches") as made:
+        yield made
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
+    """An administrator, once the policy is in force."""
+
+    async def in_force() -> bool:
+        return "volumes" in (await created(connected, {"trainer": {}}))["spec"]
+
+    async with cluster.administrator() as connected:
+        await eventually.true(in_force)
+        yield connected
+
+
+async def created(
+    api: client.KubeClient, containers: Json, *, annotations: Json = OPTED_IN, volumes: list[Json] | None = None
+) -> Json:
+    """Return the pod that the API server would create."""
+    pod = objects.pod("x", annotations=annotations)
+    pod["spec"]["containers"] = [{"name": name, "image": "busybox:1", **more} for name, more in containers.items()]
+    if volumes is not None:
+        pod["spec"]["volumes"] = volumes
+    return await api.create(f"{objects.pods('default')}?dryRun=All", pod)
+
+
+def environment(pod: Json, container: str) -> dict[str, str | None]:
+    (found,) = [each for each in pod["spec"]["containers"] if each["name"] == container]
+    return {each["name"]: each.get("value") for each in found.get("env", ())}
+
+
+async def test_opted_in_pod_gets_the_volume_and_the_variables(api: client.KubeClient) -> None:
+    pod = await created(api, {"trainer": {"env": [{"name": "RANK", "value": "0"}]}})
+    assert pod["spec"]["volumes"] == [{"name": "kubemend-cache", "emptyDir": {}}]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [MOUNT]
+    assert environment(pod, "trainer") == {"RANK": "0", **TRAINERS}
+
+
+async def test_each_container_has_directories_of_its_own(api: client.KubeClient) -> None:
+    pod = await created(api, {"trainer": {}, "log-shipper": {}})
+    assert environment(pod, "trainer") == TRAINERS
+    assert environment(pod, "log-shipper")["TRITON_CACHE_DIR"] == "/var/cache/kubemend/log-shipper/triton"
+    assert [each["name"] for each in pod["spec"]["containers"]] == ["trainer", "log-shipper"]
+
+
+async def test_what_the_pod_sets_stays(api: client.KubeClient) -> None:
+    claim = {"name": "kubemend-cache", "persistentVolumeClaim": {"claimName": "caches"}}
+    mount = {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend", "subPath": "of-this-job"}
+    own = {"env": [{"name": "TRITON_CACHE_DIR", "value": "/data/triton"}], "volumeMounts": [mount]}
+    pod = await created(api, {"trainer": own}, volumes=[claim])
+    assert pod["spec"]["volumes"] == [claim]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [mount]
+    assert environment(pod, "trainer") == {**TRAINERS, "TRITON_CACHE_DIR": "/data/triton"}
+
+
+async def test_variables_of_a_config_map_are_not_overridden_unless_the_pod_says_so(api: client.KubeClient) -> None:
+    trainer = {"trainer": {"envFrom": FROM_A_CONFIG_MAP}}
+    pod = await created(api, trainer)
+    assert (environment(pod, "trainer"), pod["spec"]["containers"][0]["volumeMounts"]) == ({}, [MOUNT])
+    pod = await created(api, trainer, annotations={**OPTED_IN, "kubemend.io/cache": "On"})
+    assert environment(pod, "trainer") == TRAINERS
+
+
+@pytest.mark.parametrize("annotations", [{}, {**OPTED_IN, "kubemend.io/cache": "Off"}], ids=["not opted in", "off"])
+async def test_other_pods_are_left_alone(api: client.KubeClient, annotations: Json) -> None:
+    pod = await created(api, {"trainer": {}}, annotations=annotations)
+    assert "volumes" not in pod["spec"]
+    assert pod["spec"]["containers"][0].keys().isdisjoint({"env", "volumeMounts"})
+
+
+async def test_a_variable_that_is_set_twice_stays_so(api: client.KubeClient) -> None:
+    """The last one counts, and a merge that knew one only would fail the policy."""
+    twice = [{"name": "TRITON_CACHE_DIR", "value": "/a"}, {"name": "TRITON_CACHE_DIR", "value": "/b"}]
+    pod = await created(api, {"trainer": {"env": twice}})
+    assert [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "TRITON_CACHE_DIR"] == twice
