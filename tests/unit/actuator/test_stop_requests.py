@@ -90,15 +90,17 @@ async def test_executions_are_followed_and_only_kills_count(tmp_path: Path, monk
     program = tmp_path / "runc"
     shutil.copy(tail, program)
     async with runtime_with(program, monkeypatch) as found:
-        # tail reports the missing files, and follows /dev/null: it can be read for as long as needed.
-        for word in ("start", "kill"):
-            child = await asyncio.create_subprocess_exec(
+        # tail reports the missing files, and follows /dev/null: both can be read until they have been, in order.
+        children = [
+            await asyncio.create_subprocess_exec(
                 program, "-f", "/dev/null", word, ID, "15", stderr=asyncio.subprocess.DEVNULL
             )
-            try:
-                if word == "kill":
-                    assert await found.get() == ID
-            finally:
+            for word in ("start", "kill")
+        ]
+        try:
+            assert await found.get() == ID
+        finally:
+            for child in children:
                 child.kill()
                 await child.wait()
         assert found.empty()
