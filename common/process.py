@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Final
 
@@ -55,6 +56,19 @@ def raised_priority() -> Iterator[None]:
     finally:
         os.setpriority(os.PRIO_PROCESS, 0, before)
         sys.setswitchinterval(turn)
+
+
+def wake_first() -> None:
+    """Have the calling thread run as soon as it is woken, before all threads that are not real-time (sched(7)).
+
+    For a thread that does little at a time and that would otherwise lose its race against a short-lived process: nice
+    values count only within a cgroup or session. Without permission (CAP_SYS_NICE; on cgroup v1 with real-time groups
+    also a share of ``cpu.rt_runtime_us``), nothing changes.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError as error:
+        log.info("process.real_time_unavailable", thread=threading.current_thread().name, error=error.strerror)
 
 
 def helper_command(module: str, *arguments: str) -> list[str]:

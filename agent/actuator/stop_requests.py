@@ -20,7 +20,7 @@ import structlog
 
 from kubemend.agent.actuator.hold import fanotify, oci_runtimes
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.common import aio, contained, kernel_files, unix_sockets
+from kubemend.common import aio, contained, kernel_files, process, unix_sockets
 
 log = structlog.get_logger(__name__)
 
@@ -111,9 +111,10 @@ class StopRequests:
 
 
 class _Reader:
-    """Reads the commands of the processes that execute an OCI runtime, in a thread of its own.
+    """Reads the commands of the processes that execute an OCI runtime, in a real-time thread of its own.
 
-    Such a process runs for some 10 ms, and the event loop is often busy for longer.
+    Such a process runs for some 10 ms. The event loop is often busy for longer, and so is each processor of a busy
+    node: there, a thread that was not real-time missed one of ten.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class _Reader:
 
     def run(self) -> None:
         """Read until ``end`` is called (the body of the thread)."""
+        process.wake_first()
         try:
             with contextlib.suppress(RuntimeError):  # the event loop has been closed
                 self._read()

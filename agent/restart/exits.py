@@ -120,9 +120,9 @@ def doubt(ended: Exit, scene: Scene, *, quick: float = QUICK) -> float:
     """
     if ended.asked:
         return STOPPED
-    suspect = scene.others_ended or scene.node_ends_pods or (ended.looks_like_a_stop and scene.others_run)
-    if suspect:
+    may_be_a_stop = ended.looks_like_a_stop or scene.stop_unread
+    if scene.others_ended or scene.node_ends_pods or (may_be_a_stop and scene.others_run):
         return PATIENT
-    if scene.stop_unread:  # no longer than that: on a busy node requests are missed at most exits
+    if scene.stop_unread:  # its sandbox would stop at once
         quick = max(quick, QUICK)
     return min(max(quick, _OF_LAG * scene.lag), PATIENT) if quick else 0.0

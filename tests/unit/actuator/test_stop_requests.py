@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -90,6 +91,8 @@ async def test_executions_are_followed_and_only_kills_count(tmp_path: Path, monk
     program = tmp_path / "runc"
     shutil.copy(tail, program)
     async with runtime_with(program, monkeypatch) as found:
+        (reading,) = (each.native_id for each in threading.enumerate() if each.name == "stop requests")
+        assert reading is not None
         # tail reports the missing files, and follows /dev/null: both can be read until they have been, in order.
         children = [
             await asyncio.create_subprocess_exec(
@@ -99,6 +102,7 @@ async def test_executions_are_followed_and_only_kills_count(tmp_path: Path, monk
         ]
         try:
             assert await found.get() == ID
+            assert os.sched_getscheduler(reading) == os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, "it would lose races"
         finally:
             for child in children:
                 child.kill()

@@ -114,6 +114,7 @@ def test_doubt_is_short_unless_the_pod_may_be_ending() -> None:
     assert exits.doubt(error, Scene(node_ends_pods=True)) == exits.PATIENT
     assert exits.doubt(error, Scene(stop_unread=True), quick=0.0) == exits.QUICK
     assert exits.QUICK < exits.doubt(error, Scene(stop_unread=True, lag=0.5), quick=0.0) < exits.PATIENT
+    assert exits.doubt(error, Scene(stop_unread=True, others_run=True), quick=0.0) == exits.PATIENT
 
 
 def test_doubt_after_requested_stop_lasts_until_kubelet_acts() -> None:
