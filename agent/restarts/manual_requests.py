@@ -43,8 +43,12 @@ class ManualRestarts:
         now: Callable[[], float] = time.time,
         patience: float = 600.0,
         ask_again: float = 1.0,
+        watch_delay: float = 5.0,
     ) -> None:
-        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one."""
+        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one.
+
+        ``watch_delay``: for how many seconds the watch may report a pod as Pending that a client has seen running.
+        """
         self._ledger = ledger
         self._pods = pods
         self._devices = devices
@@ -53,6 +57,7 @@ class ManualRestarts:
         self._now = now
         self._patience = patience
         self._ask_again = ask_again
+        self._watch_delay = watch_delay
         self._runtime_found = asyncio.Event()
         self._restarts: RestartScheduler | None = None
 
@@ -86,6 +91,7 @@ class ManualRestarts:
         try:
             async with asyncio.timeout(self._patience):
                 restarts = await self._runtime(followed)
+                await self._seen_running(target)
                 held = await self._held(target, followed)
         except TimeoutError:
             return  # the last progress event has the reason
@@ -108,6 +114,12 @@ class ManualRestarts:
             await self._runtime_found.wait()
         assert self._restarts is not None
         return self._restarts
+
+    async def _seen_running(self, target: ContainerRef) -> None:
+        """Give the watch time to report that the pod runs: the client can have seen that first."""
+        pod = self._pods.pods().get(target.pod.uid)
+        if pod is not None and pod.phase == "Pending":
+            await self._pods.wait_for(target.pod.uid, lambda pod: pod.phase != "Pending", timeout=self._watch_delay)
 
     async def _held(self, target: ContainerRef, followed: progress.Progress) -> frozenset[GpuUuid] | None:
         """Return the container's GPUs; None if kubelet does not report them and all GPUs of the node are usable.

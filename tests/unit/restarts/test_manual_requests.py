@@ -120,6 +120,32 @@ async def test_manual_request_ignores_devices_of_others(world: World) -> None:
     assert (request.devices, request.cause().action) == (frozenset(), ActionClass.NONE)
 
 
+async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(world: World) -> None:
+    world.find_runtime()
+    await world.pods.put(builders.pod(phase="Pending"))
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(world.ask())
+        await world.pods.waited.wait()
+        assert not asking.done()
+        await world.pods.put(builders.pod())
+    assert len(world.engine.requests) == 1
+
+
+async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_which_refuses_it(world: World) -> None:
+    world.requests = ManualRestarts(
+        ledger=world.ledger,
+        pods=world.pods,
+        devices=world.devices,
+        holders=world.holders,
+        lacking=str,
+        watch_delay=0.01,
+    )
+    world.find_runtime()
+    await world.pods.put(builders.pod(phase="Pending"))
+    await world.ask()
+    assert len(world.engine.requests) == 1
+
+
 async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> None:
     world.find_runtime()
     world.holders.hold(TRAINER)
