@@ -5,6 +5,7 @@ import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -16,6 +17,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.faults import fault_end
 from kubemend.agent.health.state import attribution
 from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
+from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.rounds import FaultKind
@@ -30,6 +32,10 @@ log = structlog.get_logger(__name__)
 # A process that started after the line was written is another one with the same pid. The kernel stamps log lines with
 # the monotonic clock and processes with the boot clock. The clocks differ by suspends only, so 1 s of slack suffices.
 _PID_REUSE_SLACK = 1.0
+
+
+_Event = tuple[str, FindingKind, str]
+_ANY_PROGRAM_ERROR: Final = "any program error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class AppFaultHandler:
         self._processes = processes
         self._patience = patience if patience is not None else Patience()
         self._under_way: Counter[str] = Counter()
-        self._named: dict[tuple[str, FindingKind, str], float] = {}
+        self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
         self._runtime_found = asyncio.Event()
         self._restarts: RestartScheduler | None = None
@@ -180,16 +186,16 @@ class AppFaultHandler:
         NVML reports an Xid without the process, the kernel log with it. Without this check the agent would blame the
         GPU's holder for the fault of a process outside all pods.
         """
-        finding = noted.finding
-        key = (noted.device, finding.kind, finding.code)
+        finding, events = noted.finding, _events(noted)
         if finding.pid is not None:
             async with self._newly_named:
-                self._named[key] = finding.observed_at
+                self._named.update(dict.fromkeys(events, finding.observed_at))
                 self._newly_named.notify_all()
             return False
 
         def named() -> bool:
-            return abs(self._named.get(key, float("-inf")) - finding.observed_at) <= self._patience.twin_window
+            times = (self._named.get(event, float("-inf")) for event in events)
+            return any(abs(time - finding.observed_at) <= self._patience.twin_window for time in times)
 
         try:
             async with asyncio.timeout(self._patience.twin), self._newly_named:
@@ -270,6 +276,19 @@ class AppFaultHandler:
             return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
 
         return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
+
+
+def _events(noted: RecordedFinding) -> tuple[_Event, ...]:
+    """Return the events of which a finding can be one report.
+
+    One error of a program can be reported by Xids of several codes. A stack overflow on an H100 gives two lines of Xid
+    13 without a process, and 4 ms later one of Xid 43 with it.
+    """
+    finding = noted.finding
+    same_code = (noted.device, finding.kind, finding.code)
+    if finding.kind is FindingKind.XID and finding.action is ActionClass.RESTART_APP:
+        return (same_code, (noted.device, finding.kind, _ANY_PROGRAM_ERROR))
+    return (same_code,)
 
 
 async def _at_once() -> None:

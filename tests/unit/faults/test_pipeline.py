@@ -1,7 +1,7 @@
 """Attribute a finding to the right container and to no other, and detect the end of a fault."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,13 @@ class World:
             return await self.said.wait_for(builders.POD, kind, reason)
 
 
-def make(store: Store, metrics: Metrics) -> World:
+def make(
+    store: Store,
+    metrics: Metrics,
+    *,
+    patience: Patience = QUICK,
+    monotonic: Callable[[], float] = lambda: 50.0,  # a storm is one moment, however slow the machine
+) -> World:
     pods = outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
     devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
     said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
@@ -118,7 +124,7 @@ def make(store: Store, metrics: Metrics) -> World:
         devices=devices,
         holders=holders,
         processes=processes,  # type: ignore[arg-type]
-        patience=QUICK,
+        patience=patience,
     )
     engine = FindingPipeline(
         ledger=ledger,
@@ -136,7 +142,7 @@ def make(store: Store, metrics: Metrics) -> World:
         metrics=metrics,
         classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
         now=lambda: 200.0,
-        monotonic=lambda: 50.0,  # a storm is one moment, however slow the machine
+        monotonic=monotonic,
     )
     return World(
         engine, faults, ledger, publisher, pods, devices, holders, events, said, processes, restarts, store, metrics
@@ -215,6 +221,20 @@ async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(world: 
     world.engine.submit(xid(31, source=Source.NVML))  # without a pid, and first
     world.engine.submit(xid(31, pid=77))
     await world.nothing_restarted()
+
+
+async def test_pipeline_program_error_without_process_takes_that_of_another_code(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
+    world.engine.submit(xid(43, pid=77))
+    await world.nothing_restarted()
+
+
+async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(world: World) -> None:
+    world.engine.submit(xid(43, pid=4242))
+    await world.restarted()
+    world.engine.submit(xid(79, ActionClass.REBOOT_NODE))
+    await world.condition(conditions.DEVICE_FAILURE, "Xid79")
 
 
 async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(
