@@ -23,15 +23,14 @@ from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
-from kubemend.agent.faults.app_faults import AppFaultHandler
 from kubemend.agent.faults.exits import Ended, Exits
 from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.restart.exits import Exit
-from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
@@ -68,8 +67,7 @@ class RuntimeServices:
         settings: Settings,
         store: Store,
         metrics: Metrics,
-        faults: AppFaultHandler,
-        requests: ManualRestarts,
+        access: aio.Promise[RuntimeAccess],
         hangs: Hangs,
         suspects: SuspicionTracker,
         api: kube.KubeClient,
@@ -90,8 +88,7 @@ class RuntimeServices:
         self._settings = settings
         self._store = store
         self._metrics = metrics
-        self._faults = faults
-        self._requests = requests
+        self._access = access
         self._hangs = hangs
         self._suspects = suspects
         self._api = api
@@ -318,8 +315,7 @@ class RuntimeServices:
         recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
-        self._faults.use_runtime(restarts=self._restarts, events=watch, runtime=cri)
-        self._requests.use_runtime(restarts=self._restarts)
+        self._access.fulfil(RuntimeAccess(self._restarts, watch, cri))
         return self._restarts
 
     async def _standbys(self, holds: ExecHolds) -> Standbys | None:

@@ -23,9 +23,10 @@ from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
+from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
-from kubemend.common import contained
+from kubemend.common import aio, contained
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class RecordedFinding:
 
 
 class AppFaultHandler:
-    """Handle faults that a restart fixes. ``handle`` waits until the runtime is connected."""
+    """Handle faults that a restart fixes. ``handle`` waits until there is a runtime."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class AppFaultHandler:
         devices: ports.Devices,
         holders: ports.Holders,
         processes: ProcFs,
+        access: aio.Promise[RuntimeAccess],
         patience: Patience | None = None,
     ) -> None:
         self._ledger = ledger
@@ -95,15 +97,7 @@ class AppFaultHandler:
         self._under_way: Counter[str] = Counter()
         self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
-        self._runtime_found = asyncio.Event()
-        self._restarts: RestartScheduler | None = None
-        self._events: ports.Events | None = None
-        self._runtime: ports.Runtime | None = None
-
-    def use_runtime(self, *, restarts: RestartScheduler, events: ports.Events, runtime: ports.Runtime) -> None:
-        """Connect the container runtime, once it has been found and the journal has been replayed."""
-        self._restarts, self._events, self._runtime = restarts, events, runtime
-        self._runtime_found.set()
+        self._access = access
 
     def named_container(self, finding: Finding, facts: ProcessFacts | None) -> ContainerRef | ProcessLookup:
         """Return the container of the process that a finding names, by its /proc facts, or why there is none."""
@@ -118,7 +112,8 @@ class AppFaultHandler:
             return ProcessLookup.GONE
         if facts.container is None:
             return ProcessLookup.OUTSIDE_PODS
-        known = self._events.containers() if self._events is not None else ()
+        access = self._access.value
+        known = access.events.containers() if access is not None else ()
         return next((view.ref for view in known if view.id == facts.container), ProcessLookup.NOT_LISTED)
 
     async def handle(self, noted: RecordedFinding) -> Callable[[], Awaitable[None]]:
@@ -128,7 +123,7 @@ class AppFaultHandler:
             log.info("fault.duplicate", finding=noted.finding.title, device=noted.device)
             return _at_once
         events = await self._known_containers()
-        assert self._restarts is not None
+        restarts = (await self._access.wait()).restarts
         found = await self._attribute(noted)
         log.info(
             "fault.attributed",
@@ -150,7 +145,7 @@ class AppFaultHandler:
             await asyncio.sleep(self._patience.root_cause)
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                await self._restarts.handle(await self._request(noted, target))
+                await restarts.handle(await self._request(noted, target))
         return over
 
     def is_over(self, noted: RecordedFinding) -> bool:
@@ -175,10 +170,9 @@ class AppFaultHandler:
 
     async def _known_containers(self) -> ports.Events:
         """Wait for the runtime and its first listing: before that, every container looks as if it had ended."""
-        await self._runtime_found.wait()
-        assert self._events is not None
-        await self._events.until_listed()
-        return self._events
+        events = (await self._access.wait()).events
+        await events.until_listed()
+        return events
 
     async def _superseded_by_attributed_report(self, noted: RecordedFinding) -> bool:
         """Return whether another report of the same event names the process that this one lacks.
@@ -227,9 +221,9 @@ class AppFaultHandler:
             return False
         if entrance.is_its_own:
             return True
-        assert self._runtime is not None
+        runtime = (await self._access.wait()).runtime
         try:
-            return (await self._runtime.container_status(process.container)).pid == entrance.pid
+            return (await runtime.container_status(process.container)).pid == entrance.pid
         except CriError as error:
             log.info("fault.first_process_unknown", container_id=process.container, error=str(error))
             return False

@@ -15,7 +15,9 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.common import aio
 
 CODE = "Requested"
 """The cause of a manual restart."""
@@ -39,6 +41,7 @@ class ManualRestarts:
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
+        access: aio.Promise[RuntimeAccess],
         lacking: Callable[[], str],
         now: Callable[[], float] = time.time,
         patience: float = 600.0,
@@ -58,13 +61,7 @@ class ManualRestarts:
         self._patience = patience
         self._ask_again = ask_again
         self._watch_delay = watch_delay
-        self._runtime_found = asyncio.Event()
-        self._restarts: RestartScheduler | None = None
-
-    def use_runtime(self, *, restarts: RestartScheduler) -> None:
-        """Connect the container runtime, once it has been found and the journal has been replayed."""
-        self._restarts = restarts
-        self._runtime_found.set()
+        self._access = access
 
     def target(self, *, namespace: str, pod: str, asked: overrides.RestartOverrides) -> ContainerRef:
         """Return the container that a request names.
@@ -109,11 +106,9 @@ class ManualRestarts:
         await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
 
     async def _runtime(self, followed: progress.Progress) -> RestartScheduler:
-        if self._restarts is None:
+        if self._access.value is None:
             _hold(followed, admission.Reason.RUNTIME_UNAVAILABLE, self._lacking())
-            await self._runtime_found.wait()
-        assert self._restarts is not None
-        return self._restarts
+        return (await self._access.wait()).restarts
 
     async def _seen_running(self, target: ContainerRef) -> None:
         """Give the watch time to report that the pod runs: the client can have seen that first."""

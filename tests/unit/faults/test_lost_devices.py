@@ -24,7 +24,9 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.rounds import Taken
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
 from tests import eventually
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -109,7 +111,9 @@ class World:
         self.gangs.answers.set()
         pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
         self.ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
+        access: aio.Promise[RuntimeAccess] = aio.Promise()
         self.faults = Faults(
+            access=access,
             ledger=self.ledger,
             pods=pods,
             devices=self.devices,
@@ -141,7 +145,7 @@ class World:
             classify=lambda *_: ActionClass.NONE,
             now=lambda: NOW,
         )
-        self.faults.use_runtime(restarts=self.restarts, events=self.events, runtime=None)  # type: ignore[arg-type]
+        access.fulfil(RuntimeAccess(self.restarts, self.events, runtime=None))  # type: ignore[arg-type]
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

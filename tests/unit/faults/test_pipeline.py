@@ -27,7 +27,9 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
 from tests.fakes import outside
 from tests.unit.hub.builders import info
 from tests.unit.restart import builders
@@ -89,6 +91,7 @@ class World:
     restarts: Restarts
     store: Store
     metrics: Metrics
+    access: "aio.Promise[RuntimeAccess]"
 
     async def restarted(self, *, within: float = 60) -> Request:
         async with asyncio.timeout(within):
@@ -118,12 +121,14 @@ def make(
     said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
     ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1")
     publisher = ConditionPublisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
+    access: aio.Promise[RuntimeAccess] = aio.Promise()
     faults = AppFaultHandler(
         ledger=ledger,
         pods=pods,
         devices=devices,
         holders=holders,
         processes=processes,  # type: ignore[arg-type]
+        access=access,
         patience=patience,
     )
     engine = FindingPipeline(
@@ -145,7 +150,20 @@ def make(
         monotonic=monotonic,
     )
     return World(
-        engine, faults, ledger, publisher, pods, devices, holders, events, said, processes, restarts, store, metrics
+        engine,
+        faults,
+        ledger,
+        publisher,
+        pods,
+        devices,
+        holders,
+        events,
+        said,
+        processes,
+        restarts,
+        store,
+        metrics,
+        access,
     )
 
 
@@ -190,7 +208,7 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
 
 def use_runtime(world: World) -> None:
     runtime = Runtime({ContainerId("trainer-0"): 4000})
-    world.faults.use_runtime(restarts=world.restarts, events=world.events, runtime=runtime)  # type: ignore[arg-type]
+    world.access.fulfil(RuntimeAccess(world.restarts, world.events, runtime))  # type: ignore[arg-type]
 
 
 async def test_pipeline_process_in_line_names_container(world: World) -> None:
