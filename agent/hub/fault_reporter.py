@@ -9,7 +9,6 @@ from typing import Final
 
 import structlog
 
-from kubemend.agent.hub import member_states
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import LONGEST, Fault, OpenFaults
@@ -143,7 +142,7 @@ class FaultReporter:
         if self._dry_run or pod is None:
             return None
         refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
-        return member_states.gang_of(pod) if refused is None else None
+        return pod.gang if refused is None else None
 
 
 def _exit_id(failure: Failure) -> str:

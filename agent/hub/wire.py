@@ -5,13 +5,12 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from kubemend.agent.hub.member_states import Change, Gone, Member, MemberContainer
 from kubemend.agent.hub.open_faults import Fault
 from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load
 from kubemend.agent.model.rounds import FaultKind, OrderKind, Phase, Taken
-from kubemend.agent.model.workloads import ContainerState, PodRef, PodUid
+from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.restart import options
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
@@ -26,12 +25,6 @@ LONGEST_HOLD: Final = 3600.0
 """Maximum plausible hold of a member in seconds."""
 
 _UNKNOWN: Final = -1.0
-_STATES: "Final[Mapping[ContainerState, pb.Container.State.ValueType]]" = {
-    ContainerState.UNKNOWN: pb.Container.UNKNOWN,
-    ContainerState.CREATED: pb.Container.CREATED,
-    ContainerState.RUNNING: pb.Container.RUNNING,
-    ContainerState.EXITED: pb.Container.EXITED,
-}
 _KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = {
     FaultKind.OTHER: pb.Fault.OTHER,
     FaultKind.EXIT: pb.Fault.EXIT,
@@ -74,30 +67,6 @@ def pod_ref(of: pb.Pod) -> PodRef:
     return PodRef(namespace=of.namespace, name=of.name, uid=PodUid(of.uid))
 
 
-def member(of: Member) -> pb.Member:
-    """Return a member with its containers."""
-    return pb.Member(pod=pod(of.pod), gang=str(of.gang), containers=map(container, of.containers))
-
-
-def container(of: MemberContainer) -> pb.Container:
-    """Return a container; one with an unknown exit code has an unknown state (``member_states``)."""
-    return pb.Container(
-        name=of.name,
-        id=of.id,
-        attempt=of.attempt,
-        state=_STATES[of.state],
-        exit_code=of.exit_code if of.exit_code is not None else 0,
-        held=of.held,
-    )
-
-
-def change(of: Change) -> pb.AgentMessage:
-    """Return a change as a message."""
-    if isinstance(of, Gone):
-        return pb.AgentMessage(change=pb.MemberChange(gone=pod(of.pod)))
-    return pb.AgentMessage(change=pb.MemberChange(member=member(of)))
-
-
 def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
     """Return a fault as a message; ``age`` in seconds, ``alone``: its member is restarted by itself."""
     return pb.AgentMessage(
@@ -119,7 +88,7 @@ def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
 
 
 def result(of: rounds.Standing) -> pb.StepResult:
-    """Return a member's state as a message. The change of its containers is a message of its own."""
+    """Return a member's state as a message."""
     return pb.StepResult(
         round=of.round,
         pod=pod(of.pod),

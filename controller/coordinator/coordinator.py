@@ -96,7 +96,7 @@ class GangCoordinator:
         """Do nothing: the Hello that follows at once has the details."""
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
-        """Record the state of all members of a node that connects."""
+        """Record the states in rounds of a node's members when it connects."""
         if hello.epoch > self._term.epoch:  # it may have our own epoch from us
             self._term.raise_above(hello.epoch)
         for result in hello.results:
@@ -117,8 +117,6 @@ class GangCoordinator:
                     samples = [wire.sample(each) for each in message.samples.devices]
                     self._stragglers.take(samples)
                     self._outside.gpus.take(samples)
-            case _:
-                pass  # The API server has the members' state; attempts are informational.
 
     def gone(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""

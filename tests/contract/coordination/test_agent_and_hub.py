@@ -12,7 +12,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub.client import Hub
 from kubemend.agent.model.loads import Load
 from kubemend.agent.model.rounds import FaultKind, Phase, Taken
-from kubemend.agent.model.workloads import ContainerId, PodUid
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.components import ComponentState
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.model.members import NodeName
@@ -60,8 +60,6 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
         async with rig.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
             await rig.reports.until(ComponentState.READY, saying="hub-0")
-            (hello,) = hub.engine.of("hello")
-            assert [member.pod.uid for member in hello.members] == ["uid-0"]
             session = hub.engine.sessions[NODE]
 
             taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
@@ -139,11 +137,15 @@ async def test_invalid_token_is_reported_with_its_hint(rig: Rig) -> None:
 
 
 async def test_fault_of_an_unknown_pod_is_reported_once_known(rig: Rig) -> None:
-    await rig.pods.put(builders.member(7))
+    for number in (0, 7):
+        await rig.pods.put(builders.member(number))
+        rig.events.run(builders.trainer(number), name=f"c{number}")
     async with serving() as hub, rig.running(agent_of(rig, hub)):
         await hub.engine.until(lambda: bool(hub.engine.of("hello")))
-        assert not hub.engine.of("hello")[0].members
+        for number in (7, 0):
+            rig.events.exit(ContainerId(f"c{number}"), code=1)
+        await hub.engine.until(lambda: bool(hub.engine.of("told")))
         hub.pods[ControllersPodUid("uid-7")] = NODE
         hub.hub.pod_bound(ControllersPodUid("uid-7"), NODE)
-        await hub.engine.until(lambda: bool(hub.engine.of("told")))
-        assert hub.engine.of("told")[0].change.member.pod.uid == PodUid("uid-7")
+        await hub.engine.until(lambda: len(hub.engine.of("told")) == 2)
+        assert [told.fault.pod.uid for told in hub.engine.of("told")] == ["uid-0", "uid-7"]

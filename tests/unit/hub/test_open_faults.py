@@ -63,8 +63,7 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
         await stream.say(answer=answer(late.id, pb.FaultAnswer.NOTHING))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")  # what was answered, however late, is not reported again after the Hello
+        await rig.caught_up(stream)  # what was answered, however late, is not reported again after the Hello
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
 
 
@@ -82,8 +81,7 @@ async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> N
         await stream.say(answer=answer(again.id, pb.FaultAnswer.ALONE))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")
+        await rig.caught_up(stream)
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
@@ -132,8 +130,7 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
         await rig.rounds.ordered()
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")
+        await rig.caught_up(stream)
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
