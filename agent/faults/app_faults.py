@@ -18,12 +18,12 @@ from kubemend.agent.health.state import attribution
 from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
 from kubemend.common import contained
+from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
 

@@ -21,11 +21,12 @@ from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
 from kubemend.agent.hub.sampling import Sampler
 from kubemend.agent.hub.verdicts import Verdicts
-from kubemend.agent.model.rounds import FaultKind, Order, Standing, Taken
+from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerRef, PodRef
 from kubemend.agent.restart import admission
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
+from kubemend.common.coordination import FaultAnswer, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,11 @@ class Hub:
         )
         self._connection: Connection | None = None
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer. Never raises; see ``FaultReporter``."""
         return await self._desk.take(target, cause, kind=kind)
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
         return await self._desk.device_lost(target, cause)
 
@@ -163,7 +164,7 @@ class Hub:
         alone: Callable[[Failure], Awaitable[None]],
     ) -> None:
         with contained.within(contained.Part.FAULT, failure.container.ref):
-            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is Taken.ALONE:
+            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is FaultAnswer.ALONE:
                 await alone(failure)
 
     @property

@@ -12,6 +12,7 @@ from kubemend.agent.model.loads import Load
 from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 MOST: Final = 1024
@@ -115,7 +116,7 @@ class Outbox:
         self._faults.say_again()
         return pb.AgentMessage(
             hello=pb.Hello(
-                protocol=wire.PROTOCOL,
+                protocol=PROTOCOL,
                 node=about.node,
                 instance=about.instance,
                 epoch=about.epoch(),

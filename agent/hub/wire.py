@@ -9,12 +9,12 @@ from kubemend.agent.hub.open_faults import Fault
 from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load
-from kubemend.agent.model.rounds import FaultKind, OrderKind, Phase, Taken
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.restart import options
+from kubemend.common import coordination_codes
+from kubemend.common.coordination import FaultAnswer
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
-PROTOCOL: Final = 1
 OLDEST: Final = 1
 """The oldest hub protocol that this agent supports. A newer hub decides itself whether it supports this agent."""
 LONGEST_TEXT: Final = 1024
@@ -25,32 +25,8 @@ LONGEST_HOLD: Final = 3600.0
 """Maximum plausible hold of a member in seconds."""
 
 _UNKNOWN: Final = -1.0
-_KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = {
-    FaultKind.OTHER: pb.Fault.OTHER,
-    FaultKind.EXIT: pb.Fault.EXIT,
-    FaultKind.DEVICE: pb.Fault.DEVICE,
-    FaultKind.HANG: pb.Fault.HANG,
-}
-_PHASES: "Final[Mapping[Phase, pb.StepResult.Phase.ValueType]]" = {
-    Phase.STOPPING: pb.StepResult.STOPPING,
-    Phase.STOPPED: pb.StepResult.STOPPED,
-    Phase.RUNNING: pb.StepResult.RUNNING,
-    Phase.COMPLETED: pb.StepResult.COMPLETED,
-    Phase.REFUSED: pb.StepResult.REFUSED,
-    Phase.STUCK: pb.StepResult.STUCK,
-    Phase.FAILED: pb.StepResult.FAILED,
-    Phase.SELF_RELEASED: pb.StepResult.SELF_RELEASED,
-    Phase.GONE: pb.StepResult.GONE,
-}
-_ANSWERS: "Final[Mapping[pb.FaultAnswer.Answer.ValueType, Taken]]" = {
-    pb.FaultAnswer.ROUND: Taken.ROUND,
-    pb.FaultAnswer.ALONE: Taken.ALONE,
-    pb.FaultAnswer.NOTHING: Taken.NOTHING,
-}
-_ORDER_KINDS: "Final[Mapping[pb.Order.Action.ValueType, OrderKind]]" = {
-    pb.Order.RESTART: OrderKind.RESTART,
-    pb.Order.HOLD: OrderKind.HOLD,
-}
+_ANSWERS: Final = coordination_codes.by_code(coordination_codes.FAULT_ANSWERS)
+_ORDERS: Final = coordination_codes.by_code(coordination_codes.ORDER_KINDS)
 
 
 class MalformedError(ValueError):
@@ -75,7 +51,7 @@ def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
             pod=pod(of.target.pod),
             gang=str(of.gang),
             container=of.target.name,
-            kind=_KINDS[of.kind],
+            kind=coordination_codes.FAULT_KINDS[of.kind],
             code=_code(of.code),
             message=_text(of.message),
             exit_code=of.exit_code,
@@ -92,7 +68,7 @@ def result(of: rounds.Standing) -> pb.StepResult:
     return pb.StepResult(
         round=of.round,
         pod=pod(of.pod),
-        phase=_PHASES[of.phase],
+        phase=coordination_codes.STEP_PHASES[of.phase],
         reason=_code(of.reason),
         detail=_text(of.detail),
         seconds={_code(phase): max(0.0, length) for phase, length in of.seconds.items()},
@@ -127,7 +103,7 @@ def deserialized(data: bytes) -> pb.HubMessage | None:
     return message
 
 
-def answer(said: pb.FaultAnswer) -> tuple[str, Taken]:
+def answer(said: pb.FaultAnswer) -> tuple[str, FaultAnswer]:
     """Return the id of the answered fault, and the answer. Raises MalformedError."""
     taken = _ANSWERS.get(said.answer)
     if not said.fault_id or taken is None:
@@ -148,7 +124,7 @@ def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:
 
 
 def _order(stop: pb.Stop, each: pb.Order, *, grace: float | None) -> rounds.Order:
-    kind = _ORDER_KINDS.get(each.action)
+    kind = _ORDERS.get(each.action)
     if not each.pod.uid or kind is None:
         raise MalformedError(f"invalid order {each.action} for pod {each.pod.uid!r}")
     return rounds.Order(

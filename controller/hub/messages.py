@@ -13,10 +13,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from kubemend.common import gangs
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub.refusals import Reason, RefusedError
 
-PROTOCOL: Final = 1
 OLDEST: Final = 1
 """The oldest agent protocol that this hub supports. A newer agent decides itself whether it supports this hub."""
 

@@ -11,9 +11,9 @@ import pytest
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub.client import Hub
 from kubemend.agent.model.loads import Load
-from kubemend.agent.model.rounds import FaultKind, Phase, Taken
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.model.members import NodeName
 from kubemend.controller.model.members import PodUid as ControllersPodUid
@@ -66,15 +66,15 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             await hub.engine.until(lambda: any(told.HasField("fault") for told in hub.engine.of("told")))
             (fault,) = [told.fault for told in hub.engine.of("told") if told.HasField("fault")]
             session.send(pb.HubMessage(answer=pb.FaultAnswer(fault_id=fault.id, answer=pb.FaultAnswer.ROUND)))
-            assert await taking is Taken.ROUND
+            assert await taking is FaultAnswer.ROUND
 
             session.send(pb.HubMessage(stop=builders.stop(0)))
             order, told = await rig.rounds.ordered()
             assert order.pod == "uid-0"
-            told(builders.standing(0, phase=Phase.STOPPED))
+            told(builders.standing(0, phase=StepPhase.STOPPED))
             session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
             assert (await rig.rounds.word())[0] == "release"
-            told(builders.standing(0, phase=Phase.RUNNING))
+            told(builders.standing(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
                 lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
             )

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from kubemend.agent.hub.open_faults import Fault, OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.model.rounds import FaultKind, Phase, Standing, Taken
+from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import PodUid
+from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.unit.hub import builders
 
 PODS = 3
-PHASES = (Phase.STOPPING, Phase.STOPPED, Phase.RUNNING)
+PHASES = (StepPhase.STOPPING, StepPhase.STOPPED, StepPhase.RUNNING)
 
 
 @dataclass
@@ -73,7 +74,7 @@ class World:
     def answer(self) -> None:
         """Have the hub answer one fault that it received."""
         for fault_id in sorted(self.hub.faults & self.unanswered)[:1]:
-            self.faults.answered(fault_id, Taken.NOTHING)
+            self.faults.answered(fault_id, FaultAnswer.NOTHING)
             self.unanswered.discard(fault_id)
             self.hub.faults.discard(fault_id)
 

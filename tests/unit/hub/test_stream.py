@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from kubemend.agent.hub import connection, outbox
-from kubemend.agent.model.rounds import FaultKind, Phase, Taken
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
@@ -154,7 +154,7 @@ async def test_queued_messages_are_sent_before_stream_closes(rig: Rig) -> None:
         stream, _ = await hub.welcomed()
         await stream.say(stop=builders.stop(0))
         _, told = await rig.rounds.ordered()
-        told(builders.standing(0, phase=Phase.RUNNING))
+        told(builders.standing(0, phase=StepPhase.RUNNING))
         await agent.leave(timeout=SECONDS)
         assert stream.over.is_set()
         assert (await stream.next("result")).phase == pb.StepResult.RUNNING
@@ -187,5 +187,5 @@ async def test_fault_without_hub_is_left_to_agent_after_timeout(rig: Rig) -> Non
     await rig.pods.put(builders.member(0))
     agent = rig.agent(rig.replica(port=1), patience=0.05)
     async with rig.running(agent):
-        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
     assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer="Unanswered") == 1

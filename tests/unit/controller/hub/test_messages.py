@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import messages
 from kubemend.controller.hub.messages import Limits
@@ -141,7 +142,7 @@ def test_too_old_protocol_is_refused_with_hint() -> None:
 
 
 def test_newer_protocol_is_accepted() -> None:
-    message = _spoil(_set("hello.protocol", messages.PROTOCOL + 1), "hello")
+    message = _spoil(_set("hello.protocol", PROTOCOL + 1), "hello")
     assert _parse(message) == message
 
 
