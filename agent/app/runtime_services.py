@@ -44,7 +44,7 @@ from kubemend.agent.sources.pod_ends import PodEnds
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
-from kubemend.common import aio, budgets, gangs
+from kubemend.common import aio, budgets
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client as kube
 from kubemend.common.side_process import SideProcess
@@ -107,7 +107,6 @@ class RuntimeServices:
         self._report_heartbeats = report_heartbeats
         self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=metrics)
         self._restarts: RestartScheduler | None = None
-        self._can_hold = False
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
         self.rounds: RoundParticipant | None = None
@@ -176,7 +175,6 @@ class RuntimeServices:
                     rounds=self.rounds,
                     containers=watch,
                     runtime=cri,
-                    can_hold=self._can_hold,
                     doubt=lambda failure: _doubt(ends, failure, now=self._now),
                     alone=lambda failure: exits.restart(_ended(failure)),
                 )
@@ -213,7 +211,7 @@ class RuntimeServices:
             rounds=rounds,
             knowledge=self._knowledge,
             now=self._now,
-            reported=lambda pod: self._hub is not None and gangs.key(pod.ref.namespace, pod.labels) is not None,
+            reported=lambda pod: self._hub is not None and pod.gang is not None,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,
         )
@@ -294,7 +292,6 @@ class RuntimeServices:
             newcomers=self._newcomers,
             gangs=self._gangs,
         )
-        self._can_hold = standbys is not None
         self.rounds = RoundParticipant(
             outside=outside,
             store=self._store,

@@ -20,13 +20,13 @@ from kubemend.agent.health.state.attribution import Attribution, How, ProcessLoo
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
 from kubemend.common import aio, contained
+from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ import structlog
 
 from kubemend.common import contained
 from kubemend.common.contained import Part
+from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import GangKey
-from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import pending, round_report
 from kubemend.controller.coordinator import round_runner as conducting
 from kubemend.controller.coordinator.dependencies import Dependencies
@@ -39,7 +39,7 @@ _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_
 class Reply:
     """The answer to a fault, for its agent."""
 
-    what: "pb.FaultAnswer.Answer.ValueType"
+    what: FaultAnswer
     round: str = ""
     reason: str = ""
     detail: str = ""
@@ -94,10 +94,10 @@ class GangWorker:
         if self._conducting is not None:
             self._joined[told] = fault
             self._conducting.take(told)
-            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._conducting.id))
+            self._answer(fault.id, Reply(FaultAnswer.ROUND, self._conducting.id))
         elif self._last_record is not None and self._last_record.has(told):
             self._answer(
-                fault.id, Reply(pb.FaultAnswer.ROUND, self._last_record.round)
+                fault.id, Reply(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
         else:
             self._open(PendingCause(fault))
@@ -218,7 +218,7 @@ class GangWorker:
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
         why = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
+            self._answer(case.cause.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
         elif case.restart is not None:
             told = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
             self._outside.restarts.set_status(case.restart.id, told)
@@ -226,7 +226,7 @@ class GangWorker:
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
-            reply = Reply(pb.FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
+            reply = Reply(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
             self._answer(case.cause.id, reply)
         case.held_until = math.inf if decision.retry_at is None else decision.retry_at
 
@@ -246,7 +246,7 @@ class GangWorker:
     def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
         """Answer the cause that the round has begun, and add the faults queued since then to the round."""
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(pb.FaultAnswer.ROUND, ref.id))
+            self._answer(case.cause.id, Reply(FaultAnswer.ROUND, ref.id))
         for fault in self._queue.take_faults():
             self.fault(fault)
 
@@ -283,7 +283,7 @@ class GangWorker:
             self._outside.restarts.set_status(case.restart.id, round_report.refused(decision, now=self._outside.now()))
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
-        what = pb.FaultAnswer.ALONE if alone else pb.FaultAnswer.NOTHING
+        what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             round_report.tell_refusal(case.cause, decision, outside=self._outside)
