@@ -186,8 +186,7 @@ class MemberSession:
             slipped=self.holding.slipped,
             attempt=self.order.attempt,
         )
-        if phase is not StepPhase.STOPPED:  # the final phase, one per member, logs the measured times
-            self._log_standing()
+        self._log_standing()
         self._metrics.round_members.labels(phase.value).inc()
         self._write_record(self.record())
         self.told(self.standing)
@@ -205,7 +204,8 @@ class MemberSession:
 
     def _log_standing(self) -> None:
         standing = self.standing
-        log.info(
+        write = log.debug if standing.phase is StepPhase.STOPPED else log.info  # the final phase has its times as well
+        write(
             "round.standing",
             round=standing.round,
             pod=str(self.pod),

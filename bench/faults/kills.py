@@ -23,6 +23,7 @@ _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
 _HOWS: Final = (signal.SIGKILL, signal.SIGTERM)
 _STATES: Final = ("Stopping", "Releasing")
 _VICTIMS: Final = ("agent", "controller")
+_VERBOSE: Final = "--log-level=debug"  # it logs a member that is stopped
 _OFF_THE_BUS: Final = 79
 
 
@@ -41,7 +42,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         stage.trainer("beside", node=1) as bystander,
     ):
         await product.start_controller(*PATIENT)
-        await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+        await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
         await product.start_agent(1)
         await observed.fails(_OFF_THE_BUS)
         await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
@@ -79,18 +80,19 @@ async def _in_restart(
         await asyncio.sleep(0)  # the signal goes out first
         gate.open()
         await ending
-        await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+        await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
         await trainer.replaced(old)
         told.keeps(Kind.RESTART, f"{call}, {how.name}: not in place", holds=await trainer.is_in_place())
 
 
 async def _brought_to(state: str, product: Product, gang: Gang) -> int:
     """Bring a round of the gang into a state and hold it there; return the time of its fault. Raises TimeoutError."""
-    log = product.controllers_log()
+    log, first = product.controllers_log(), product.log(0)
     product.pause_agent(1)
     fault = await gang.end(0, exit_code=1)
     await looking.until(lambda: _held(gang, 0), what="the held successor")
     if state == "Releasing":
+        await looking.until(lambda: _has_reported(product, first), what="the agent's report of the held successor")
         product.pause_agent(0)
         product.resume_agent(1)
 
@@ -101,6 +103,13 @@ async def _brought_to(state: str, product: Product, gang: Gang) -> int:
     return fault
 
 
+async def _has_reported(product: Product, log: looking.Log) -> bool | None:
+    """Return True when the agent has sent that its member is stopped. It answers only after that: it has one loop."""
+    if not log.events("round.standing", phase="Stopped"):
+        return None
+    return bool(await looking.metrics(product.agents[0].metrics_address)) or None
+
+
 async def _struck(product: Product, victim: str, how: signal.Signals, *, proxy: CriProxy) -> None:
     """End the victim, and start another one in its place."""
     if victim == "controller":
@@ -108,7 +117,7 @@ async def _struck(product: Product, victim: str, how: signal.Signals, *, proxy: 
         await product.start_controller(*PATIENT)
         return
     await product.end_agent(0, how)
-    await product.start_agent(0, f"--cri-endpoint={proxy.socket}")
+    await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
 
 
 async def _held(gang: Gang, index: int) -> bool | None:
