@@ -73,7 +73,7 @@ class LeadershipTerms:
             aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
             aio.spawn_eternal(tasks, conductor.run(), name="conductor")
             await conductor.ready.wait()
-            with self._heard(conductor, term):
+            with self._routed(conductor, term):
                 aio.spawn_eternal(tasks, self._follow_epoch(term, led=term.epoch), name="epoch")
                 await asyncio.Event().wait()
 
@@ -87,7 +87,7 @@ class LeadershipTerms:
         await self._outside.jobsets.run()
 
     @contextlib.contextmanager
-    def _heard(self, conductor: GangCoordinator, term: Term) -> Iterator[None]:
+    def _routed(self, conductor: GangCoordinator, term: Term) -> Iterator[None]:
         """Route agents to this coordinator; on exit, stop that before anything else of the term ends."""
         self._relay.use(conductor)
         self._hub.lead(term.epoch)

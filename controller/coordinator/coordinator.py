@@ -215,56 +215,56 @@ class GangCoordinator:
     def _not_resumed(self, restart: Restart, *, why: str) -> None:
         log.error("round.not_resumed", round=restart.id, why=why)
         with contained.within(Part.ROUND, restart.id):
-            told = round_report.failed(
+            failed = round_report.failed(
                 restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._outside.now()
             )
-            self._outside.restarts.set_status(restart.id, told)
+            self._outside.restarts.set_status(restart.id, failed)
 
-    def _fault(self, session: Session, told: pb.Fault) -> None:
-        known = self._faults.get(told.id)
+    def _fault(self, session: Session, reported: pb.Fault) -> None:
+        known = self._faults.get(reported.id)
         if known is not None:
             known.session = session
             if known.reply is not None:
-                self._send(known.session, told.id, known.reply)
+                self._send(known.session, reported.id, known.reply)
             return
-        kind = pb.Fault.Kind.Name(told.kind) if told.kind in pb.Fault.Kind.values() else "OTHER"
-        self._faults[told.id] = _ReportedFault(session, kind)
+        kind = pb.Fault.Kind.Name(reported.kind) if reported.kind in pb.Fault.Kind.values() else "OTHER"
+        self._faults[reported.id] = _ReportedFault(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
-            answered = (each for each, asked in self._faults.items() if asked.reply is not None)
+            answered = (each for each, entry in self._faults.items() if entry.reply is not None)
             del self._faults[next(answered, next(iter(self._faults)))]
-        member = self._outside.members.by_uid(PodUid(told.pod.uid))
-        pod = f"{told.pod.namespace}/{told.pod.name}"
+        member = self._outside.members.by_uid(PodUid(reported.pod.uid))
+        pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
             "fault",
-            fault=told.id,
+            fault=reported.id,
             node=session.node,
             pod=pod,
-            container=told.container,
-            device=told.device,
+            container=reported.container,
+            device=reported.device,
             kind=kind,
-            code=told.code,
+            code=reported.code,
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(told.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            self._answer(reported.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
-            worker.fault(wire.fault(told, gang=member.gang, now=self._outside.now()))
-        asked = self._faults.get(told.id)
-        if asked is not None and asked.reply is None and worker.is_idle:  # the worker failed before it queued the fault
+            worker.fault(wire.fault(reported, gang=member.gang, now=self._outside.now()))
+        entry = self._faults.get(reported.id)
+        if entry is not None and entry.reply is None and worker.is_idle:  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
-            self._answer(told.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
+            self._answer(reported.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
 
     def _answer(self, fault_id: str, reply: Reply) -> None:
-        asked = self._faults.get(fault_id)
-        if asked is None or asked.reply == reply:
+        entry = self._faults.get(fault_id)
+        if entry is None or entry.reply == reply:
             return  # a fault of the controller's own, or one that was dropped
-        asked.reply = reply
+        entry.reply = reply
         answer = pb.FaultAnswer.Answer.Name(reply.what)
-        self._outside.metrics.faults.labels(asked.kind, answer).inc()
+        self._outside.metrics.faults.labels(entry.kind, answer).inc()
         log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
-        self._send(asked.session, fault_id, reply)
+        self._send(entry.session, fault_id, reply)
 
     def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
         session.send(
@@ -313,11 +313,11 @@ class GangCoordinator:
 
     def _report_node(self, node: NodeName) -> None:
         """Report the node's state to the rounds that have members on it."""
-        told = round_runner.node_told(node, outside=self._outside)
+        event = round_runner.node_event(node, outside=self._outside)
         for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
             if gang in self._workers:
                 with self._contained_to(self._workers[gang], gang):
-                    self._workers[gang].node_changed(told)
+                    self._workers[gang].node_changed(event)
 
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
@@ -338,10 +338,10 @@ class GangCoordinator:
             self._take(restart)
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
-                told = round_report.failed(
+                failed = round_report.failed(
                     {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._outside.now()
                 )
-                self._outside.restarts.set_status(restart.id, told)
+                self._outside.restarts.set_status(restart.id, failed)
 
     def _take(self, restart: Restart) -> None:
         key = restart.gang

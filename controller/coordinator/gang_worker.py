@@ -90,12 +90,12 @@ class GangWorker:
 
     def fault(self, fault: Fault) -> None:
         """Queue a member's fault or add it to the round under way; its answer follows."""
-        told = pending.told(fault)
+        event = pending.fault_event(fault)
         if self._conducting is not None:
-            self._joined[told] = fault
-            self._conducting.take(told)
+            self._joined[event] = fault
+            self._conducting.take(event)
             self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._conducting.id))
-        elif self._last_record is not None and self._last_record.has(told):
+        elif self._last_record is not None and self._last_record.has(event):
             self._answer(
                 fault.id, Reply(pb.FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
@@ -121,7 +121,7 @@ class GangWorker:
         """Resume a round that a previous leader has begun."""
         self._run_round(self._beginning.resume(restart))
 
-    def told(self, *events: RoundEvent) -> None:
+    def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""
         if self._conducting is not None:
             self._conducting.take(*events)
@@ -129,30 +129,30 @@ class GangWorker:
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """Handle a change of a member from the API server."""
         if gone:
-            self.told(PodGone(member.pod.uid))
+            self.forward(PodGone(member.pod.uid))
             self._gang.member_gone()
             self.member_left(member)
             return
-        self.told(MemberSeen(self._gang.counted(member)))
+        self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
-            self.told(conducting.node_told(member.node, outside=self._outside))
+            self.forward(conducting.node_event(member.node, outside=self._outside))
 
     def member_left(self, member: Member) -> None:
         """Record that a member has left the gang: no decision is held for it any longer."""
-        self._queue.look_again(pod=member.pod.uid)
+        self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
     def jobset_changed(self) -> None:
         """Record that the gang's JobSet has changed: it may no longer allow restarts."""
         if self.is_idle or not (why := self._gang.why_off()):
             return
-        self._queue.look_again()
+        self._queue.recheck()
         self._wake_up()
-        self.told(Cancelled(why))
+        self.forward(Cancelled(why))
 
-    def node_changed(self, told: NodeTold) -> None:
+    def node_changed(self, event: NodeTold) -> None:
         """Handle that a node or its agent has appeared or disappeared."""
-        self.told(told)
+        self.forward(event)
 
     def drop(self) -> None:
         """Leave everything as it is: this replica no longer leads."""
@@ -220,8 +220,8 @@ class GangWorker:
         if isinstance(case.cause, Fault):
             self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
         elif case.restart is not None:
-            told = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(case.restart.id, told)
+            failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(case.restart.id, failed)
 
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
@@ -255,7 +255,7 @@ class GangWorker:
             return
         self._conducting = round_
         away = {member.node for member in self._gang.members() if member.node} - round_.round.connected
-        self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
+        self.forward(*(conducting.node_event(node, outside=self._outside) for node in sorted(away)))
         self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
 
     def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
@@ -266,13 +266,13 @@ class GangWorker:
         self._outside.metrics.rounds_active.dec()
         if ended.phase.is_final:
             self._outside.jobsets.ended(ended)
-            round_report.tell_end(ended, outside=self._outside)
+            round_report.report_end(ended, outside=self._outside)
         joined, self._joined = self._joined, {}
-        for told in again:
-            if told in joined:
-                self._queue.add(PendingCause(joined[told]))
-            elif (member := self._outside.members.by_uid(told.pod)) is not None:
-                fault = pending.synthesize_fault(told, member=member, round_id=ended.ref.id, now=self._outside.now())
+        for event in again:
+            if event in joined:
+                self._queue.add(PendingCause(joined[event]))
+            elif (member := self._outside.members.by_uid(event.pod)) is not None:
+                fault = pending.synthesize_fault(event, member=member, round_id=ended.ref.id, now=self._outside.now())
                 self._queue.add(PendingCause(fault))
         self._wake_up()
         self._settled.set()
@@ -286,5 +286,5 @@ class GangWorker:
         what = pb.FaultAnswer.ALONE if alone else pb.FaultAnswer.NOTHING
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
-            round_report.tell_refusal(case.cause, decision, outside=self._outside)
+            round_report.report_refusal(case.cause, decision, outside=self._outside)
         self._gang.turned_down(decision, pod=case.cause.pod.name)

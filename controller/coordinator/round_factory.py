@@ -41,7 +41,7 @@ class RoundFactory:
     def planned(self, cause: Cause, decision: Decision) -> NewRound:
         """Return the round to persist before anything is done."""
         attempt = self._gang.next_attempt()
-        told = status.first(
+        first = status.first(
             cause,
             decision=decision,
             attempt=attempt,
@@ -52,7 +52,7 @@ class RoundFactory:
             gang=self._gang.key,
             attempt=attempt,
             epoch=self._term.epoch,
-            status=told,
+            status=first,
             owner=self._gang.owner(),
             gang_uid=self._gang.uid(),
         )
@@ -82,8 +82,8 @@ class RoundFactory:
             return self._set_out(case, decision, ref=begun.ref)
         except Exception:  # else its object would stay as that of a round under way
             why = "an internal error of the controller; see the traceback in its log"
-            told = round_report.failed(new.status, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(begun.ref.id, told)
+            failed = round_report.failed(new.status, reason=round_report.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(begun.ref.id, failed)
             raise
 
     def resume(self, restart: Restart) -> RoundRunner:

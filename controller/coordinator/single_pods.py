@@ -101,10 +101,10 @@ class SinglePods:
             restart = waiting.pop()
             self._is_resumed(restart)
             with contained.within(Part.GANG, restart.id):
-                told = round_report.failed(
+                failed = round_report.failed(
                     restart.status, reason=round_report.INTERNAL, why=why, now=self._outside.now()
                 )
-                self._outside.restarts.set_status(restart.id, told)
+                self._outside.restarts.set_status(restart.id, failed)
 
     async def _follow(self, key: GangKey, waiting: list[Restart]) -> None:
         """Handle everything queued for one pod, including what is added on the way, while the pod is watched."""
@@ -140,8 +140,8 @@ class SinglePods:
 
     def _refuse(self, restart: Restart, reason: Reason, why: str) -> None:
         log.info("request.refused", restart=restart.id, detail=why)
-        told = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._outside.now())
-        self._outside.restarts.set_status(restart.id, told)
+        refused = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._outside.now())
+        self._outside.restarts.set_status(restart.id, refused)
 
     def _is_wanted(self, restart: Restart) -> bool:
         """Return whether a request was neither deleted nor answered while it waited."""

@@ -83,7 +83,7 @@ def _device_ready(case: Case) -> Decision | None:
     if not isinstance(cause, Fault):
         return None
     if cause.action_class == ASK_DRIVER:
-        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
+        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can confirm that the device is usable")
     if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_HINT:
         return Decision(Kind.OBSERVE, Reason.OBSERVED_ONLY, f"{cause.code} asks for no restart")
     return None
@@ -162,8 +162,8 @@ def _round(case: Case) -> Decision:
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
     which = f"{len(case.recreate)} of {len(case.present)} are recreated, such as {min(case.recreate)}"
-    asked = isinstance(cause, Request) and cause.recreate
-    reason = Reason.RECREATION_REQUESTED if asked else Reason.MEMBERS_LOST
+    requested = isinstance(cause, Request) and cause.recreate
+    reason = Reason.RECREATION_REQUESTED if requested else Reason.MEMBERS_LOST
     kind = Kind.RECREATE_ALL if set(case.live) <= case.recreate else Kind.IN_PLACE_AND_RECREATE
     return Decision(kind, reason, which, recreate=case.recreate)
 

@@ -57,7 +57,7 @@ def decide(world: World) -> Plan:
         validity.refuse(problems, draft=draft)
         return _invalid(world, draft)
     validity.accept(draft)
-    existing_claims.say(world, draft=draft)
+    existing_claims.set_condition(world, draft=draft)
     return _unfinished(world, draft)
 
 
@@ -90,7 +90,7 @@ def _unfinished(world: World, draft: StatusBuilder) -> Plan:
     counts = _count(jobset, jobs, draft)
     deletions = _deletions(jobs.previous)
     if not jobset.spec.suspend and counting.all_ready(jobset, counts):
-        draft.say(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
+        draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
     if jobs.failed:
         failure_policy.apply(jobset, jobs, draft=draft)
         in_place.supersede(world, draft=draft)

@@ -27,19 +27,19 @@ class StatusBuilder:
         """Set fields of the status."""
         self.status = replace(self.status, **fields)
 
-    def say(
+    def set_condition(
         self, kind: str, *, is_so: bool, reason: str, message: str, event: EventType | None = EventType.NORMAL
     ) -> None:
         """Set a condition. A change is recorded as an Event of this type with the same text (None: no Event)."""
-        said = Condition(type=kind, status=is_so, reason=reason, message=message, since=self._now)
-        put = conditions.put(self.status.conditions, said)
+        condition = Condition(type=kind, status=is_so, reason=reason, message=message, since=self._now)
+        put = conditions.put(self.status.conditions, condition)
         if put == self.status.conditions:
             return
         self.change(conditions=put)
         if event is not None:
-            self.tell(event, reason=reason, message=message)
+            self.add_event(event, reason=reason, message=message)
 
-    def tell(self, kind: EventType, *, reason: str, message: str) -> None:
+    def add_event(self, kind: EventType, *, reason: str, message: str) -> None:
         """Add an Event."""
         self._events.append(Event(kind, reason, message))
 

@@ -52,18 +52,18 @@ class PlacementReconciler:
         *,
         api: client.KubeClient,
         wanted: Callable[[], Iterable[Wanted]],
-        tell: Callable[[str, str, str], None],
+        report_waiting: Callable[[str, str, str], None],
         report: Callable[[ComponentStatus], None],
         idle: float = _IDLE_SECONDS,
     ) -> None:
         """``wanted`` returns the Jobs in the order in which they get domains.
 
-        ``tell`` gets the UID of a JobSet whose Job must still wait, the reason and the message. ``idle`` is how many
-        seconds pods and nodes are still watched after the last demand.
+        ``report_waiting`` gets the UID of a JobSet whose Job must still wait, the reason and the message. ``idle`` is
+        how many seconds pods and nodes are still watched after the last demand.
         """
         self._api = api
         self._wanted = wanted
-        self._tell = tell
+        self._record_waiting = report_waiting
         self._report = report
         self._idle = idle
         self._needed: set[str] = set()
@@ -137,14 +137,14 @@ class PlacementReconciler:
 
     def _report_waiting(self, waiting: Sequence[Waiting], *, jobsets: Mapping[str, str]) -> None:
         """Report the first waiting Job of each JobSet and reason: thousands wait together."""
-        anew: dict[tuple[str, str], list[Waiting]] = {}
+        unreported: dict[tuple[str, str], list[Waiting]] = {}
         for each in waiting:
             if (each.job, each.message) not in self._reported:
-                anew.setdefault((jobsets[each.job], each.reason.value), []).append(each)
-        for (jobset, reason), alike in anew.items():
-            message = alike[0].message + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "")
+                unreported.setdefault((jobsets[each.job], each.reason.value), []).append(each)
+        for (jobset, reason), group in unreported.items():
+            message = group[0].message + (f" (and {len(group) - 1} more)" if len(group) > 1 else "")
             log.warning("placement.pending", reason=reason, message=message)
-            self._tell(jobset, reason, message)
+            self._record_waiting(jobset, reason, message)
         self._reported = {(each.job, each.message) for each in waiting}
 
 

@@ -50,17 +50,17 @@ class Views:
         api: client.KubeClient,
         report: Callable[[ComponentStatus], None],
         changed: Callable[[str], None],
-        told: Callable[[JobSet | InvalidObject], None],
+        jobset_changed: Callable[[JobSet | InvalidObject], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
     ) -> None:
         """``changed`` is called with the UID of each JobSet that has changed or was deleted, or whose Jobs changed.
 
-        ``told`` is called with JobSets only, in their current or last state.
+        ``jobset_changed`` is called with JobSets only, in their current or last state.
         """
         self._api = api
         self._report = report
         self._changed = changed
-        self._told = told
+        self._report_jobset = jobset_changed
         self._backoff = backoff
         part = joint_component.JointComponent(report)
 
@@ -259,12 +259,12 @@ class Views:
         if after is not None:
             self._by_name[after.namespace, after.name] = uid
             self._changed(uid)
-            self._told(after)
+            self._report_jobset(after)
         elif before is not None and not isinstance(before, Others):
             if self._by_name.get((before.namespace, before.name)) == uid:
                 del self._by_name[before.namespace, before.name]
             self._changed(uid)
-            self._told(before)
+            self._report_jobset(before)
 
     def _child_gone(self, namespace: str, jobset: str) -> None:
         if (uid := self._by_name.get((namespace, jobset))) is not None:
@@ -285,7 +285,7 @@ class Views:
         self._jobs.setdefault(after.owner, {})[uid] = after
         self._job_uids[after.place] = uid
         self._note_gated(after.owner, uid, gated=after.job.gated and after.job.end is None)
-        if before is None or not invalid_objects.alike(before.job, after.job):
+        if before is None or not invalid_objects.is_same_job(before.job, after.job):
             self._changed(after.owner)
 
     def _note_gated(self, owner: str, job: str, *, gated: bool) -> None:

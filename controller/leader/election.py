@@ -170,7 +170,7 @@ class Election:
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 return Term(epoch=self._lock.epoch, renewed_at=at)
-            self._report_state(who_leads(self._lock.holder))
+            self._report_state(leader_text(self._lock.holder))
             await self._until_next()
 
     async def _until_next(self) -> None:
@@ -248,7 +248,7 @@ class Election:
             self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
 
 
-def who_leads(holder: str) -> str:
+def leader_text(holder: str) -> str:
     """Return the text for /readyz about the Lease's holder; "" means that it has none yet."""
     return f"{holder} leads" if holder else "no replica leads yet"
 

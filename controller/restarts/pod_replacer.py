@@ -37,7 +37,7 @@ class _Wish:
     """A pod to replace, and when that was last requested (loop time)."""
 
     wanted: Recreate
-    asked_at: float
+    requested_at: float
 
 
 class PodReplacer:
@@ -83,7 +83,7 @@ class PodReplacer:
         now = asyncio.get_running_loop().time()
         before = self._wanted.get(uid)
         if before is not None and (before.wanted.force or not wanted.force):
-            before.asked_at = now
+            before.requested_at = now
             return
         self._wanted[uid] = _Wish(wanted, now)
         if uid not in self._active:
@@ -123,7 +123,7 @@ class PodReplacer:
         done: _Wish | None = None
         while (wish := self._wanted.get(uid)) is not None and wish is not done:
             wanted = wish.wanted
-            if loop.time() - wish.asked_at > self._stale:
+            if loop.time() - wish.requested_at > self._stale:
                 log.info("recreation.dropped", pod=str(wanted.pod), why="its round no longer asks for it")
                 self.forget(uid)
                 break
@@ -169,7 +169,7 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
     some time later.
     """
     types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
-    told = {
+    common = {
         "status": "True",
         "reason": wanted.reason,
         "message": wanted.message,
@@ -179,7 +179,7 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
         "metadata": {"uid": wanted.pod.uid},
         "status": {
             **({"phase": "Failed"} if wanted.force else {}),
-            "conditions": [{"type": each, **told} for each in types],
+            "conditions": [{"type": each, **common} for each in types],
         },
     }
 

@@ -77,8 +77,8 @@ def node(obj: Json) -> NodeState:
     meta, spec = fields.mapping(obj.get("metadata"), "metadata"), fields.mapping(obj.get("spec"), "spec")
     taints = tuple(fields.objects(spec.get("taints"), "spec.taints"))
     added = [each["timeAdded"] for each in taints if _is_ours(each) and each.get("timeAdded")]
-    told = fields.mapping(obj.get("status"), "status")
-    conditions = {each.get("type"): each for each in fields.objects(told.get("conditions"), "status.conditions")}
+    status = fields.mapping(obj.get("status"), "status")
+    conditions = {each.get("type"): each for each in fields.objects(status.get("conditions"), "status.conditions")}
     return NodeState(
         name=fields.name(meta.get("name"), "metadata.name"),
         resource_version=fields.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
@@ -130,8 +130,8 @@ def _is_healthy_since(node: NodeState, at: float) -> bool:
 def _healthy_at(condition: Json) -> float | None:
     if condition.get("status") != "True":
         return None
-    told = {name: condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)}
-    return max((fields.moment(each, f"{DEVICES_HEALTHY}.{name}") for name, each in told.items()), default=None)
+    times = {name: condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)}
+    return max((fields.moment(each, f"{DEVICES_HEALTHY}.{name}") for name, each in times.items()), default=None)
 
 
 def _taint(change: KeepOff) -> dict[str, str]:

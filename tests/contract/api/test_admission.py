@@ -198,7 +198,7 @@ async def test_the_controller_has_a_pod_recreated(
 
 
 async def test_the_controller_keeps_its_certificates(callers: Callers) -> None:
-    await Keeper(callers["controller"], KeeperOptions(namespace="kubemend")).look()
+    await Keeper(callers["controller"], KeeperOptions(namespace="kubemend")).refresh()
 
 
 async def test_the_controller_taints_a_node_and_lets_pods_back(

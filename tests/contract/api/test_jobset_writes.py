@@ -81,13 +81,13 @@ async def test_repeated_failure_is_counted_in_its_event(bench: Bench) -> None:
         return bool((found.get("series") or {}).get("count", 1 if found else 0) == times)
 
     for times, leader in ((2, "one"), (3, "two")):  # the second one does not know the count so far
-        told = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
-        async with rig.background(told.run):
+        recorder = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
+        async with rig.background(recorder.run):
             if leader == "one":
-                told.tell(about, failed)
+                recorder.record(about, failed)
                 await eventually.true(functools.partial(counted, 1))
             moment[0] += 61.0
-            told.tell(about, failed)
+            recorder.record(about, failed)
             await eventually.true(functools.partial(counted, times))
 
 

@@ -88,7 +88,7 @@ async def use(cluster: Cluster, api: client.KubeClient) -> None:
         await agent.create(paths.collection("events", namespace="default"), named(event, "told"))
         await agent.create(admission_calls.RULES, named(admission_calls.taint_rule("node-a"), "kubemend-1"))
     async with cluster.account(installation.CONTROLLER) as controller:
-        await Keeper(controller, KeeperOptions(namespace="kubemend")).look()
+        await Keeper(controller, KeeperOptions(namespace="kubemend")).refresh()
         leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
         await controller.create(leases, {"metadata": {"name": "kubemend-controller"}})
         await controller.create(names.collection("default"), restarts.new_round("default").body("train-1"))

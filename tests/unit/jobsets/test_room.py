@@ -66,7 +66,7 @@ async def test_only_metadata_of_services_and_claims_is_read() -> None:
         """Ignore everything."""
 
     api = Listening()
-    kept = views.Views(api=api, report=nobody, changed=nobody, told=nobody)
+    kept = views.Views(api=api, report=nobody, changed=nobody, jobset_changed=nobody)
     async with started(kept):
         await eventually.true(lambda: len(api.asked) == 8)
     by_path = {views.JOBSETS: False, views.JOBS: False, views.SERVICES: True, views.CLAIMS: True}

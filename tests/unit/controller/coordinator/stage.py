@@ -207,12 +207,12 @@ class Replaced:
 
 
 @dataclass
-class Told:
+class RecordedEvents:
     """Recorded Events."""
 
     reasons: list[str] = field(default_factory=list)
 
-    def tell(
+    def record(
         self,
         about: ObjectRef,
         *,
@@ -260,7 +260,7 @@ class Stage:
         self.nodes = NodesHere({member.node: NodeView(member.node, ready=True) for member in members})
         self.restarts = RestartsHere()
         self.replaced = Replaced()
-        self.told = Told()
+        self.told = RecordedEvents()
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()

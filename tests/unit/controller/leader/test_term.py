@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kubemend.common import epochs
-from kubemend.controller.leader.election import LostError, Term, who_leads
+from kubemend.controller.leader.election import LostError, Term, leader_text
 
 NOW = 1_800_000_000.0
 HIGHEST = epochs.highest(NOW)
@@ -68,5 +68,5 @@ async def test_risen_raises_at_end_of_term() -> None:
 
 
 def test_lease_without_holder_has_full_sentence() -> None:
-    assert who_leads("") == "no replica leads yet"
-    assert who_leads("pod-a_uid-a_1") == "pod-a_uid-a_1 leads"
+    assert leader_text("") == "no replica leads yet"
+    assert leader_text("pod-a_uid-a_1") == "pod-a_uid-a_1 leads"
