@@ -55,7 +55,7 @@ class GangCoordinator:
         self._workers: dict[GangKey, GangWorker] = {}
         self._faults: OrderedDict[str, _ReportedFault] = OrderedDict()
         self._stragglers = Stragglers(outside=outside)
-        self._single_pods = SinglePods(outside=outside, desk=self._worker, resume=self._resume_single)
+        self._single_pods = SinglePods(outside=outside, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
         self.ready = asyncio.Event()
 
@@ -126,7 +126,7 @@ class GangCoordinator:
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Record that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
-        rounds = [worker.conducting for worker in self._workers.values() if worker.conducting is not None]
+        rounds = [worker.runner for worker in self._workers.values() if worker.runner is not None]
         of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
         log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
         if outcome is Outcome.GONE:
@@ -203,8 +203,8 @@ class GangCoordinator:
         try:
             if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._outside.policy.limits.whole:
                 why = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
-            elif worker.conducting is not None:
-                why = f"round {worker.conducting.id} of the same gang is under way"
+            elif worker.runner is not None:
+                why = f"round {worker.runner.id} of the same gang is under way"
             else:
                 worker.resume(restart)
                 return
@@ -288,7 +288,7 @@ class GangCoordinator:
     def _round_of(self, step: StepTold) -> "round_runner.RoundRunner | None":
         member = self._outside.members.by_uid(step.pod)
         worker = self._workers.get(member.gang) if member is not None else None
-        return worker.conducting if worker is not None else None
+        return worker.runner if worker is not None else None
 
     def _member_changed(self, change: MemberChange) -> None:
         worker = self._workers.get(change.member.gang)

@@ -13,8 +13,7 @@ from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.coordinator import pending, round_report
-from kubemend.controller.coordinator import round_runner as conducting
+from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
 from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
@@ -66,21 +65,21 @@ class GangWorker:
         self._queue = PendingQueue()
         self._awake = asyncio.Event()
         self._deciding = False
-        self._conducting: RoundRunner | None = None
+        self._runner: RoundRunner | None = None
         self._joined: dict[FaultTold, Fault] = {}
         self._last_record: Mended | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
 
     @property
-    def conducting(self) -> RoundRunner | None:
+    def runner(self) -> RoundRunner | None:
         """Return the round under way."""
-        return self._conducting
+        return self._runner
 
     @property
     def is_idle(self) -> bool:
         """Return whether nothing is under way and nothing is queued."""
-        return self._conducting is None and not self._deciding and not self._queue
+        return self._runner is None and not self._deciding and not self._queue
 
     async def wait_idle(self) -> None:
         """Wait until nothing is under way and nothing is queued."""
@@ -91,10 +90,10 @@ class GangWorker:
     def fault(self, fault: Fault) -> None:
         """Queue a member's fault or add it to the round under way; its answer follows."""
         event = pending.fault_event(fault)
-        if self._conducting is not None:
+        if self._runner is not None:
             self._joined[event] = fault
-            self._conducting.take(event)
-            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._conducting.id))
+            self._runner.take(event)
+            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
                 fault.id, Reply(pb.FaultAnswer.ROUND, self._last_record.round)
@@ -114,8 +113,8 @@ class GangWorker:
         self._taken.discard(restart.id)
         self._queue.withdraw(restart.id)
         self._settled.set()
-        if self._conducting is not None and self._conducting.id == restart.id:
-            self._conducting.take(round_report.cancelled())
+        if self._runner is not None and self._runner.id == restart.id:
+            self._runner.take(round_report.cancelled())
 
     def resume(self, restart: Restart) -> None:
         """Resume a round that a previous leader has begun."""
@@ -123,8 +122,8 @@ class GangWorker:
 
     def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""
-        if self._conducting is not None:
-            self._conducting.take(*events)
+        if self._runner is not None:
+            self._runner.take(*events)
 
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """Handle a change of a member from the API server."""
@@ -135,7 +134,7 @@ class GangWorker:
             return
         self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
-            self.forward(conducting.node_event(member.node, outside=self._outside))
+            self.forward(round_runner.node_event(member.node, outside=self._outside))
 
     def member_left(self, member: Member) -> None:
         """Record that a member has left the gang: no decision is held for it any longer."""
@@ -156,9 +155,9 @@ class GangWorker:
 
     def drop(self) -> None:
         """Leave everything as it is: this replica no longer leads."""
-        if self._conducting is not None:
-            self._conducting.drop()
-            self._conducting = None
+        if self._runner is not None:
+            self._runner.drop()
+            self._runner = None
         self._settled.set()
 
     def _open(self, case: PendingCause) -> None:
@@ -168,7 +167,7 @@ class GangWorker:
     def _wake_up(self) -> None:
         """Decide about what is queued. While a round is under way, it waits for the round's end."""
         self._awake.set()
-        if self._queue and self._conducting is None and not self._deciding:
+        if self._queue and self._runner is None and not self._deciding:
             self._deciding = True
             self._spawn(self._decide(), f"decide about {self._gang.key}")
 
@@ -176,7 +175,7 @@ class GangWorker:
         """Decide until a round is under way or the queue is empty."""
         try:
             with contained.within(Part.GANG, self._gang.key) as work:
-                while self._queue and self._conducting is None:
+                while self._queue and self._runner is None:
                     case = self._queue.next(now=self._outside.now())
                     if case is None:
                         await self._wait_for_change()
@@ -211,9 +210,9 @@ class GangWorker:
         for case in self._queue.take_all():
             with contained.within(Part.GANG, self._gang.key):
                 self._refuse_by_internal_error(case)
-        if self._conducting is not None:
-            with contained.within(Part.ROUND, self._conducting.id):
-                self._conducting.give_up()
+        if self._runner is not None:
+            with contained.within(Part.ROUND, self._runner.id):
+                self._runner.give_up()
 
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
         why = "the controller could not decide; see the traceback in its log"
@@ -253,14 +252,14 @@ class GangWorker:
     def _run_round(self, round_: RoundRunner) -> None:
         if round_.round.phase.is_final:
             return
-        self._conducting = round_
+        self._runner = round_
         away = {member.node for member in self._gang.members() if member.node} - round_.round.connected
-        self.forward(*(conducting.node_event(node, outside=self._outside) for node in sorted(away)))
+        self.forward(*(round_runner.node_event(node, outside=self._outside) for node in sorted(away)))
         self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
 
     def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
         ended = round_.round
-        self._conducting = None
+        self._runner = None
         if round_.released_at is not None:
             self._last_record = Mended.by(ended)
         self._outside.metrics.rounds_active.dec()

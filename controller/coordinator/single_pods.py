@@ -41,12 +41,12 @@ class SinglePods:
         self,
         *,
         outside: Dependencies,
-        desk: Callable[[GangKey], GangWorker],
+        worker: Callable[[GangKey], GangWorker],
         resume: Callable[[Restart], None],
     ) -> None:
-        """``desk`` returns the worker of a gang; ``resume`` resumes a previous leader's round, or fails it."""
+        """``worker`` returns the worker of a gang; ``resume`` resumes a previous leader's round, or fails it."""
         self._outside = outside
-        self._desk = desk
+        self._worker = worker
         self._resume = resume
         self._waiting: dict[GangKey, list[Restart]] = {}
         self._new: asyncio.Queue[GangKey] = asyncio.Queue()
@@ -120,11 +120,11 @@ class SinglePods:
                 elif self._is_wanted(restart):
                     self._request(restart, key=key, gang=gang())
                 del waiting[0]
-                await self._desk(key).wait_idle()
+                await self._worker(key).wait_idle()
 
     def _request(self, restart: Restart, *, key: GangKey, gang: GangKey | None) -> None:
         if self._outside.members.of_gang(key):
-            self._desk(key).request(restart)
+            self._worker(key).request(restart)
         elif gang is not None:
             how = f"create a Restart with spec.gang {{kind: {gang.kind}, name: {gang.name}}}"
             why = f"pod {key.namespace}/{key.name} is a member of gang {gang}, which restarts as one; {how}"

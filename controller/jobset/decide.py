@@ -175,8 +175,8 @@ def _missing(
     missing = {index: name for index, name in names.items() if name not in taken}
     if not missing:
         return
-    mould = children.Mould(jobset, replicated_job, attempt=draft.status.restarts)
+    builder = children.JobBuilder(jobset, replicated_job, attempt=draft.status.restarts)
     restarts = next(each.job_restarts for each in draft.status.replicated_jobs if each.name == replicated_job.name)
     for index, name in missing.items():
         job_attempt = restarts[index] if index < len(restarts) else 0
-        yield CreateJob(name, mould.job(index, job_attempt=job_attempt))
+        yield CreateJob(name, builder.job(index, job_attempt=job_attempt))

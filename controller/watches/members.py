@@ -210,7 +210,7 @@ class Members:
                 aio.spawn_eternal(group, watch.run(), name=f"pods {selector}")
             while True:
                 uid = await self._vanished.get()
-                group.create_task(self._resolve_vanished(uid), name=f"whereabouts of {uid}")
+                group.create_task(self._resolve_vanished(uid), name=f"resolve {uid}")
 
     def _take(self, change: informer.Change[Member]) -> None:
         member = change.value

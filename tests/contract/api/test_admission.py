@@ -205,12 +205,12 @@ async def test_the_controller_taints_a_node_and_lets_pods_back(
     callers: Callers, administrator: client.KubeClient
 ) -> None:
     path = f"{paths.NODES}/{THERE}"
-    for change in (lambda node: device_taints.KeepOff(node, 1_000.0, "Xid79"), device_taints.LetBack):
+    for change in (lambda node: device_taints.AddTaint(node, 1_000.0, "Xid79"), device_taints.RemoveTaint):
         node = device_taints.node(await administrator.get(path))
         wanted = change(node)
         await callers["controller"].patch(path, device_taints.patch(wanted), content_type=client.Patch.MERGE)
         tainted = device_taints.node(await administrator.get(path))
-        assert tainted.is_tainted == isinstance(wanted, device_taints.KeepOff)
+        assert tainted.is_tainted == isinstance(wanted, device_taints.AddTaint)
 
 
 async def test_large_objects_stay_within_the_cost_of_rules(

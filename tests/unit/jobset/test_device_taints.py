@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.common.kube import timestamps
 from kubemend.controller.jobset.placement import device_taints
-from kubemend.controller.jobset.placement.device_taints import DeviceFault, KeepOff, LetBack, NodeState
+from kubemend.controller.jobset.placement.device_taints import AddTaint, DeviceFault, NodeState, RemoveTaint
 from kubemend.controller.jobset.spec import fields
 
 T = 1_700_000_000.0
@@ -44,7 +44,7 @@ def fault(at: float = T, *, code: str = "Xid79", on: str = "n1") -> DeviceFault:
 @pytest.mark.parametrize(("healthy", "told_at"), [(None, LATER), ("False", LATER), ("Unknown", LATER), ("True", T - 1)])
 def test_node_left_because_of_device_is_tainted(healthy: str | None, told_at: float) -> None:
     state = node(healthy=healthy, told_at=told_at)
-    assert device_taints.changes([state], [fault()]) == (KeepOff(state, T, "Xid79"),)
+    assert device_taints.changes([state], [fault()]) == (AddTaint(state, T, "Xid79"),)
 
 
 def test_unknown_node_is_not_tainted() -> None:
@@ -58,8 +58,8 @@ def test_node_is_not_tainted_twice() -> None:
 
 def test_taint_is_removed_once_devices_are_healthy() -> None:
     state = node(TAINT, healthy="True")
-    assert device_taints.changes([state], []) == (LetBack(state),)
-    assert device_taints.changes([state], [fault()]) == (LetBack(state),)
+    assert device_taints.changes([state], []) == (RemoveTaint(state),)
+    assert device_taints.changes([state], [fault()]) == (RemoveTaint(state),)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_new_fault_prolongs_taint() -> None:
 
 def test_newest_fault_counts() -> None:
     (change,) = device_taints.changes([node()], [fault(T, code="New"), fault(T - 50, code="Old")])
-    assert isinstance(change, KeepOff)
+    assert isinstance(change, AddTaint)
     assert (change.since, change.code) == (T, "New")
 
 
@@ -102,7 +102,7 @@ def test_changes_are_ordered_by_node_name() -> None:
 
 
 def test_patch_adds_one_taint_and_keeps_others() -> None:
-    assert device_taints.patch(KeepOff(node(OTHER), T, "Xid79")) == {
+    assert device_taints.patch(AddTaint(node(OTHER), T, "Xid79")) == {
         "metadata": {"resourceVersion": "7"},
         "spec": {"taints": [OTHER, {**TAINT, "value": "Xid79"}]},
     }
@@ -110,13 +110,13 @@ def test_patch_adds_one_taint_and_keeps_others() -> None:
 
 def test_patch_removes_only_our_taint() -> None:
     no_execute = {"key": "kubemend.io/device-failure", "effect": "NoExecute"}
-    found = device_taints.patch(LetBack(node(OTHER, TAINT, no_execute)))
+    found = device_taints.patch(RemoveTaint(node(OTHER, TAINT, no_execute)))
     assert found["spec"]["taints"] == [OTHER, no_execute]
 
 
 @pytest.mark.parametrize("code", ["", "a b", "x" * 64, "-a", "Xid 79", "ä", "a\n"])
 def test_code_invalid_as_taint_value_is_omitted(code: str) -> None:
-    assert device_taints.patch(KeepOff(node(), T, code))["spec"]["taints"] == [TAINT]
+    assert device_taints.patch(AddTaint(node(), T, code))["spec"]["taints"] == [TAINT]
 
 
 ODD_TIMES = ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z", "soon", 7]

@@ -152,9 +152,9 @@ async def test_leader_traces_each_ended_round() -> None:
     stage = Stage(builders.gang(3))
     taken: list[Span] = []
     stage.outside = replace(stage.outside, trace=taken.append)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        round_id = await round_of(stage, conductor)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        round_id = await round_of(stage, coordinator)
         await until(lambda: bool(taken))
     assert [(each.name, each.attributes["kubemend.round"]) for each in taken] == [("round", round_id)]
     assert sum(each.name == "member" for each in taken[0].children) == 3

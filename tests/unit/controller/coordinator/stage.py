@@ -280,14 +280,14 @@ class Stage:
     async def leading(self, *, epoch: int = 1) -> AsyncIterator[GangCoordinator]:
         """Lead for the length of the block."""
         loop = asyncio.get_running_loop()
-        conductor = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
-        running = asyncio.create_task(conductor.run(), name="conductor")
-        ready = asyncio.create_task(conductor.ready.wait(), name="ready")
+        coordinator = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
+        running = asyncio.create_task(coordinator.run(), name="coordinator")
+        ready = asyncio.create_task(coordinator.ready.wait(), name="ready")
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
         try:
             if running.done():
                 await running
-            yield conductor
+            yield coordinator
         finally:
             ready.cancel()
             running.cancel()
@@ -298,7 +298,7 @@ class Stage:
 
     def fails(
         self,
-        conductor: GangCoordinator,
+        coordinator: GangCoordinator,
         index: int,
         *,
         fault_id: str = "f",
@@ -320,11 +320,11 @@ class Stage:
             age_seconds=age,
             **more,
         )
-        conductor.told(self.agents[member.node], pb.AgentMessage(fault=fault))
+        coordinator.told(self.agents[member.node], pb.AgentMessage(fault=fault))
 
     def stands(
         self,
-        conductor: GangCoordinator,
+        coordinator: GangCoordinator,
         index: int,
         round_id: str,
         phase: "pb.StepResult.Phase.ValueType",
@@ -334,7 +334,7 @@ class Stage:
         """Have a member's agent report its phase."""
         member = builders.member(index, generation=generation)
         result = pb.StepResult(round=round_id, pod=pod(member), phase=phase, seconds={"stop": 0.01})
-        conductor.told(self.agents[member.node], pb.AgentMessage(result=result))
+        coordinator.told(self.agents[member.node], pb.AgentMessage(result=result))
 
 
 def pod(member: Member) -> pb.Pod:

@@ -57,17 +57,17 @@ async def told(stage: Stage, name: str = "please") -> dict[str, Any]:
     return stage.restarts.statuses[f"team/{name}"]
 
 
-async def see_through(stage: Stage, conductor: object, round_id: str) -> None:
+async def see_through(stage: Stage, coordinator: object, round_id: str) -> None:
     """Have the pod's agent carry out its orders."""
     assert (await stage.agent(0).told("stop")).stop.round == round_id
-    stage.stands(conductor, 0, round_id, Result.STOPPED)  # type: ignore[arg-type]
+    stage.stands(coordinator, 0, round_id, Result.STOPPED)  # type: ignore[arg-type]
     assert (await stage.agent(0).told("release")).release.round == round_id
-    stage.stands(conductor, 0, round_id, Result.RUNNING)  # type: ignore[arg-type]
+    stage.stands(coordinator, 0, round_id, Result.RUNNING)  # type: ignore[arg-type]
 
 
 async def test_single_pod_is_restarted_in_its_own_round() -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request())
         stop = (await stage.agent(0).told("stop")).stop
         assert (stop.round, stop.gang, [order.pod.name for order in stop.orders]) == (
@@ -75,9 +75,9 @@ async def test_single_pod_is_restarted_in_its_own_round() -> None:
             "team/Pod/train-0-0",
             ["train-0-0"],
         )
-        stage.stands(conductor, 0, stop.round, Result.STOPPED)
+        stage.stands(coordinator, 0, stop.round, Result.STOPPED)
         await stage.agent(0).told("release")
-        stage.stands(conductor, 0, stop.round, Result.RUNNING)
+        stage.stands(coordinator, 0, stop.round, Result.RUNNING)
         status = await told(stage)
         assert (status["phase"], status["members"]["running"]) == ("Done", 1)
         await until(lambda: not stage.members.followed)
@@ -119,12 +119,12 @@ async def test_impossible_pod_name_reaches_no_selector(name: str) -> None:
 @pytest.mark.parametrize("refusal", ["JobBackoffLimit", "RestartPolicyNever", "DeviceNotUsable"])
 async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request())
         stop = (await stage.agent(0).told("stop")).stop
         pod = pb.Pod(namespace="team", name=KEY.name, uid=alone().pod.uid)
         result = pb.StepResult(round=stop.round, pod=pod, phase=Result.REFUSED, reason=refusal)
-        conductor.told(stage.agent(0), pb.AgentMessage(result=result))
+        coordinator.told(stage.agent(0), pb.AgentMessage(result=result))
         status = await told(stage)
         assert status["phase"] == "Failed"
         assert [each["reason"] for each in status["failures"]] == [refusal]
@@ -133,11 +133,11 @@ async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
 
 async def test_requests_for_one_pod_run_one_after_another() -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request("first"))
         stage.restarts.asked(request("second"))
         for name in ("first", "second"):
-            await see_through(stage, conductor, f"team/{name}")
+            await see_through(stage, coordinator, f"team/{name}")
             assert (await told(stage, name))["phase"] == "Done"
         await until(lambda: not stage.members.followed)
 
@@ -172,11 +172,11 @@ async def test_next_leader_resumes_before_agents_connect(age: float) -> None:
         await stage.agent(0).told("stop")
     assert not stage.members.followed
     assert stage.restarts.all["team/please"].is_round
-    async with stage.leading(epoch=2) as conductor:
+    async with stage.leading(epoch=2) as coordinator:
         assert stage.members.by_uid(alone().pod.uid) is not None
-        stage.stands(conductor, 0, "team/please", Result.STOPPED)
+        stage.stands(coordinator, 0, "team/please", Result.STOPPED)
         await stage.agent(0).told("release")
-        stage.stands(conductor, 0, "team/please", Result.RUNNING)
+        stage.stands(coordinator, 0, "team/please", Result.RUNNING)
         assert (await told(stage))["phase"] == "Done"
 
 
