@@ -177,8 +177,8 @@ class Stage:
 
     async def gang(self, jobset: Mapping[str, Any]) -> Json:
         """Return a JobSet's statement about its gang's rounds."""
-        said = self._controller.jobsets.policy(key_of(reading.jobset(jobset)))
-        return {} if said is None else {"limit": said.limit, "used": said.used, "closed": str(said.closed)}
+        policy = self._controller.jobsets.policy(key_of(reading.jobset(jobset)))
+        return {} if policy is None else {"limit": policy.limit, "used": policy.used, "closed": str(policy.closed)}
 
     async def settle(self, jobset: Mapping[str, Any] | None) -> None:
         """Return when the controller has processed all objects of a JobSet, and reconciled it; or after long enough."""

@@ -48,7 +48,7 @@ async def create(api: client.KubeClient, namespace: str, obj: dict[str, Any]) ->
 
 @pytest.mark.parametrize("case", refused.BY_SCHEMA, ids=lambda case: case.name)
 async def test_what_the_schema_forbids_is_refused(api: client.KubeClient, namespace: str, case: Case) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)):
         await create(api, namespace, case.refused)
     await create(api, namespace, case.allowed)
 
@@ -87,7 +87,7 @@ async def test_any_path_with_a_domain_can_be_a_manager(api: client.KubeClient, n
 async def test_what_a_rule_of_the_definition_forbids_is_refused(
     api: client.KubeClient, namespace: str, case: Case
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)):
         await create(api, namespace, case.refused)
     await create(api, namespace, case.allowed)
 
@@ -97,13 +97,14 @@ async def test_what_is_immutable_cannot_be_changed(api: client.KubeClient, names
     before = await create(api, namespace, change.before)
     path = f"{jobsets.collection(namespace)}/{before['metadata']['name']}"
     version = {"resourceVersion": before["metadata"]["resourceVersion"]}
-    with pytest.raises(errors.InvalidError, match=change.says):
+    with pytest.raises(errors.InvalidError, match=change.answer):
         await api.update(path, _of_version(jobsets.others(change.refused), version))
     await api.update(path, _of_version(jobsets.others(change.allowed), version))
 
 
 def test_every_rule_of_the_definition_has_a_case() -> None:
-    cases = [case.says for case in refused.BY_DEFINITION] + [change.says for change in refused_changes.BY_DEFINITION]
+    cases = [case.answer for case in refused.BY_DEFINITION]
+    cases += [change.answer for change in refused_changes.BY_DEFINITION]
     rules = [rule["message"] for rule in _rules(*jobsets.documents("crd.yaml"))]
     assert sorted(rules) == sorted(cases)
 

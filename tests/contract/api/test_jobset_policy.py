@@ -29,7 +29,7 @@ async def policy(api: client.KubeClient) -> None:
 async def test_invalid_jobset_is_refused_with_the_rules_message(
     api: client.KubeClient, namespace: str, case: Case
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)) as refusal:
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)) as refusal:
         await api.create(jobsets.collection(namespace), case.refused)
     assert refusal.value.status == 422
     await api.create(jobsets.collection(namespace), case.allowed)
@@ -50,7 +50,7 @@ async def test_jobset_of_another_manager_is_not_checked(api: client.KubeClient, 
 @pytest.mark.parametrize("change", refused_changes.BY_POLICY, ids=lambda change: change.name)
 async def test_change_is_refused_with_the_rules_message(api: client.KubeClient, namespace: str, change: Change) -> None:
     made = await api.create(jobsets.collection(namespace), change.before)
-    with pytest.raises(errors.InvalidError, match=re.escape(change.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(change.answer)):
         await update(api, made, change.refused)
     await update(api, made, change.allowed)
 

@@ -33,8 +33,8 @@ def rack(name: str, nodes: int) -> list[Node]:
 def gated(job: str, index: int = 0, **fields: Any) -> Pod:
     """Return a pod that waits for its domain."""
     name = f"{job}-{index}"
-    told = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
-    return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **told})
+    values = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
+    return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **values})
 
 
 def let_go(job: str, domain: str, index: int = 0, **fields: Any) -> Pod:
@@ -227,7 +227,7 @@ class World:
         self.pods = {f"{job}-{i}": gated(job, i) for job, size in jobs.items() for i in range(size)}
         self.promised: dict[str, Domain] = {}
 
-    def look(self, stale: Mapping[str, Pod]) -> Placements:
+    def place(self, stale: Mapping[str, Pod]) -> Placements:
         """Place with outdated pods and the domains promised since."""
         seekers = [seeker(job, size) for job, size in self.jobs.items()]
         found = choosing.place(
@@ -263,7 +263,7 @@ class World:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["look", "stale look", "bind", "see"]), st.just(0)),
+        st.tuples(st.sampled_from(["place", "stale place", "bind", "see"]), st.just(0)),
         st.tuples(st.sampled_from(["recreate", "finish", "break", "hint"]), st.integers(0, 30)),
     ),
     max_size=25,
@@ -285,10 +285,10 @@ def test_placement_gives_each_domain_one_job_and_vice_versa(
         names, nodes = sorted(world.pods), sorted(world.nodes)
         pod, broken = names[which % len(names)], nodes[which % len(nodes)]
         match what:
-            case "look" | "stale look":
-                seen = seen if what == "stale look" else dict(world.pods)
+            case "place" | "stale place":
+                seen = seen if what == "stale place" else dict(world.pods)
                 unused = {name for name in sizes if not before.get(name)}
-                for one in world.look(seen).assigned:
+                for one in world.place(seen).assigned:
                     held = one.job in before.get(one.domain.value, set()) or one.domain == world.promised.get(one.job)
                     assert held or one.domain.value in unused
             case "see":

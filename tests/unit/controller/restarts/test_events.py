@@ -13,8 +13,8 @@ async def test_namespace_that_refuses_events_does_not_block_others(tenant: Tenan
         for namespace in ("going", tenant.namespace):
             recorder.record(ObjectRef("v1", "Pod", namespace, "a", "uid"), reason="RoundDone", message="all run")
 
-        async def told() -> bool:
+        async def is_recorded() -> bool:
             return bool((await api.list(tenant.of("events"))).items)
 
         async with started(recorder):
-            await eventually.true(told)
+            await eventually.true(is_recorded)
