@@ -226,7 +226,7 @@ class RecordedEvents:
 
 
 class Agent:
-    """One node's agent: ``told`` returns the messages that it was sent."""
+    """One node's agent: ``received`` returns the messages that the hub has sent to it."""
 
     def __init__(self, node: NodeName) -> None:
         self.node = node
@@ -239,7 +239,7 @@ class Agent:
         self.inbox.put_nowait(parsed)
         return True
 
-    async def told(self, body: str) -> pb.HubMessage:
+    async def received(self, body: str) -> pb.HubMessage:
         """Return the next message of that kind, skipping others."""
         async with asyncio.timeout(WAIT):
             while True:
@@ -260,7 +260,7 @@ class Stage:
         self.nodes = NodesHere({member.node: NodeView(member.node, ready=True) for member in members})
         self.restarts = RestartsHere()
         self.replaced = Replaced()
-        self.told = RecordedEvents()
+        self.events = RecordedEvents()
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()
@@ -269,7 +269,7 @@ class Stage:
             nodes=self.nodes,
             restarts=self.restarts,
             recreator=self.replaced,
-            events=self.told,
+            events=self.events,
             sessions=lambda node: self.agents[node] if node in self.connected else None,
             metrics=Metrics(CollectorRegistry()),
             now=self.now,

@@ -39,15 +39,15 @@ def stand(coordinator: GangCoordinator, where: MemberPhase) -> int:
 
 async def stopped(stage: Stage, *, members: int = SIZE) -> str:
     """Wait until all agents have the order to stop; return the round."""
-    told = [await stage.agent(index).told("stop") for index in range(members)]
-    assert len({each.stop.round for each in told}) == 1
-    return told[0].stop.round
+    stops = [await stage.agent(index).received("stop") for index in range(members)]
+    assert len({each.stop.round for each in stops}) == 1
+    return stops[0].stop.round
 
 
 async def ordered(stage: Stage, index: int, *, until: str) -> AsyncIterator[pb.Order]:
     """Yield an agent's orders to stop or hold, up to the order for the pod of that name."""
     while True:
-        for order in (await stage.agent(index).told("stop")).stop.orders:
+        for order in (await stage.agent(index).received("stop")).stop.orders:
             yield order
             if order.pod.name == until:
                 return
@@ -59,7 +59,7 @@ async def round_of(stage: Stage, coordinator: object) -> str:
     for index in range(SIZE):
         stage.stands(coordinator, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
     for index in range(SIZE):
-        assert (await stage.agent(index).told("release")).release.round == round_id
+        assert (await stage.agent(index).received("release")).release.round == round_id
         stage.stands(coordinator, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
     await until(lambda: round_id in stage.restarts.statuses)
     return round_id
@@ -70,7 +70,7 @@ async def test_fault_restarts_whole_gang_in_one_round() -> None:
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         round_id = await stopped(stage)
-        answer = (await stage.agent(1).told("answer")).answer
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.fault_id, answer.answer, answer.round) == ("f", pb.FaultAnswer.ROUND, round_id)
         for index in range(SIZE - 1):
             stage.stands(coordinator, index, round_id, Result.STOPPED)
@@ -78,19 +78,19 @@ async def test_fault_restarts_whole_gang_in_one_round() -> None:
         assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
         stage.stands(coordinator, SIZE - 1, round_id, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).told("release")
+            await stage.agent(index).received("release")
             stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Done"
         assert stage.restarts.statuses[round_id]["members"]["running"] == SIZE
-        assert stage.told.reasons == ["RoundDone"]
+        assert stage.events.reasons == ["RoundDone"]
 
 
 async def test_stop_has_gang_cause_hold_and_pod() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 0)
-        stop = (await stage.agent(2).told("stop")).stop
+        stop = (await stage.agent(2).received("stop")).stop
         assert (stop.gang, stop.attempt, stop.cause_code) == ("team/Job/train", 1, "Exit1")
         assert stop.hold_seconds == Limits().hold
         assert [(order.pod.name, order.action) for order in stop.orders] == [("train-2-0", pb.Order.RESTART)]
@@ -100,9 +100,9 @@ async def test_repeated_fault_gets_same_answer_and_no_second_round() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
-        first = (await stage.agent(1).told("answer")).answer
+        first = (await stage.agent(1).received("answer")).answer
         stage.fails(coordinator, 1)
-        assert (await stage.agent(1).told("answer")).answer == first
+        assert (await stage.agent(1).received("answer")).answer == first
         assert len(stage.restarts.all) == 1
 
 
@@ -115,7 +115,7 @@ async def test_faults_during_write_of_round_join_it() -> None:
         stage.fails(coordinator, 1, fault_id="second")
         assert stage.agent(1).waiting() == []
         stage.restarts.may_create.set()
-        answers = [(await stage.agent(index).told("answer")).answer for index in (0, 1)]
+        answers = [(await stage.agent(index).received("answer")).answer for index in (0, 1)]
         assert [each.fault_id for each in answers] == ["first", "second"]
         assert len({each.round for each in answers}) == len(stage.restarts.all) == 1
 
@@ -126,7 +126,7 @@ async def test_late_fault_from_before_release_begins_no_round() -> None:
         stage.fails(coordinator, 0)
         round_id = await round_of(stage, coordinator)
         stage.fails(coordinator, 1, fault_id="late", age=60.0)
-        assert (await stage.agent(1).told("answer")).answer.round == round_id
+        assert (await stage.agent(1).received("answer")).answer.round == round_id
         assert len(stage.restarts.all) == 1
 
 
@@ -145,7 +145,7 @@ async def test_partly_opted_in_gang_is_left_to_agents() -> None:
     stage = Stage((builders.member(0, annotations={}), *gang[1:]))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
-        answer = (await stage.agent(1).told("answer")).answer
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.ALONE, "NotOptedIn")
         assert stage.restarts.all == {}
 
@@ -154,7 +154,7 @@ async def test_dry_run_begins_no_round() -> None:
     stage = Stage(builders.gang(SIZE), policy=Policy(dry_run=True))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
-        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
         assert stage.restarts.all == {}
 
 
@@ -163,9 +163,9 @@ async def test_fatal_exit_code_is_not_restarted_and_recorded() -> None:
     stage = Stage([builders.member(index, annotations=annotations) for index in range(SIZE)])
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1, exit_code=42)
-        answer = (await stage.agent(1).told("answer")).answer
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
-        assert stage.told.reasons == ["FatalExitCode"]
+        assert stage.events.reasons == ["FatalExitCode"]
 
 
 async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
@@ -173,14 +173,14 @@ async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
     stage.members.all.clear()
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
-        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
 
 
 async def test_member_held_for_unknown_round_is_released() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.stands(coordinator, 0, "team/train-7", Result.STOPPED)
-        abort = (await stage.agent(0).told("abort")).abort
+        abort = (await stage.agent(0).received("abort")).abort
         assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
 
 
@@ -193,7 +193,7 @@ async def test_round_number_known_only_to_agents_is_not_reused() -> None:
         known.pod.CopyFrom(pb.Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
         coordinator.hello(stage.agent(0), pb.Hello(results=[known]))
         stage.fails(coordinator, 1)
-        assert (await stage.agent(0).told("stop")).stop.attempt == 8
+        assert (await stage.agent(0).received("stop")).stop.attempt == 8
 
 
 async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
@@ -211,7 +211,7 @@ async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
             coordinator.connected(stage.agent(index))
             coordinator.hello(stage.agent(index), pb.Hello(results=[result]))
         for index in range(SIZE):
-            assert (await stage.agent(index).told("release")).release.round == round_id
+            assert (await stage.agent(index).received("release")).release.round == round_id
             stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Done"
@@ -275,7 +275,7 @@ async def test_round_that_ended_during_takeover_is_not_run(
     async with stage.leading(epoch=2) as coordinator:
         assert builders.GANG not in coordinator._workers
         stage.stands(coordinator, 0, round_id, Result.STOPPED)
-        assert (await stage.agent(0).told("abort")).abort.round == round_id
+        assert (await stage.agent(0).received("abort")).abort.round == round_id
 
 
 async def test_deleted_previous_round_does_not_stop_the_others() -> None:
@@ -305,7 +305,7 @@ async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: p
         with monkeypatch.context() as patched:
             patched.setattr(table, "decide", broken)
             stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         assert contained.count([contained.Part.GANG]) == before + 1
         stage.fails(coordinator, 0, fault_id="anew")
@@ -324,9 +324,9 @@ async def test_round_that_cannot_begin_fails_and_answers_its_fault(
         with monkeypatch.context() as patched:
             patched.setattr(machine, "begin", broken)
             stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        assert [told["phase"] for told in stage.restarts.statuses.values()] == ["Failed"]
+        assert [status["phase"] for status in stage.restarts.statuses.values()] == ["Failed"]
         stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)
 
@@ -344,9 +344,9 @@ async def test_internal_error_in_round_fails_only_that_round(monkeypatch: pytest
             patched.setattr(machine, "advance", broken)
             stage.stands(coordinator, 0, round_id, Result.STOPPED)
             await until(lambda: round_id in stage.restarts.statuses)
-        told = stage.restarts.statuses[round_id]
-        assert (told["phase"], told["failures"][0]["reason"]) == ("Failed", "Internal")
-        assert told["trigger"]["code"] == "Exit1"
+        status = stage.restarts.statuses[round_id]
+        assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
+        assert status["trigger"]["code"] == "Exit1"
         stage.fails(coordinator, 0, fault_id="anew")
         assert await stopped(stage) != round_id
 
@@ -362,7 +362,7 @@ async def test_request_deleted_while_queued_begins_no_round() -> None:
         for index in range(SIZE):
             stage.stands(coordinator, index, first, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).told("release")
+            await stage.agent(index).received("release")
             stage.stands(coordinator, index, first, Result.RUNNING)
         await until(lambda: first in stage.restarts.statuses and coordinator._workers[builders.GANG].is_idle)
         assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
@@ -374,12 +374,12 @@ async def test_disconnected_agent_gets_orders_on_connecting() -> None:
     stage.connected.discard(away.node)
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 0)
-        round_id = (await stage.agent(0).told("stop")).stop.round
+        round_id = (await stage.agent(0).received("stop")).stop.round
         assert away.waiting() == []
         stage.connected.add(away.node)
         coordinator.connected(away)
         coordinator.hello(away, pb.Hello())
-        assert (await away.told("stop")).stop.round == round_id
+        assert (await away.received("stop")).stop.round == round_id
 
 
 async def test_request_restarts_gang_with_options_of_its_object() -> None:
@@ -389,7 +389,7 @@ async def test_request_restarts_gang_with_options_of_its_object() -> None:
     )
     async with stage.leading():
         stage.restarts.asked(request(spec))
-        stop = (await stage.agent(0).told("stop")).stop
+        stop = (await stage.agent(0).received("stop")).stop
         assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please", "rerun", 7)
         assert list(stop.orders[0].containers) == ["trainer"]
         assert "new data" in stop.cause_message
@@ -401,8 +401,8 @@ async def test_request_for_unknown_gang_is_refused() -> None:
     async with stage.leading():
         stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
         await until(lambda: "team/please" in stage.restarts.statuses)
-        told = stage.restarts.statuses["team/please"]
-        assert (told["phase"], told["decision"]["reason"]) == ("Refused", "NotAGang")
+        status = stage.restarts.statuses["team/please"]
+        assert (status["phase"], status["decision"]["reason"]) == ("Refused", "NotAGang")
 
 
 async def test_deleting_restart_object_ends_round() -> None:
@@ -412,14 +412,14 @@ async def test_deleting_restart_object_ends_round() -> None:
         round_id = await stopped(stage)
         stage.restarts.deleted(round_id)
         for index in range(SIZE):
-            assert (await stage.agent(index).told("abort")).abort.round == round_id
+            assert (await stage.agent(index).received("abort")).abort.round == round_id
 
 
 async def test_member_with_lost_device_is_replaced_while_others_are_held() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1, action_class="Replace", device="GPU-1")
-        round_id = (await stage.agent(0).told("stop")).stop.round
+        round_id = (await stage.agent(0).received("stop")).stop.round
         await until(lambda: [each.pod.name for each in stage.replaced.wanted] == ["train-1-0"])
         for index in (0, 2):
             stage.stands(coordinator, index, round_id, Result.STOPPED)
@@ -431,7 +431,7 @@ async def test_member_with_lost_device_is_replaced_while_others_are_held() -> No
         assert orders[-1].action == pb.Order.HOLD
         stage.stands(coordinator, 1, round_id, Result.STOPPED, generation=1)
         for index in (0, 2):
-            assert (await stage.agent(index).told("release")).release.round == round_id
+            assert (await stage.agent(index).received("release")).release.round == round_id
 
 
 async def test_gang_that_repeatedly_dies_young_must_wait() -> None:
@@ -442,7 +442,7 @@ async def test_gang_that_repeatedly_dies_young_must_wait() -> None:
             stage.fails(coordinator, 0, fault_id=f"f{number}")
             await round_of(stage, coordinator)
         stage.fails(coordinator, 0, fault_id="one more")
-        answer = (await stage.agent(0).told("answer")).answer
+        answer = (await stage.agent(0).received("answer")).answer
         assert (answer.answer, answer.round) == (pb.FaultAnswer.ROUND, "")
         assert answer.reason in ("Backoff", "NoProgress")
         assert len(stage.restarts.all) == rounds
@@ -468,9 +468,9 @@ async def _another_of_that_name_runs(stage: Stage, coordinator: GangCoordinator)
     for index in range(SIZE):
         stage.members.appears(builders.member(index, generation=1, gang_uid="uid-second"))
     stage.fails(coordinator, 0, fault_id="of the second", generation=1)
-    answer = (await stage.agent(0).told("answer")).answer
+    answer = (await stage.agent(0).received("answer")).answer
     while answer.fault_id != "of the second":
-        answer = (await stage.agent(0).told("answer")).answer
+        answer = (await stage.agent(0).received("answer")).answer
     assert answer.round, answer.reason
 
 
@@ -518,7 +518,7 @@ async def test_unreadable_fault_is_answered(monkeypatch: pytest.MonkeyPatch) -> 
         with monkeypatch.context() as patched:
             patched.setattr(wire, "fault", broken)
             stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)

@@ -31,7 +31,7 @@ async def released(stage: Stage, coordinator: GangCoordinator, *, members: int) 
     for index in range(members):
         stage.stands(coordinator, index, round_id, Result.STOPPED)
     for index in range(members):
-        await stage.agent(index).told("release")
+        await stage.agent(index).received("release")
     stage.stands(coordinator, 0, round_id, Result.RUNNING)
     return round_id
 
@@ -39,7 +39,7 @@ async def released(stage: Stage, coordinator: GangCoordinator, *, members: int) 
 async def answer(stage: Stage, index: int, fault_id: str) -> pb.FaultAnswer:
     """Return the next answer to this fault."""
     while True:
-        found = (await stage.agent(index).told("answer")).answer
+        found = (await stage.agent(index).received("answer")).answer
         if found.fault_id == fault_id:
             return found
 
@@ -61,8 +61,8 @@ async def test_pending_member_that_fails_after_release_gets_next_round() -> None
         stage.stands(coordinator, 1, first, Result.RUNNING)
         assert await stopped(stage) == "team/train-2"
         assert stage.restarts.statuses[first]["phase"] == "Done"
-        told = stage.restarts.all["team/train-2"].status["trigger"]
-        assert (told["kind"], told["member"]) == ("Exit", builders.member(2).pod.name)
+        trigger = stage.restarts.all["team/train-2"].status["trigger"]
+        assert (trigger["kind"], trigger["member"]) == ("Exit", builders.member(2).pod.name)
 
 
 async def test_new_member_that_fails_after_release_gets_next_round() -> None:
@@ -99,8 +99,8 @@ async def test_fault_decided_after_round_is_the_reported_one() -> None:
         stage.fails(coordinator, 0, fault_id="fatal", exit_code=42)
         assert (await answer(stage, 0, "fatal")).round == first
         stage.stands(coordinator, 1, first, Result.RUNNING)
-        told = await answer(stage, 0, "fatal")
-        assert (told.answer, told.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
+        found = await answer(stage, 0, "fatal")
+        assert (found.answer, found.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
         assert [*stage.restarts.all] == [first]
 
 
@@ -123,7 +123,7 @@ async def test_all_faults_after_release_join_next_round() -> None:
         stage.fails(coordinator, 0, fault_id="first")
         stage.stands(coordinator, 1, first, Result.RUNNING)
         stage.fails(coordinator, 1, fault_id="second", action_class="Replace")
-        assert (await stage.agent(0).told("stop")).stop.round == "team/train-2"
+        assert (await stage.agent(0).received("stop")).stop.round == "team/train-2"
         await eventually.true(lambda: [each.pod for each in stage.replaced.wanted] == [builders.member(1).pod])
         assert len(stage.restarts.all) == 2
 
@@ -137,7 +137,7 @@ async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
         await eventually.true(lambda: not worker(coordinator)._deciding)
         stage.stands(coordinator, 0, first, Result.SELF_RELEASED)
         stage.members.gone(builders.member(0).pod.uid)
-        assert (await stage.agent(1).told("stop")).stop.round == "team/please"
+        assert (await stage.agent(1).received("stop")).stop.round == "team/please"
 
 
 # ---- holds ----

@@ -78,7 +78,7 @@ class JobSetsHere:
         for listener in self._listeners:
             listener(GANG.namespace, GANG.name)
 
-    def look(self) -> Plan:
+    def reconcile(self) -> Plan:
         """Reconcile the JobSet, write its status, and return the plan."""
         assert self.jobset is not None
         decided = decide.decide(self.world(self.jobset))
@@ -117,22 +117,22 @@ class Theatre:
         return round_id
 
     async def stopped(self) -> str:
-        ids = {(await agent.told("stop")).stop.round for agent in self.stage.agents.values()}
+        ids = {(await agent.received("stop")).stop.round for agent in self.stage.agents.values()}
         (round_id,) = ids
         return round_id
 
     async def released(self, coordinator: GangCoordinator, round_id: str) -> None:
         """Have all members stop and run again."""
-        for phase, told in ((Result.STOPPED, "release"), (Result.RUNNING, "")):
+        for phase, order in ((Result.STOPPED, "release"), (Result.RUNNING, "")):
             for index in range(len(self.stage.agents)):
                 self.stage.stands(coordinator, index, round_id, phase)
             for agent in self.stage.agents.values():
-                if told:
-                    await agent.told(told)
+                if order:
+                    await agent.received(order)
         await until(lambda: self.stage.restarts.all[round_id].is_finished)
 
     async def answer(self, index: int = 0) -> pb.FaultAnswer:
-        return (await self.stage.agent(index).told("answer")).answer
+        return (await self.stage.agent(index).received("answer")).answer
 
     def condition(self, kind: str) -> Condition | None:
         assert self.here.jobset is not None
@@ -154,14 +154,14 @@ async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
     async with theatre.stage.leading() as coordinator:
         for number in range(2):
             await theatre.round(coordinator, fault_id=f"f{number}")
-        theatre.here.look()
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 2
         assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (1, 2)
         theatre.stage.fails(coordinator, 0, fault_id="one more")
         answer = await theatre.answer()
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "ReachedMaxRestarts")
         assert len(theatre.stage.restarts.all) == 2
-        theatre.here.look()
+        theatre.here.reconcile()
         failed = theatre.condition("Failed")
         assert failed is not None
         assert failed.status
@@ -176,7 +176,7 @@ async def test_round_counts_from_its_begin() -> None:
         policy = theatre.ours.policy(GANG)
         assert policy is not None
         assert (policy.limit, policy.used) == (1, 1)
-        theatre.here.look()
+        theatre.here.reconcile()
         restarting = theatre.condition("kubemend.io/InPlaceRestart")
         assert restarting is not None
         assert (restarting.status, restarting.reason) == (True, "Restarting")
@@ -189,7 +189,7 @@ async def test_first_fault_without_restarts_left_fails_jobset() -> None:
         theatre.stage.fails(coordinator, 1)
         assert (await theatre.answer(1)).reason == "ReachedMaxRestarts"
         assert theatre.stage.restarts.all == {}
-        assert theatre.here.look().counts == ("failed",)
+        assert theatre.here.reconcile().counts == ("failed",)
 
 
 async def test_dry_run_fails_no_jobset() -> None:
@@ -198,7 +198,7 @@ async def test_dry_run_fails_no_jobset() -> None:
     async with theatre.stage.leading() as coordinator:
         theatre.stage.fails(coordinator, 1)
         await theatre.answer(1)
-        assert theatre.here.look().counts == ()
+        assert theatre.here.reconcile().counts == ()
 
 
 async def test_requested_round_costs_nothing() -> None:
@@ -208,10 +208,10 @@ async def test_requested_round_costs_nothing() -> None:
             theatre.stage.restarts.asked(request(f"please-{number}"))
             round_id = await theatre.stopped()
             await theatre.released(coordinator, round_id)
-        theatre.here.look()
+        theatre.here.reconcile()
         assert (theatre.status.restarts_counted, theatre.status.current_in_place) == (0, 3)
         await theatre.round(coordinator)
-        theatre.here.look()
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 1
 
 
@@ -245,10 +245,10 @@ async def test_round_is_cancelled_when_jobset_takes_no_restarts(why: str) -> Non
             }[why]
         )
         for index in range(SIZE):
-            assert (await theatre.stage.agent(index).told("abort")).abort.round == round_id
-        told = theatre.stage.restarts.statuses[round_id]
-        assert told["phase"] == "Failed"
-        (cancelled,) = [each for each in told["conditions"] if each["type"] == "Cancelled"]
+            assert (await theatre.stage.agent(index).received("abort")).abort.round == round_id
+        status = theatre.stage.restarts.statuses[round_id]
+        assert status["phase"] == "Failed"
+        (cancelled,) = [each for each in status["conditions"] if each["type"] == "Cancelled"]
         assert cancelled["message"] == f"its JobSet is {why}"
 
 
@@ -262,7 +262,7 @@ async def test_cancelled_round_costs_nothing() -> None:
         await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
         theatre.here.put(jobset)
         await theatre.round(coordinator, fault_id="second")
-        theatre.here.look()
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 1
 
 
@@ -287,7 +287,7 @@ async def test_round_numbers_continue_from_status_without_records() -> None:
         round_id = await theatre.round(coordinator)
         restart = theatre.stage.restarts.all[round_id]
         assert restart.attempt == 8
-        theatre.here.look()
+        theatre.here.reconcile()
         assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (7, 8)
 
 
@@ -307,10 +307,10 @@ async def test_given_up_member_is_neither_awaited_nor_replaced() -> None:
     async with theatre.stage.leading() as coordinator:
         theatre.stage.fails(coordinator, 0)
         for index in (0, 2):
-            round_id = (await theatre.stage.agent(index).told("stop")).stop.round
+            round_id = (await theatre.stage.agent(index).received("stop")).stop.round
             theatre.stage.stands(coordinator, index, round_id, Result.STOPPED)
         for index in (0, 2):
-            await theatre.stage.agent(index).told("release")
+            await theatre.stage.agent(index).received("release")
             theatre.stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
         assert theatre.stage.restarts.statuses[round_id]["phase"] == "Done"
