@@ -59,7 +59,7 @@ def managed(by: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("manager", "says"),
+    ("manager", "refusal"),
     [
         ("", "should match"),
         ("kubemend.io", "should match"),
@@ -71,9 +71,9 @@ def managed(by: str) -> dict[str, Any]:
     ],
 )
 async def test_a_manager_is_a_path_with_a_domain_as_upstreams_webhook_has_it(
-    api: client.KubeClient, namespace: str, manager: str, says: str
+    api: client.KubeClient, namespace: str, manager: str, refusal: str
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=says):
+    with pytest.raises(errors.InvalidError, match=refusal):
         await api.create(jobsets.collection(namespace), managed(manager))
 
 
@@ -172,8 +172,8 @@ async def test_kubectl_shows_the_columns_of_upstream(
 ) -> None:
     made = await create(api, namespace, jobset(suspend=True))
     over = Condition("Completed", status=True, reason="AllJobsCompleted", message="", since=1769846400.0)
-    told = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
-    await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": told})
+    status = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
+    await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": status})
     process = await asyncio.create_subprocess_exec(
         kubernetes.program("kubectl"), "--kubeconfig", control_plane.kubeconfig, "--namespace", namespace,
         "get", "jobset", stdout=asyncio.subprocess.PIPE,

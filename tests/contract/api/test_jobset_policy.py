@@ -71,8 +71,8 @@ async def test_jobset_older_than_a_rule_can_be_labelled_and_deleted(api: client.
     await _slip_in(api, namespace, INVALID)
     for metadata in ({"labels": {"a": "b"}, "finalizers": ["example.com/wait"]}, {"finalizers": None}):
         await api.patch(path, {"metadata": metadata}, content_type=client.Patch.MERGE)
-    told = await api.patch_status(path, {"status": {"restarts": 0}}, content_type=client.Patch.MERGE)
-    assert told["status"] == {"restarts": 0}
+    written = await api.patch_status(path, {"status": {"restarts": 0}}, content_type=client.Patch.MERGE)
+    assert written["status"] == {"restarts": 0}
     with pytest.raises(errors.InvalidError, match="keep to 200"):
         await api.patch(path, {"spec": {"suspend": True}}, content_type=client.Patch.MERGE)
     await api.delete(path)
