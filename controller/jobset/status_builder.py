@@ -21,7 +21,7 @@ class StatusBuilder:
         self._now = now
         self._events: list[Event] = []
         self._counts: list[str] = []
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
 
     def change(self, **fields: Any) -> None:
         """Set fields of the status."""
@@ -47,9 +47,9 @@ class StatusBuilder:
         """Add one to a metric."""
         self._counts.append(what)
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Log a problem that a person should fix."""
-        self._remarks.append(text)
+        self._warnings.append(text)
 
     def plan(self, *groups: tuple[Write, ...], wake_at: float | None = None) -> Plan:
         """Return the decision, with these writes in their order."""
@@ -59,5 +59,5 @@ class StatusBuilder:
             events=tuple(self._events),
             wake_at=wake_at,
             counts=tuple(self._counts),
-            remarks=tuple(self._remarks),
+            warnings=tuple(self._warnings),
         )

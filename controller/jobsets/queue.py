@@ -81,7 +81,7 @@ class Queue:
         """Return how many keys wait for a reconcile or are being reconciled."""
         return sum(1 for each in self._entries.values() if each.busy or each.due is not None)
 
-    def rests(self, key: str) -> bool:
+    def is_settled(self, key: str) -> bool:
         """Return whether a key is not being reconciled and has not changed since."""
         entry = self._entries.get(key)
         return entry is None or not (entry.busy or entry.due is not None)

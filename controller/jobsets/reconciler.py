@@ -69,7 +69,7 @@ class Reconciler:
         if jobset is None or jobset.deleting:
             return None
         if jobset.spec.claim_policies:
-            await self._views.learn_claims(jobset)
+            await self._views.read_claim_specs(jobset)
         from kubemend.controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
 
         began = time.perf_counter()
@@ -96,8 +96,8 @@ class Reconciler:
     async def _carry_out(self, jobset: JobSet, decided: Plan) -> None:
         """Write the plan, and record its Events once the status is written; raise the first error."""
         about = events.About(jobset.namespace, jobset.name, jobset.uid)
-        for remark in decided.remarks:
-            log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=remark)
+        for warning in decided.warnings:
+            log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=warning)
         if decided.writes or decided.status is not None:
             log.info("jobset.decided", jobset=f"{jobset.namespace}/{jobset.name}", **_summary(decided))
         troubles = await self._writer.write(jobset, decided.writes)

@@ -102,9 +102,9 @@ class JobSets:
         """Record that a member's pod is recreated elsewhere because of a device of this node."""
         self._taints.fault(node, code=code, pod=pod)
 
-    def rests(self, uid: str) -> bool:
+    def is_settled(self, uid: str) -> bool:
         """Return whether a JobSet was reconciled with everything known of it."""
-        return self._running and self._queue.rests(uid)
+        return self._running and self._queue.is_settled(uid)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` at each change; it must not block. Returns the function that unsubscribes."""

@@ -149,16 +149,16 @@ class Views:
         specs = {name: self._claims.spec(jobset.namespace, name) for name in claims.names(jobset)}
         return {name: spec for name, spec in specs.items() if spec is not None}
 
-    async def learn_claims(self, jobset: JobSet) -> None:
+    async def read_claim_specs(self, jobset: JobSet) -> None:
         """Read the specs of a JobSet's existing claims, one by one, because their Informer has only names.
 
         Raises KubeError.
         """
         for name in self.claims(jobset) - self.claim_specs(jobset).keys():
-            for found in await self.claims_named(jobset.namespace, name):
+            for found in await self.list_claim(jobset.namespace, name):
                 self.found_claim(jobset.namespace, found)
 
-    async def claims_named(self, namespace: str, name: str) -> list[Any]:
+    async def list_claim(self, namespace: str, name: str) -> list[Any]:
         """Return the claim of this name if it exists. It uses a list, so that no other right is needed."""
         path = paths.collection("persistentvolumeclaims", namespace=namespace)
         return (await self._api.list(path, params={"fieldSelector": f"metadata.name={name}"})).items
@@ -171,7 +171,7 @@ class Views:
         """Record an existing claim."""
         self._claims.found(namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
 
-    def met_claim(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
+    def found_claim_for(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
         """Record a claim that exists under a name that a JobSet asks for, and reconcile the JobSet."""
         self.found_claim(jobset.namespace, obj)
         self._changed(jobset.uid)

@@ -129,8 +129,8 @@ class Writer:
         try:
             made = await self._api.create(path, dict(write.body))
         except errors.AlreadyExistsError:
-            for found in await self._views.claims_named(jobset.namespace, write.name):
-                self._views.met_claim(jobset, found)
+            for found in await self._views.list_claim(jobset.namespace, write.name):
+                self._views.found_claim_for(jobset, found)
         else:
             self._views.found_claim(jobset.namespace, made)
 

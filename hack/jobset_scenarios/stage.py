@@ -188,7 +188,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while loop.time() < end:
-            if self._controller.running.rests(jobset["metadata"]["uid"]) and await self._is_current(jobset):
+            if self._controller.running.is_settled(jobset["metadata"]["uid"]) and await self._is_current(jobset):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
@@ -210,7 +210,7 @@ class Stage:
             restarts=[objects.parse(each) for each in await self._list("restarts")],
         )
         known = self._controller.running.find(self._namespace, name)
-        return known is not None and self._is_known(known, there) and self._controller.running.rests(uid)
+        return known is not None and self._is_known(known, there) and self._controller.running.is_settled(uid)
 
     def _is_known(self, known: JobSet, there: "_There") -> bool:
         world = self._controller.running.world(known)

@@ -38,7 +38,7 @@ def apply(jobset: JobSet, jobs: Buckets, *, draft: StatusBuilder) -> None:
     if policy is None:
         fail(draft, reason=FAILED_JOBS, message=_named(_FAILED_JOBS_MESSAGE, first(failed)))
         return
-    _remark_invalid(policy, draft)
+    _warn_of_invalid(policy, draft)
     rule, job = match(policy, failed)
     action = Action.RESTART_JOBSET if rule is None else rule.action
     message = _named(f"applying {action.value} failure policy action", job)
@@ -159,10 +159,10 @@ def _padded(numbers: Sequence[int], replicated_job: ReplicatedJob) -> list[int]:
     return [*numbers, *[0] * (replicated_job.replicas - len(numbers))]
 
 
-def _remark_invalid(policy: FailurePolicy, draft: StatusBuilder) -> None:
+def _warn_of_invalid(policy: FailurePolicy, draft: StatusBuilder) -> None:
     for rule in policy.rules:
         for pattern in patterns.invalid(rule.patterns):
-            draft.remark(
+            draft.warn(
                 f"rule {rule.name}: {pattern[:80]!r} is not a valid RE2 pattern and matches nothing. Fix the pattern"
             )
 

@@ -134,7 +134,7 @@ async def test_gated_pod_is_released_to_its_domain_once(api: client.KubeClient, 
     assert marks.waits(pod)
     node = Node("n1", {"rack": "r1"}, allocatable=dict(pod.needs.requests))
     (found,) = choosing.place([Seeker(pod.job, "train-w-0", 1)], pods=[pod], nodes=[node], promised={}).assigned
-    patch, path = marks.letting_go(pod, found.domain), paths.pod(namespace, pod.name)
+    patch, path = marks.release_patch(pod, found.domain), paths.pod(namespace, pod.name)
     await api.patch(path, patch, content_type=client.Patch.MERGE)
     after = await api.get(path)
     assert after["spec"]["nodeSelector"] == {"rack": "r1"}

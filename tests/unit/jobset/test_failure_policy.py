@@ -354,7 +354,7 @@ def test_job_without_own_attempt_does_not_restart_repeatedly() -> None:
 
 def test_invalid_patterns_are_reported_when_handling_a_failure() -> None:
     plan = answered(policy(rule(Action.FAIL_JOBSET, "mine", patterns=("(", "ok"))), failed("w-0"))
-    assert plan.remarks == ("rule mine: '(' is not a valid RE2 pattern and matches nothing. Fix the pattern",)
+    assert plan.warnings == ("rule mine: '(' is not a valid RE2 pattern and matches nothing. Fix the pattern",)
 
 
 # An invalid JobSet in this file would make all of the above vacuous

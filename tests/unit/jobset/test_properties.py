@@ -190,7 +190,7 @@ def test_applied_decision_is_stable(owner: JobSet, happenings: list[tuple[str, i
     for story in played(owner, happenings)[-1:]:
         settled = worlds.carried_out(replace(story.world, jobs=tuple(e for e in story.world.jobs if not e.deleting)))
         plan = decide.decide(settled)
-        assert plan == Plan(remarks=plan.remarks)
+        assert plan == Plan(warnings=plan.warnings)
 
 
 @settings(max_examples=150)

@@ -77,7 +77,7 @@ async def test_slow_key_rests_without_blocking_others() -> None:
         reconciler.queue.add("b")
         await reconciler.until_reconciled(2)
         assert reconciler.keys == ["large", "b"]
-        assert not reconciler.queue.rests("large")
+        assert not reconciler.queue.is_settled("large")
 
 
 async def test_refused_key_is_not_retried_at_each_change() -> None:
