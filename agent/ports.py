@@ -16,7 +16,6 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
-from kubemend.agent.model import rounds
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import GpuUuid, Inventory
@@ -33,6 +32,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission
 from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 
@@ -157,10 +157,10 @@ class Freezer(hold_set.Freezer, Protocol):
 class Gangs(Protocol):
     """Ask the component that restarts gangs together (``agent.hub``)."""
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: rounds.FaultKind) -> rounds.Taken:
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault to the hub and return its answer; ALONE if there is none before the timeout."""
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> rounds.Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report the permanent loss of a container's device and return the answer, however long it takes.
 
         Return ALONE at once for a container that is in no gang.
@@ -173,12 +173,12 @@ class _NoGangs:
         target: ContainerRef,  # noqa: ARG002
         cause: admission.Cause,  # noqa: ARG002
         *,
-        kind: rounds.FaultKind,  # noqa: ARG002
-    ) -> rounds.Taken:
-        return rounds.Taken.ALONE
+        kind: FaultKind,  # noqa: ARG002
+    ) -> FaultAnswer:
+        return FaultAnswer.ALONE
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> rounds.Taken:  # noqa: ARG002
-        return rounds.Taken.ALONE
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:  # noqa: ARG002
+        return FaultAnswer.ALONE
 
 
 NO_GANGS: Final[Gangs] = _NoGangs()

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -29,6 +29,30 @@ async def eternal(work: Coroutine[Any, Any, object], *, name: str) -> None:
 def spawn_eternal(group: asyncio.TaskGroup, work: Coroutine[Any, Any, object], *, name: str) -> asyncio.Task[None]:
     """Start eternal work as a named task of the group."""
     return group.create_task(eternal(work, name=name), name=name)
+
+
+class Promise(Generic[_T]):
+    """Hold a value that becomes known once, and for which any number of tasks may wait."""
+
+    def __init__(self) -> None:
+        self._known = asyncio.Event()
+        self._value: _T | None = None
+
+    @property
+    def value(self) -> _T | None:
+        """Return the value; None as long as it is unknown."""
+        return self._value
+
+    def fulfil(self, value: _T) -> None:
+        """Make the value known."""
+        self._value = value
+        self._known.set()
+
+    async def wait(self) -> _T:
+        """Return the value as soon as it is known."""
+        await self._known.wait()
+        assert self._value is not None
+        return self._value
 
 
 class Backoff:

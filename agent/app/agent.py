@@ -42,6 +42,7 @@ from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.reporters.events import EventReporter
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.restarts.manual_requests import ManualRestarts
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.owners import OwnerLookup
@@ -187,7 +188,10 @@ async def _run_parts(
         driver=driver,
         ledger=ledger,
     )
-    faults = AppFaultHandler(ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes)
+    access: aio.Promise[RuntimeAccess] = aio.Promise()
+    faults = AppFaultHandler(
+        ledger=ledger, pods=pods, devices=driver, holders=holders, processes=processes, access=access
+    )
     gangs = hub if hub is not None else ports.NO_GANGS
     engine = FindingPipeline(
         ledger=ledger,
@@ -206,6 +210,7 @@ async def _run_parts(
         pods=pods,
         devices=driver,
         holders=holders,
+        access=access,
         lacking=lambda: parts.all()["container-runtime"].message or "the container runtime has not been found yet",
     )
     operators = OperatorCommands(
@@ -223,8 +228,7 @@ async def _run_parts(
         settings=settings,
         store=store,
         metrics=metrics,
-        faults=faults,
-        requests=requests,
+        access=access,
         suspects=suspects,
         api=api,
         hangs=Hangs(ledger=ledger, devices=driver, holders=holders, reporter=reporting.pods, metrics=metrics),

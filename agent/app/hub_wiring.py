@@ -3,7 +3,6 @@
 Its modules are loaded only then, so an agent without a hub saves them.
 """
 
-import importlib.metadata
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -54,7 +53,6 @@ def hub(
         ),
         identity=coordination.Identity(
             node=settings.node_name,
-            version=importlib.metadata.version("kubemend"),
             opted_in_namespaces=frozenset(settings.opt_in_namespaces),
             dry_run=settings.dry_run,
         ),

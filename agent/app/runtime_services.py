@@ -23,15 +23,14 @@ from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
-from kubemend.agent.faults.app_faults import AppFaultHandler
 from kubemend.agent.faults.exits import Ended, Exits
 from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.restart.exits import Exit
-from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
@@ -45,7 +44,7 @@ from kubemend.agent.sources.pod_ends import PodEnds
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
-from kubemend.common import aio, budgets, gangs
+from kubemend.common import aio, budgets
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client as kube
 from kubemend.common.side_process import SideProcess
@@ -68,8 +67,7 @@ class RuntimeServices:
         settings: Settings,
         store: Store,
         metrics: Metrics,
-        faults: AppFaultHandler,
-        requests: ManualRestarts,
+        access: aio.Promise[RuntimeAccess],
         hangs: Hangs,
         suspects: SuspicionTracker,
         api: kube.KubeClient,
@@ -90,8 +88,7 @@ class RuntimeServices:
         self._settings = settings
         self._store = store
         self._metrics = metrics
-        self._faults = faults
-        self._requests = requests
+        self._access = access
         self._hangs = hangs
         self._suspects = suspects
         self._api = api
@@ -110,7 +107,6 @@ class RuntimeServices:
         self._report_heartbeats = report_heartbeats
         self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=metrics)
         self._restarts: RestartScheduler | None = None
-        self._can_hold = False
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
         self.rounds: RoundParticipant | None = None
@@ -179,7 +175,6 @@ class RuntimeServices:
                     rounds=self.rounds,
                     containers=watch,
                     runtime=cri,
-                    can_hold=self._can_hold,
                     doubt=lambda failure: _doubt(ends, failure, now=self._now),
                     alone=lambda failure: exits.restart(_ended(failure)),
                 )
@@ -216,7 +211,7 @@ class RuntimeServices:
             rounds=rounds,
             knowledge=self._knowledge,
             now=self._now,
-            reported=lambda pod: self._hub is not None and gangs.key(pod.ref.namespace, pod.labels) is not None,
+            reported=lambda pod: self._hub is not None and pod.gang is not None,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,
         )
@@ -297,7 +292,6 @@ class RuntimeServices:
             newcomers=self._newcomers,
             gangs=self._gangs,
         )
-        self._can_hold = standbys is not None
         self.rounds = RoundParticipant(
             outside=outside,
             store=self._store,
@@ -318,8 +312,7 @@ class RuntimeServices:
         recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
-        self._faults.use_runtime(restarts=self._restarts, events=watch, runtime=cri)
-        self._requests.use_runtime(restarts=self._restarts)
+        self._access.fulfil(RuntimeAccess(self._restarts, watch, cri))
         return self._restarts
 
     async def _standbys(self, holds: ExecHolds) -> Standbys | None:

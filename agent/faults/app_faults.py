@@ -5,6 +5,7 @@ import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -16,20 +17,26 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.faults import fault_end
 from kubemend.agent.health.state import attribution
 from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
+from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
+from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
-from kubemend.common import contained
+from kubemend.common import aio, contained
+from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
 
 # A process that started after the line was written is another one with the same pid. The kernel stamps log lines with
 # the monotonic clock and processes with the boot clock. The clocks differ by suspends only, so 1 s of slack suffices.
 _PID_REUSE_SLACK = 1.0
+
+
+_Event = tuple[str, FindingKind, str]
+_ANY_PROGRAM_ERROR: Final = "any program error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class RecordedFinding:
 
 
 class AppFaultHandler:
-    """Handle faults that a restart fixes. ``handle`` waits until the runtime is connected."""
+    """Handle faults that a restart fixes. ``handle`` waits until there is a runtime."""
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class AppFaultHandler:
         devices: ports.Devices,
         holders: ports.Holders,
         processes: ProcFs,
+        access: aio.Promise[RuntimeAccess],
         patience: Patience | None = None,
     ) -> None:
         self._ledger = ledger
@@ -87,17 +95,9 @@ class AppFaultHandler:
         self._processes = processes
         self._patience = patience if patience is not None else Patience()
         self._under_way: Counter[str] = Counter()
-        self._named: dict[tuple[str, FindingKind, str], float] = {}
+        self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
-        self._runtime_found = asyncio.Event()
-        self._restarts: RestartScheduler | None = None
-        self._events: ports.Events | None = None
-        self._runtime: ports.Runtime | None = None
-
-    def use_runtime(self, *, restarts: RestartScheduler, events: ports.Events, runtime: ports.Runtime) -> None:
-        """Connect the container runtime, once it has been found and the journal has been replayed."""
-        self._restarts, self._events, self._runtime = restarts, events, runtime
-        self._runtime_found.set()
+        self._access = access
 
     def named_container(self, finding: Finding, facts: ProcessFacts | None) -> ContainerRef | ProcessLookup:
         """Return the container of the process that a finding names, by its /proc facts, or why there is none."""
@@ -112,7 +112,8 @@ class AppFaultHandler:
             return ProcessLookup.GONE
         if facts.container is None:
             return ProcessLookup.OUTSIDE_PODS
-        known = self._events.containers() if self._events is not None else ()
+        access = self._access.value
+        known = access.events.containers() if access is not None else ()
         return next((view.ref for view in known if view.id == facts.container), ProcessLookup.NOT_LISTED)
 
     async def handle(self, noted: RecordedFinding) -> Callable[[], Awaitable[None]]:
@@ -122,7 +123,7 @@ class AppFaultHandler:
             log.info("fault.duplicate", finding=noted.finding.title, device=noted.device)
             return _at_once
         events = await self._known_containers()
-        assert self._restarts is not None
+        restarts = (await self._access.wait()).restarts
         found = await self._attribute(noted)
         log.info(
             "fault.attributed",
@@ -144,7 +145,7 @@ class AppFaultHandler:
             await asyncio.sleep(self._patience.root_cause)
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                await self._restarts.handle(await self._request(noted, target))
+                await restarts.handle(await self._request(noted, target))
         return over
 
     def is_over(self, noted: RecordedFinding) -> bool:
@@ -169,10 +170,9 @@ class AppFaultHandler:
 
     async def _known_containers(self) -> ports.Events:
         """Wait for the runtime and its first listing: before that, every container looks as if it had ended."""
-        await self._runtime_found.wait()
-        assert self._events is not None
-        await self._events.until_listed()
-        return self._events
+        events = (await self._access.wait()).events
+        await events.until_listed()
+        return events
 
     async def _superseded_by_attributed_report(self, noted: RecordedFinding) -> bool:
         """Return whether another report of the same event names the process that this one lacks.
@@ -180,16 +180,16 @@ class AppFaultHandler:
         NVML reports an Xid without the process, the kernel log with it. Without this check the agent would blame the
         GPU's holder for the fault of a process outside all pods.
         """
-        finding = noted.finding
-        key = (noted.device, finding.kind, finding.code)
+        finding, events = noted.finding, _events(noted)
         if finding.pid is not None:
             async with self._newly_named:
-                self._named[key] = finding.observed_at
+                self._named.update(dict.fromkeys(events, finding.observed_at))
                 self._newly_named.notify_all()
             return False
 
         def named() -> bool:
-            return abs(self._named.get(key, float("-inf")) - finding.observed_at) <= self._patience.twin_window
+            times = (self._named.get(event, float("-inf")) for event in events)
+            return any(abs(time - finding.observed_at) <= self._patience.twin_window for time in times)
 
         try:
             async with asyncio.timeout(self._patience.twin), self._newly_named:
@@ -221,9 +221,9 @@ class AppFaultHandler:
             return False
         if entrance.is_its_own:
             return True
-        assert self._runtime is not None
+        runtime = (await self._access.wait()).runtime
         try:
-            return (await self._runtime.container_status(process.container)).pid == entrance.pid
+            return (await runtime.container_status(process.container)).pid == entrance.pid
         except CriError as error:
             log.info("fault.first_process_unknown", container_id=process.container, error=str(error))
             return False
@@ -270,6 +270,19 @@ class AppFaultHandler:
             return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
 
         return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
+
+
+def _events(noted: RecordedFinding) -> tuple[_Event, ...]:
+    """Return the events of which a finding can be one report.
+
+    One error of a program can be reported by Xids of several codes. A stack overflow on an H100 gives two lines of Xid
+    13 without a process, and 4 ms later one of Xid 43 with it.
+    """
+    finding = noted.finding
+    same_code = (noted.device, finding.kind, finding.code)
+    if finding.kind is FindingKind.XID and finding.action is ActionClass.RESTART_APP:
+        return (same_code, (noted.device, finding.kind, _ANY_PROGRAM_ERROR))
+    return (same_code,)
 
 
 async def _at_once() -> None:

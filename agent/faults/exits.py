@@ -19,7 +19,6 @@ from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import gpu_keys
 from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerState,
@@ -33,6 +32,7 @@ from kubemend.agent.restart import admission, exits
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.common import contained
+from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
 

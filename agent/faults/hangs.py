@@ -16,11 +16,11 @@ from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import Source
 from kubemend.agent.model.hangs import Hang
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common import contained
+from kubemend.common.coordination import FaultKind
 
 log = structlog.get_logger(__name__)
 

@@ -18,14 +18,14 @@ from kubemend.agent.health.state import evidence
 from kubemend.agent.health.state.fold import ActiveFault
 from kubemend.agent.model.devices import locator
 from kubemend.agent.model.findings import Finding
-from kubemend.agent.model.rounds import Taken
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.common import contained
+from kubemend.common.coordination import FaultAnswer
 
 log = structlog.get_logger(__name__)
 
-Tell = Callable[[ContainerRef, admission.Cause], Awaitable[Taken]]
+Tell = Callable[[ContainerRef, admission.Cause], Awaitable[FaultAnswer]]
 """Reports a lost device's container to the hub, for as long as that takes."""
 
 

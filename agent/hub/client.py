@@ -1,4 +1,4 @@
-"""Assemble the client of the controller's hub: report members and faults, take part in rounds.
+"""Assemble the client of the controller's hub: report members' faults, take part in rounds.
 
 Without a hub the agent works alone. Only fault reports wait for the hub, with a timeout.
 """
@@ -21,11 +21,12 @@ from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
 from kubemend.agent.hub.sampling import Sampler
 from kubemend.agent.hub.verdicts import Verdicts
-from kubemend.agent.model.rounds import FaultKind, Order, Standing, Taken
-from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
+from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.workloads import ContainerRef, PodRef
 from kubemend.agent.restart import admission
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
+from kubemend.common.coordination import FaultAnswer, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,6 @@ class Identity:
     """Identity of this agent and its node."""
 
     node: str
-    version: str
     opted_in_namespaces: frozenset[str] = frozenset()
     dry_run: bool = False
 
@@ -90,11 +90,11 @@ class Hub:
         )
         self._connection: Connection | None = None
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer. Never raises; see ``FaultReporter``."""
         return await self._desk.take(target, cause, kind=kind)
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
         return await self._desk.device_lost(target, cause)
 
@@ -109,13 +109,11 @@ class Hub:
         rounds: ports.Rounds,
         containers: ports.Containers,
         runtime: ports.Runtime,
-        can_hold: bool,
         doubt: Callable[[Failure], Awaitable[str]] = _no_doubt,
         alone: Callable[[Failure], Awaitable[None]] = _left_to_kubelet,
     ) -> None:
         """Serve the hub, once the container runtime has been found.
 
-        - ``can_hold``: whether a successor is held before its first instruction.
         - ``doubt`` returns why an exit is not a failure because the pod is ending; empty: it is a failure.
         - ``alone`` restarts a member that the hub leaves to this agent.
         """
@@ -132,19 +130,15 @@ class Hub:
                 work = self._report_failure(failure, guarded, doubt=doubt, alone=alone)
                 tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
-            def changed(uid: PodUid) -> None:
-                outbox.changed(uid)
-
             members = Members(
                 pods=self._outside.pods,
                 containers=containers,
                 runtime=runtime,
                 rounds=rounds,
-                ears=MemberCallbacks(changed=changed, failed=failed, gone=self._faults.gone),
+                ears=MemberCallbacks(failed=failed, gone=self._faults.gone),
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
-            about = self._hello_info(fence, rounds, can_hold=can_hold)
-            outbox = Outbox(introduction=about, members=members, faults=self._faults)
+            outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
             self._faults.on_new(outbox.wake)
             rounds.tell_taken_up(outbox.result)
             inbox = Inbox(
@@ -170,19 +164,17 @@ class Hub:
         alone: Callable[[Failure], Awaitable[None]],
     ) -> None:
         with contained.within(contained.Part.FAULT, failure.container.ref):
-            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is Taken.ALONE:
+            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is FaultAnswer.ALONE:
                 await alone(failure)
 
     @property
     def _is_welcomed(self) -> bool:
         return self._connection is not None and self._connection.is_welcomed
 
-    def _hello_info(self, fence: Fence, rounds: ports.Rounds, *, can_hold: bool) -> HelloInfo:
+    def _hello_info(self, fence: Fence, rounds: ports.Rounds) -> HelloInfo:
         return HelloInfo(
             node=self._identity.node,
             instance=secrets.token_hex(8),
-            version=self._identity.version,
-            can_hold=can_hold,
             epoch=lambda: fence.obeyed,
             standings=rounds.standings,
         )

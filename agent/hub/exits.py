@@ -4,9 +4,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kubemend.agent.hub import member_states
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView, RuleAction
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, members
 
 
 class NoFault(enum.Enum):
@@ -19,7 +18,7 @@ class NoFault(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A container that has ended, among the pod's ``containers``, with the known exit codes.
+    """A container that has ended, among the pod's ``containers``, with the known exit codes (None: unknown).
 
     ``ours``: a restart or a round of this agent has ended it.
     """
@@ -28,7 +27,7 @@ class Exit:
     container: ContainerSummary
     exit_code: int
     containers: tuple[ContainerSummary, ...]
-    exit_codes: Mapping[ContainerId, int]
+    exit_codes: Mapping[ContainerId, int | None]
     ours: bool = False
 
 
@@ -48,7 +47,7 @@ def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault
 
 def _replaced_by_us(ended: Exit) -> bool:
     """Return whether its successor was created by kubemend: the exit was reported late, by a listing."""
-    successor = member_states.newest(ended.containers).get(ended.container.ref.name)
+    successor = members.newest(ended.containers).get(ended.container.ref.name)
     return successor is not None and successor.id != ended.container.id and successor.restart_id is not None
 
 
@@ -65,7 +64,7 @@ def _killed_with_its_pod(ended: Exit) -> bool:
 
 
 def _ended_others(ended: Exit) -> Iterable[tuple[str, int]]:
-    for name, view in member_states.newest(ended.containers).items():
+    for name, view in members.newest(ended.containers).items():
         code = ended.exit_codes.get(view.id)
         if name != ended.container.ref.name and view.state is ContainerState.EXITED and code is not None:
             yield name, code

@@ -9,14 +9,13 @@ from typing import Final
 
 import structlog
 
-from kubemend.agent.hub import member_states
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import LONGEST, Fault, OpenFaults
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.rounds import FaultKind, Taken
 from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
 from kubemend.agent.restart import admission
+from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.gangs import GangKey
 
 log = structlog.get_logger(__name__)
@@ -48,14 +47,14 @@ class FaultReporter:
         self._patience = patience
         self._dry_run = dry_run
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer; ALONE at once for a container that is in no gang."""
         gang = self._gang(target)
         if gang is None:
-            return Taken.ALONE
+            return FaultAnswer.ALONE
         return await self._report_and_wait(_fault(target, cause, gang=gang, kind=kind), patience=self._patience)
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report the permanent loss of a container's device.
 
         Waits as long as faults stay open, because no restart on this node helps. ALONE at once for a container that is
@@ -63,10 +62,10 @@ class FaultReporter:
         """
         gang = self._gang(target)
         if gang is None:
-            return Taken.ALONE
+            return FaultAnswer.ALONE
         return await self._report_and_wait(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
 
-    async def _report_and_wait(self, fault: Fault, *, patience: float) -> Taken:
+    async def _report_and_wait(self, fault: Fault, *, patience: float) -> FaultAnswer:
         """Report a fault and wait for the answer. After the timeout the report continues, also to later leaders."""
         answer = self._faults.tell(fault)
         try:
@@ -75,7 +74,7 @@ class FaultReporter:
         except TimeoutError:
             self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
             log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
-            return Taken.ALONE
+            return FaultAnswer.ALONE
         finally:
             if not answer.done():
                 self._faults.leave_alone(fault.id)
@@ -86,7 +85,7 @@ class FaultReporter:
         *,
         guarded: AbstractAsyncContextManager[asyncio.Event] | None,
         doubt: Callable[[Failure], Awaitable[str]],
-    ) -> Taken:
+    ) -> FaultAnswer:
         """Report that a member has failed by itself, and return the answer.
 
         - ``doubt`` returns why the exit is not a failure because the pod is ending; then nothing is reported.
@@ -97,30 +96,32 @@ class FaultReporter:
         async with guarded if guarded is not None else contextlib.nullcontext() as ordered:
             if why := await doubt(failure):
                 log.info("hub.member_ends", container=str(failure.container.ref), why=why)
-                return Taken.NOTHING
+                return FaultAnswer.NOTHING
             gang = self._gang(failure.container.ref)
             if gang is None:
-                return Taken.ALONE
+                return FaultAnswer.ALONE
             answer = await self._report(failure, gang)  # outside the timeout, which is for the answer
             if ordered is None:
                 self._faults.leave_alone(_exit_id(failure))
-                return Taken.ALONE
+                return FaultAnswer.ALONE
             return await self._await_order(failure, answer, ordered)
 
-    async def _await_order(self, failure: Failure, answer: "asyncio.Future[Taken]", ordered: asyncio.Event) -> Taken:
+    async def _await_order(
+        self, failure: Failure, answer: "asyncio.Future[FaultAnswer]", ordered: asyncio.Event
+    ) -> FaultAnswer:
         """Wait for the answer, and for the order that follows it, until the timeout."""
-        taken = Taken.ALONE
+        taken = FaultAnswer.ALONE
         try:
             async with asyncio.timeout(self._patience):
                 taken = await asyncio.shield(answer)
-                if taken is Taken.ROUND:
+                if taken is FaultAnswer.ROUND:
                     await ordered.wait()
         except TimeoutError:
             if not answer.done():
                 self._faults.leave_alone(_exit_id(failure))
         return taken
 
-    async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[Taken]":
+    async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[FaultAnswer]":
         target = failure.container.ref
         why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
         return self._faults.tell(
@@ -143,7 +144,7 @@ class FaultReporter:
         if self._dry_run or pod is None:
             return None
         refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
-        return member_states.gang_of(pod) if refused is None else None
+        return pod.gang if refused is None else None
 
 
 def _exit_id(failure: Failure) -> str:

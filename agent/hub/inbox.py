@@ -12,6 +12,7 @@ from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.common import contained
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -121,7 +122,7 @@ def _leader(welcome: pb.Welcome) -> str:
     """Return the leader's name. Raises HubError if its protocol is older than this agent supports."""
     protocol = welcome.protocol or 1  # hubs of protocol 1 may not name it
     if protocol < wire.OLDEST:
-        supported = f"{wire.OLDEST} to {wire.PROTOCOL}"
+        supported = f"{wire.OLDEST} to {PROTOCOL}"
         what = f"the hub {welcome.leader} speaks protocol {protocol}, this agent supports {supported}"
         raise HubError(HubProblem(what, "Upgrade the controller.", Rank.REFUSED))
     return welcome.leader

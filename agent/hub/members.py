@@ -1,4 +1,4 @@
-"""Follow the members on this node: the states of their containers, and members that fail by themselves."""
+"""Follow the members on this node: find those that fail by themselves."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,9 +8,9 @@ import structlog
 
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
-from kubemend.agent.hub import exits, member_states, ports
-from kubemend.agent.hub.member_states import Change, Known, Member
+from kubemend.agent.hub import exits, ports
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.restart import members
 from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from kubemend.common import contained
 from kubemend.common.contained import Part
@@ -34,9 +34,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class MemberCallbacks:
-    """Callbacks: ``changed`` when a pod may have changed, ``failed`` for failures, ``gone`` for deleted pods."""
+    """Callbacks: ``failed`` for failures, ``gone`` for deleted pods."""
 
-    changed: Callable[[PodUid], None]
     failed: Callable[[Failure], None]
     gone: Callable[[PodUid], None]
 
@@ -60,36 +59,14 @@ class Members:
         self._rounds = rounds
         self._ears = ears
         self._namespaces = opted_in_namespaces
-        self._exit_codes: dict[ContainerId, int] = {}
-        self._leaving: dict[PodUid, PodView] = {}
+        self._exit_codes: dict[ContainerId, int | None] = {}  # None: not read, its pod is over
+        self._leaving: set[PodUid] = set()
         self._appeared: asyncio.Queue[PodView] = asyncio.Queue()
         self._known = asyncio.Event()
 
     async def until_known(self) -> None:
         """Wait until pods and containers are listed, and the exit codes of ended containers are known."""
         await self._known.wait()
-
-    def all(self) -> tuple[Member, ...]:
-        """Return every member."""
-        uids = [*self._pods.pods(), *self._leaving]
-        found = []
-        for uid in uids:
-            with contained.within(Part.MEMBER, uid):
-                if (member := self.member(uid)) is not None:
-                    found.append(member)
-        return tuple(found)
-
-    def member(self, uid: PodUid) -> Member | None:
-        """Return a pod as a member; None if it is not a member, or is gone."""
-        pod = self._pod(uid)
-        if pod is None or member_states.gang_of(pod) is None:
-            return None
-        known = Known(exit_codes=self._exit_codes, held=self._rounds.held())
-        return member_states.member(pod, self._of(uid), known)
-
-    def change(self, uid: PodUid, *, told: Member | None) -> Change | None:
-        """Return a pod's change since the state ``told``."""
-        return member_states.change(told, self.member(uid))
 
     async def run(self) -> None:
         """Follow the members."""
@@ -117,30 +94,26 @@ class Members:
     def _on_pod(self, change: PodChange) -> None:
         uid = change.pod.ref.uid
         if change.kind is PodChangeKind.GONE:
-            if member_states.gang_of(change.pod) is not None and self._is_alive(uid):
-                self._leaving[uid] = change.pod  # force-deleted: it is gone when its last container has ended
+            if change.pod.gang is not None and self._is_alive(uid):
+                self._leaving.add(uid)  # force-deleted: it is gone when its last container has ended
             else:
                 self._ears.gone(uid)
         elif change.kind is PodChangeKind.APPEARED and self._known.is_set():
             self._appeared.put_nowait(change.pod)
-        self._ears.changed(uid)
 
     def _process(self, step: ContainerEvent, tasks: asyncio.TaskGroup) -> None:
         uid = step.pod.uid
         if step.kind is EventKind.DELETED:
             self._exit_codes.pop(step.container_id, None)
-        pod = self._pod(uid)
-        if pod is None or member_states.gang_of(pod) is None:
-            return
-        if step.kind is EventKind.STOPPED:
+        pod = self._pods.pods().get(uid)
+        if step.kind is EventKind.STOPPED and pod is not None and pod.gang is not None:
             at = step.created_at * _NANOSECOND
             if step.exit_code is None:
                 tasks.create_task(self._ask(step.container, at=at), name=f"how {step.container.ref} has ended")
             else:
                 self._ended(step.container, step.exit_code, reason=step.reason, at=at)
-        self._ears.changed(uid)
         if uid in self._leaving and not self._is_alive(uid):
-            del self._leaving[uid]
+            self._leaving.remove(uid)
             self._ears.gone(uid)
 
     async def _ask(self, view: ContainerSummary, *, at: float | None) -> None:
@@ -164,30 +137,21 @@ class Members:
             await self._get_exits(pod)
 
     async def _get_exits(self, pod: PodView) -> None:
-        if member_states.gang_of(pod) is None:
+        if pod.gang is None:
             return
-        for view in member_states.newest(self._of(pod.ref.uid)).values():
+        for view in members.newest(self._of(pod.ref.uid)).values():
             if view.state is not ContainerState.EXITED or view.id in self._exit_codes:
                 continue
             if pod.is_over:
-                await self._get_exit_code(view)
+                self._exit_codes[view.id] = None  # the failure of a pod that is over is not reported
             else:
                 await self._ask(view, at=None)
-        self._ears.changed(pod.ref.uid)
-
-    async def _get_exit_code(self, view: ContainerSummary) -> None:
-        """Get only the exit code, because the failure of a pod that is over is not reported."""
-        try:
-            self._exit_codes[view.id] = (await self._runtime.container_status(view.id)).exit_code
-        except CriError as error:
-            log.info("hub.exit_unknown", container=str(view.ref), container_id=view.id, error=str(error))
 
     def _ended(self, view: ContainerSummary, exit_code: int, *, reason: str, at: float) -> None:
         if view.id in self._exit_codes:
             return  # reported by an event and found by a listing
         uid = view.ref.pod.uid
         self._exit_codes[view.id] = exit_code
-        self._ears.changed(uid)
         pod = self._pods.pods().get(uid)
         if pod is None:
             return  # deleted in the meantime
@@ -215,9 +179,6 @@ class Members:
         return (
             self._rounds.busy(view.ref.pod.uid) or self._rounds.expects_end(view.id) or self._runtime.has_ended(view.id)
         )
-
-    def _pod(self, uid: PodUid) -> PodView | None:
-        return self._pods.pods().get(uid) or self._leaving.get(uid)
 
     def _of(self, uid: PodUid) -> Iterator[ContainerSummary]:
         return (view for view in self._containers.containers() if view.ref.pod.uid == uid)

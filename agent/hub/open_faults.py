@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.rounds import FaultKind, Taken
 from kubemend.agent.model.workloads import ContainerRef, PodUid
+from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.gangs import GangKey
 
 log = structlog.get_logger(__name__)
@@ -51,9 +51,9 @@ class _Open:
     fault: Fault
     age: float  # seconds, when it was opened
     opened: float  # loop time
-    answer: "asyncio.Future[Taken]"
+    answer: "asyncio.Future[FaultAnswer]"
     said: bool = False
-    taken: Taken | None = None
+    taken: FaultAnswer | None = None
     ordered: bool = False
     alone: bool = False
 
@@ -70,7 +70,7 @@ class OpenFaults:
         """Set the callback for a new fault to report."""
         self._wake = wake
 
-    def tell(self, fault: Fault) -> "asyncio.Future[Taken]":
+    def tell(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
         """Add a fault to report; return the future of the hub's answer. One that is open already is the same."""
         known = self._open.get(fault.id)
         if known is not None:
@@ -112,7 +112,7 @@ class OpenFaults:
                 return Saying(each.fault, each.age + known_for, alone=each.alone)
         return None
 
-    def answered(self, fault_id: str, taken: Taken) -> Fault | None:
+    def answered(self, fault_id: str, taken: FaultAnswer) -> Fault | None:
         """Process an answer; return the fault, or None if the answer is not awaited.
 
         A fault that a round has taken stays open until an order for its pod arrives: if the hub dies in between, its
@@ -124,7 +124,7 @@ class OpenFaults:
         each.taken = taken
         if not each.answer.done():
             each.answer.set_result(taken)
-        if taken is not Taken.ROUND or each.ordered:
+        if taken is not FaultAnswer.ROUND or each.ordered:
             del self._open[fault_id]
         return each.fault
 

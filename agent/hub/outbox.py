@@ -3,43 +3,30 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from kubemend.agent.hub import wire
-from kubemend.agent.hub.member_states import Change, Member
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load
 from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 MOST: Final = 1024
-"""Limit of queued pods and of queued results. Beyond it one Hello, which contains all of them, is shorter."""
-SETTLING: Final = 0.5
-"""Seconds for which a pod's change waits for further ones: in a round a member changes ten times, and the controller
-receives the results of its steps anyway."""
+"""Limit of queued results. Beyond it one Hello, which contains all of them, is shorter."""
 
 Loads = Mapping[tuple[PodUid, GpuUuid], Load]
 
 
-class Members(Protocol):
-    """The members on this node (``agent.hub.members.Members``)."""
-
-    def all(self) -> tuple[Member, ...]: ...
-    def member(self, uid: PodUid) -> Member | None: ...
-    def change(self, uid: PodUid, *, told: Member | None) -> Change | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class HelloInfo:
-    """Fields of a Hello besides its members (coordination/v1 ``Hello``). ``epoch`` and ``standings`` are current."""
+    """Fields of a Hello (coordination/v1). ``epoch`` and ``standings`` return the current ones."""
 
     node: str
     instance: str
-    version: str
-    can_hold: bool
     epoch: Callable[[], int]
     standings: Callable[[], tuple[Standing, ...]]
 
@@ -47,21 +34,12 @@ class HelloInfo:
 class Outbox:
     """Queue messages.
 
-    Without a stream only open faults are queued: the Hello of the next stream contains everything else. A pod's change
-    is delayed by ``settling`` seconds, nothing else is.
+    Without a stream only open faults are queued: the Hello of the next stream contains everything else.
     """
 
-    def __init__(
-        self, *, introduction: HelloInfo, members: Members, faults: OpenFaults, settling: float = SETTLING
-    ) -> None:
+    def __init__(self, *, introduction: HelloInfo, faults: OpenFaults) -> None:
         self._introduction = introduction
-        self._members = members
         self._faults = faults
-        self._settling = settling
-        self._settle_timer: asyncio.TimerHandle | None = None
-        self._unsettled: dict[PodUid, None] = {}
-        self._sent: dict[PodUid, Member] = {}
-        self._changed: dict[PodUid, None] = {}
         self._results: dict[tuple[str, PodUid], Standing] = {}
         self._samples: Loads | None = None
         self._hello_due = self._open = self._leaving = False
@@ -87,24 +65,10 @@ class Outbox:
         self._hello_due = True
         self.wake()
 
-    def changed(self, uid: PodUid) -> None:
-        """Send a pod's change, if any, after the settling time."""
-        if self._open:
-            self._unsettled[uid] = None
-            if self._settle_timer is None:
-                self._settle_timer = asyncio.get_running_loop().call_later(self._settling, self.settle)
-
-    def settle(self) -> None:
-        """Send all changes now."""
-        self._changed |= self._unsettled
-        self._cancel_settling()
-        self._bounded()
-
     def result(self, standing: Standing) -> None:
-        """Send a member's state in its round. The change of its containers follows later."""
+        """Send a member's state in its round."""
         if self._open:
             self._results[standing.round, standing.pod.uid] = standing
-            self.changed(standing.pod.uid)
             self._bounded()
 
     def samples(self, loads: Loads) -> None:
@@ -116,7 +80,6 @@ class Outbox:
     def leave(self) -> None:
         """Make ``next`` return None as soon as the queue is empty."""
         self._leaving = True
-        self.settle()
         self.wake()
 
     def wake(self) -> None:
@@ -143,45 +106,23 @@ class Outbox:
         if self._results:
             key = next(iter(self._results))
             return pb.AgentMessage(result=wire.result(self._results.pop(key)))
-        return self._next_change() or self._next_samples()
+        return self._next_samples()
 
     def _hello(self) -> pb.AgentMessage:
         """Return a Hello. It includes what was queued."""
         self._hello_due = False
-        about, members = self._introduction, self._members.all()
+        about = self._introduction
         self._forget()
-        wire_members = []
-        for member in members:
-            with contained.within(contained.Part.MEMBER, member.pod):
-                wire_members.append(wire.member(member))
-        self._sent = {member.pod.uid: member for member in members}
         self._faults.say_again()
         return pb.AgentMessage(
             hello=pb.Hello(
-                protocol=wire.PROTOCOL,
+                protocol=PROTOCOL,
                 node=about.node,
                 instance=about.instance,
-                agent_version=about.version,
                 epoch=about.epoch(),
-                members=wire_members,
                 results=[wire.result(each) for each in about.standings()],
-                can_hold=about.can_hold,
             )
         )
-
-    def _next_change(self) -> pb.AgentMessage | None:
-        while self._changed:
-            uid = next(iter(self._changed))
-            del self._changed[uid]
-            with contained.within(contained.Part.MEMBER, uid):
-                change = self._members.change(uid, told=self._sent.get(uid))
-                if isinstance(change, Member):
-                    self._sent[uid] = change
-                elif change is not None:
-                    del self._sent[uid]
-                if change is not None:
-                    return wire.change(change)
-        return None
 
     def _next_samples(self) -> pb.AgentMessage | None:
         if self._samples is None:
@@ -190,19 +131,11 @@ class Outbox:
         return pb.AgentMessage(samples=wire.samples(loads))
 
     def _bounded(self) -> None:
-        if max(len(self._changed), len(self._results)) > MOST:
+        if len(self._results) > MOST:
             self._forget()
             self._hello_due = True
         self.wake()
 
-    def _cancel_settling(self) -> None:
-        self._unsettled = {}
-        if self._settle_timer is not None:
-            self._settle_timer.cancel()
-            self._settle_timer = None
-
     def _forget(self) -> None:
-        self._cancel_settling()
-        self._changed.clear()
         self._results.clear()
         self._samples = None

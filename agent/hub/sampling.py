@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kubemend.agent.hub import member_states, ports
+from kubemend.agent.hub import ports
 from kubemend.agent.hub.outbox import Loads, Outbox
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load
@@ -42,6 +42,6 @@ class Sampler:
         found: dict[tuple[PodUid, GpuUuid], Load] = {}
         for item in held.items:
             pod = self._pods.by_name(item.namespace, item.pod_name)
-            if pod is not None and member_states.gang_of(pod) is not None:
+            if pod is not None and pod.gang is not None:
                 found |= {(pod.ref.uid, uuid): loads[uuid] for uuid in item.devices & loads.keys()}
         return found

@@ -5,17 +5,16 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from kubemend.agent.hub.member_states import Change, Gone, Member, MemberContainer
 from kubemend.agent.hub.open_faults import Fault
 from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load
-from kubemend.agent.model.rounds import FaultKind, OrderKind, Phase, Taken
-from kubemend.agent.model.workloads import ContainerState, PodRef, PodUid
+from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.restart import options
+from kubemend.common import coordination_codes
+from kubemend.common.coordination import FaultAnswer
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
-PROTOCOL: Final = 1
 OLDEST: Final = 1
 """The oldest hub protocol that this agent supports. A newer hub decides itself whether it supports this agent."""
 LONGEST_TEXT: Final = 1024
@@ -26,38 +25,8 @@ LONGEST_HOLD: Final = 3600.0
 """Maximum plausible hold of a member in seconds."""
 
 _UNKNOWN: Final = -1.0
-_STATES: "Final[Mapping[ContainerState, pb.Container.State.ValueType]]" = {
-    ContainerState.UNKNOWN: pb.Container.UNKNOWN,
-    ContainerState.CREATED: pb.Container.CREATED,
-    ContainerState.RUNNING: pb.Container.RUNNING,
-    ContainerState.EXITED: pb.Container.EXITED,
-}
-_KINDS: "Final[Mapping[FaultKind, pb.Fault.Kind.ValueType]]" = {
-    FaultKind.OTHER: pb.Fault.OTHER,
-    FaultKind.EXIT: pb.Fault.EXIT,
-    FaultKind.DEVICE: pb.Fault.DEVICE,
-    FaultKind.HANG: pb.Fault.HANG,
-}
-_PHASES: "Final[Mapping[Phase, pb.StepResult.Phase.ValueType]]" = {
-    Phase.STOPPING: pb.StepResult.STOPPING,
-    Phase.STOPPED: pb.StepResult.STOPPED,
-    Phase.RUNNING: pb.StepResult.RUNNING,
-    Phase.COMPLETED: pb.StepResult.COMPLETED,
-    Phase.REFUSED: pb.StepResult.REFUSED,
-    Phase.STUCK: pb.StepResult.STUCK,
-    Phase.FAILED: pb.StepResult.FAILED,
-    Phase.SELF_RELEASED: pb.StepResult.SELF_RELEASED,
-    Phase.GONE: pb.StepResult.GONE,
-}
-_ANSWERS: "Final[Mapping[pb.FaultAnswer.Answer.ValueType, Taken]]" = {
-    pb.FaultAnswer.ROUND: Taken.ROUND,
-    pb.FaultAnswer.ALONE: Taken.ALONE,
-    pb.FaultAnswer.NOTHING: Taken.NOTHING,
-}
-_ORDER_KINDS: "Final[Mapping[pb.Order.Action.ValueType, OrderKind]]" = {
-    pb.Order.RESTART: OrderKind.RESTART,
-    pb.Order.HOLD: OrderKind.HOLD,
-}
+_ANSWERS: Final = coordination_codes.by_code(coordination_codes.FAULT_ANSWERS)
+_ORDERS: Final = coordination_codes.by_code(coordination_codes.ORDER_KINDS)
 
 
 class MalformedError(ValueError):
@@ -74,30 +43,6 @@ def pod_ref(of: pb.Pod) -> PodRef:
     return PodRef(namespace=of.namespace, name=of.name, uid=PodUid(of.uid))
 
 
-def member(of: Member) -> pb.Member:
-    """Return a member with its containers."""
-    return pb.Member(pod=pod(of.pod), gang=str(of.gang), containers=map(container, of.containers))
-
-
-def container(of: MemberContainer) -> pb.Container:
-    """Return a container; one with an unknown exit code has an unknown state (``member_states``)."""
-    return pb.Container(
-        name=of.name,
-        id=of.id,
-        attempt=of.attempt,
-        state=_STATES[of.state],
-        exit_code=of.exit_code if of.exit_code is not None else 0,
-        held=of.held,
-    )
-
-
-def change(of: Change) -> pb.AgentMessage:
-    """Return a change as a message."""
-    if isinstance(of, Gone):
-        return pb.AgentMessage(change=pb.MemberChange(gone=pod(of.pod)))
-    return pb.AgentMessage(change=pb.MemberChange(member=member(of)))
-
-
 def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
     """Return a fault as a message; ``age`` in seconds, ``alone``: its member is restarted by itself."""
     return pb.AgentMessage(
@@ -106,7 +51,7 @@ def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
             pod=pod(of.target.pod),
             gang=str(of.gang),
             container=of.target.name,
-            kind=_KINDS[of.kind],
+            kind=coordination_codes.FAULT_KINDS[of.kind],
             code=_code(of.code),
             message=_text(of.message),
             exit_code=of.exit_code,
@@ -119,11 +64,11 @@ def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
 
 
 def result(of: rounds.Standing) -> pb.StepResult:
-    """Return a member's state as a message. The change of its containers is a message of its own."""
+    """Return a member's state as a message."""
     return pb.StepResult(
         round=of.round,
         pod=pod(of.pod),
-        phase=_PHASES[of.phase],
+        phase=coordination_codes.STEP_PHASES[of.phase],
         reason=_code(of.reason),
         detail=_text(of.detail),
         seconds={_code(phase): max(0.0, length) for phase, length in of.seconds.items()},
@@ -158,7 +103,7 @@ def deserialized(data: bytes) -> pb.HubMessage | None:
     return message
 
 
-def answer(said: pb.FaultAnswer) -> tuple[str, Taken]:
+def answer(said: pb.FaultAnswer) -> tuple[str, FaultAnswer]:
     """Return the id of the answered fault, and the answer. Raises MalformedError."""
     taken = _ANSWERS.get(said.answer)
     if not said.fault_id or taken is None:
@@ -179,7 +124,7 @@ def orders(stop: pb.Stop) -> tuple[rounds.Order, ...]:
 
 
 def _order(stop: pb.Stop, each: pb.Order, *, grace: float | None) -> rounds.Order:
-    kind = _ORDER_KINDS.get(each.action)
+    kind = _ORDERS.get(each.action)
     if not each.pod.uid or kind is None:
         raise MalformedError(f"invalid order {each.action} for pod {each.pod.uid!r}")
     return rounds.Order(

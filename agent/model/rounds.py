@@ -1,19 +1,12 @@
 """A round on this node: the controller's order for one member, and the member's state."""
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from kubemend.agent.model.workloads import PodRef, PodUid
-
-
-class OrderKind(enum.Enum):
-    """RESTART: end the running container and hold its successor. HOLD: end nothing, hold what runs or starts."""
-
-    RESTART = "Restart"
-    HOLD = "Hold"
+from kubemend.common.coordination import OrderKind, StepPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +50,6 @@ def hold_ends_at(*, heard_at: float, hold_seconds: float, resumed_at: float | No
     return max(due, min(resumed_at + FIRST_CONTACT_SECONDS, due + AGENT_AWAY_SECONDS))
 
 
-class Phase(enum.Enum):
-    """coordination/v1 ``StepResult.Phase``; see there."""
-
-    STOPPING = "Stopping"
-    STOPPED = "Stopped"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    REFUSED = "Refused"
-    STUCK = "Stuck"
-    FAILED = "Failed"
-    SELF_RELEASED = "SelfReleased"
-    GONE = "Gone"
-
-
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The state of one member in one round (coordination/v1 ``StepResult``).
@@ -81,7 +60,7 @@ class Standing:
 
     round: str
     pod: PodRef
-    phase: Phase
+    phase: StepPhase
     reason: str = ""
     detail: str = ""
     seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -113,25 +92,5 @@ class Record:
 
     def is_under_way(self, *, boot: str) -> bool:
         """Return whether containers may still be held for it in that boot."""
-        held = self.standing.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.STUCK)
+        held = self.standing.phase in (StepPhase.STOPPING, StepPhase.STOPPED, StepPhase.FAILED, StepPhase.STUCK)
         return held and self.boot == boot and not self.released
-
-
-class FaultKind(enum.Enum):
-    """The kind of fault of a member (coordination/v1 ``Fault.Kind``)."""
-
-    OTHER = "Other"
-    EXIT = "Exit"
-    DEVICE = "Device"
-    HANG = "Hang"
-
-
-class Taken(enum.Enum):
-    """The hub's answer to a member's fault (coordination/v1 ``FaultAnswer``).
-
-    ROUND: its gang is restarted. ALONE: this agent restarts it now. NOTHING: it must not be restarted.
-    """
-
-    ROUND = "Round"
-    ALONE = "Alone"
-    NOTHING = "Nothing"

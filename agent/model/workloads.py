@@ -8,6 +8,8 @@ from typing import NewType
 
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import GpuUuid
+from kubemend.common import gangs
+from kubemend.common.gangs import GangKey
 
 PodUid = NewType("PodUid", str)
 ContainerId = NewType("ContainerId", str)
@@ -245,6 +247,11 @@ class PodView:
     def is_over(self) -> bool:
         """Whether no container of it runs or will run again."""
         return self.phase in PHASES_OVER
+
+    @property
+    def gang(self) -> GangKey | None:
+        """Its gang; None if it is in none."""
+        return gangs.key(self.ref.namespace, self.labels)
 
     def container(self, name: str) -> ContainerSpec | None:
         """Return the container of that name, or None."""

@@ -15,7 +15,9 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.common import aio
 
 CODE = "Requested"
 """The cause of a manual restart."""
@@ -39,12 +41,17 @@ class ManualRestarts:
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
+        access: aio.Promise[RuntimeAccess],
         lacking: Callable[[], str],
         now: Callable[[], float] = time.time,
         patience: float = 600.0,
         ask_again: float = 1.0,
+        watch_delay: float = 5.0,
     ) -> None:
-        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one."""
+        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one.
+
+        ``watch_delay``: for how many seconds the watch may report a pod as Pending that a client has seen running.
+        """
         self._ledger = ledger
         self._pods = pods
         self._devices = devices
@@ -53,13 +60,8 @@ class ManualRestarts:
         self._now = now
         self._patience = patience
         self._ask_again = ask_again
-        self._runtime_found = asyncio.Event()
-        self._restarts: RestartScheduler | None = None
-
-    def use_runtime(self, *, restarts: RestartScheduler) -> None:
-        """Connect the container runtime, once it has been found and the journal has been replayed."""
-        self._restarts = restarts
-        self._runtime_found.set()
+        self._watch_delay = watch_delay
+        self._access = access
 
     def target(self, *, namespace: str, pod: str, asked: overrides.RestartOverrides) -> ContainerRef:
         """Return the container that a request names.
@@ -86,6 +88,7 @@ class ManualRestarts:
         try:
             async with asyncio.timeout(self._patience):
                 restarts = await self._runtime(followed)
+                await self._seen_running(target)
                 held = await self._held(target, followed)
         except TimeoutError:
             return  # the last progress event has the reason
@@ -103,11 +106,15 @@ class ManualRestarts:
         await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
 
     async def _runtime(self, followed: progress.Progress) -> RestartScheduler:
-        if self._restarts is None:
+        if self._access.value is None:
             _hold(followed, admission.Reason.RUNTIME_UNAVAILABLE, self._lacking())
-            await self._runtime_found.wait()
-        assert self._restarts is not None
-        return self._restarts
+        return (await self._access.wait()).restarts
+
+    async def _seen_running(self, target: ContainerRef) -> None:
+        """Give the watch time to report that the pod runs: the client can have seen that first."""
+        pod = self._pods.pods().get(target.pod.uid)
+        if pod is not None and pod.phase == "Pending":
+            await self._pods.wait_for(target.pod.uid, lambda pod: pod.phase != "Pending", timeout=self._watch_delay)
 
     async def _held(self, target: ContainerRef, followed: progress.Progress) -> frozenset[GpuUuid] | None:
         """Return the container's GPUs; None if kubelet does not report them and all GPUs of the node are usable.

@@ -15,7 +15,6 @@ from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef
@@ -29,6 +28,7 @@ from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.slots import Slots
 from kubemend.common import budgets, contained
+from kubemend.common.coordination import FaultAnswer, FaultKind
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Request:
     withdrawn: Callable[[], Awaitable[str]] = _stands
     lapsed: Callable[[], Awaitable[str]] = _stands
     held_back: bool = False
-    kind: rounds.FaultKind = rounds.FaultKind.OTHER
+    kind: FaultKind = FaultKind.OTHER
     part: RoundHooks | None = None
     gang_answered: bool = False
 
@@ -193,13 +193,13 @@ class RestartScheduler:
         """Return whether the hub handles the fault, or has decided against a restart."""
         cause = request.cause()
         taken = await self._gangs.take(request.target, cause, kind=request.kind)
-        if taken is rounds.Taken.ROUND:
+        if taken is FaultAnswer.ROUND:
             log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
-        elif taken is rounds.Taken.NOTHING:
+        elif taken is FaultAnswer.NOTHING:
             detail = "the controller has decided that its gang is not restarted"
             refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.LEFT_TO_GANG, detail)
             self._announce(request, refusal)
-        return taken is not rounds.Taken.ALONE
+        return taken is not FaultAnswer.ALONE
 
     def _under_way(self, request: Request) -> ProgressFanout | None:
         """Return the running request that a new one joins.
@@ -397,7 +397,7 @@ class RestartScheduler:
         silent = {admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD}
         if answered:
             silent.add(admission.Reason.ALREADY_REPLACED)
-        if request.kind is rounds.FaultKind.EXIT:
+        if request.kind is FaultKind.EXIT:
             silent |= _KUBELETS
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)

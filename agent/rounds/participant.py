@@ -20,7 +20,7 @@ from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.rounds import Order, OrderKind, Phase, Record, Standing
+from kubemend.agent.model.rounds import Order, Record, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid, PodView
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.members import Selection
@@ -30,9 +30,10 @@ from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy, OrderR
 from kubemend.agent.rounds.pod_hold import wait_terminated
 from kubemend.agent.rounds.preemptive_hold import PreemptiveHolds
 from kubemend.agent.rounds.round_records import Key, Records
-from kubemend.agent.rounds.session import BEFORE_RELEASE, INTERNAL, Clocks, EndReason, MemberSession
+from kubemend.agent.rounds.session import INTERNAL, Clocks, EndReason, MemberSession
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
+from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,7 @@ class RoundParticipant:
         if work.error is not None and (order.round, order.pod) not in self._records.all:
             with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
                 why = contained.why(work.error)
-                told(Standing(order.round, PodRef("", "", order.pod), Phase.FAILED, reason=INTERNAL, detail=why))
+                told(Standing(order.round, PodRef("", "", order.pod), StepPhase.FAILED, reason=INTERNAL, detail=why))
 
     async def _carry_out(self, order: Order, *, told: Told) -> None:
         pod = await self._pod(order)
@@ -93,15 +94,15 @@ class RoundParticipant:
         if (member := self._members.get(key)) is not None:
             member.told = told
             member.hear(order)
-            if member.standing.phase is not Phase.STOPPING:
+            if member.standing.phase is not StepPhase.STOPPING:
                 told(member.standing)
         elif (known := self._records.all.get(key)) is not None:
             told(known.standing)
         elif key in self._aborted:
-            told(Standing(order.round, PodRef("", "", order.pod), Phase.SELF_RELEASED, reason="Aborted"))
+            told(Standing(order.round, PodRef("", "", order.pod), StepPhase.SELF_RELEASED, reason="Aborted"))
         elif pod is None:
             await wait_terminated(order.pod, events=self._outside.events)
-            told(Standing(order.round, PodRef("", "", order.pod), Phase.GONE))
+            told(Standing(order.round, PodRef("", "", order.pod), StepPhase.GONE))
         else:
             member = self._new(order, pod=pod.ref, told=told)
             await self._run_to_end(member, functools.partial(self._start, member, pod))
@@ -281,7 +282,7 @@ class RoundParticipant:
             return
         tried_before = member.tried_again
         await self._restarts.handle(await self._orders.request(member, selection))
-        if member.standing.phase is Phase.STOPPING and member.tried_again is tried_before:
+        if member.standing.phase is StepPhase.STOPPING and member.tried_again is tried_before:
             member.refuse(refuse(admission.Reason.ROUND_OVER, "the restart was not decided in time"))
 
     async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:
@@ -344,9 +345,11 @@ def _final_record(record: Record, *, let_go: bool) -> Record:
 
     A member that was thawed without a recorded reason cannot be reported as released.
     """
-    if record.released or record.standing.phase not in BEFORE_RELEASE:
+    if record.released or not record.standing.phase.is_before_release:
         return record
-    standing = replace(record.standing, phase=Phase.SELF_RELEASED, reason="AgentWasAway" if let_go else "NodeRebooted")
+    standing = replace(
+        record.standing, phase=StepPhase.SELF_RELEASED, reason="AgentWasAway" if let_go else "NodeRebooted"
+    )
     return replace(record, standing=standing, released=True)
 
 

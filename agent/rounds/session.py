@@ -17,11 +17,11 @@ from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
-from kubemend.agent.model.rounds import Phase
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
 from kubemend.agent.restart import admission, probes
 from kubemend.agent.restarts import restart_plan
 from kubemend.agent.rounds.pod_hold import PodHolder, wait_terminated
+from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
 
@@ -50,12 +50,11 @@ _NEVER_RUN = (EndReason.SUPERSEDED, EndReason.DELETED)
 
 INTERNAL = admission.Reason.INTERNAL.value
 
-BEFORE_RELEASE = (Phase.STOPPING, Phase.STOPPED)
 
 _PHASE_AFTER_RELEASE = {
-    EndReason.RELEASED: (Phase.RUNNING, ""),
-    EndReason.ABORTED: (Phase.SELF_RELEASED, "Aborted"),
-    EndReason.TIMED_OUT: (Phase.SELF_RELEASED, ""),
+    EndReason.RELEASED: (StepPhase.RUNNING, ""),
+    EndReason.ABORTED: (StepPhase.SELF_RELEASED, "Aborted"),
+    EndReason.TIMED_OUT: (StepPhase.SELF_RELEASED, ""),
 }
 """The phase and reason that a released member reports. RUNNING follows a release only: the controller takes it as
 proof that every old process is dead."""
@@ -71,7 +70,7 @@ class Clocks:
 
 
 def _initial_standing(order: rounds.Order, pod: PodRef) -> rounds.Standing:
-    return rounds.Standing(order.round, pod, Phase.STOPPING, attempt=order.attempt)
+    return rounds.Standing(order.round, pod, StepPhase.STOPPING, attempt=order.attempt)
 
 
 def since_boot() -> float:
@@ -133,7 +132,7 @@ class MemberSession:
     def record(self) -> rounds.Record:
         """Return the record to write. After the release it includes the reported phase, in case the report is lost."""
         standing = self.standing
-        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and standing.phase in BEFORE_RELEASE:
+        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and standing.phase.is_before_release:
             phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
             standing = replace(standing, phase=phase, reason=reason)
         return rounds.Record(
@@ -173,7 +172,7 @@ class MemberSession:
         """Return why nothing new may start; empty if it may."""
         return f"the round has ended for this pod: {self._end_reason.value}" if self._end_reason is not None else ""
 
-    def stand(self, phase: Phase, *, reason: str = "", detail: str = "") -> None:
+    def stand(self, phase: StepPhase, *, reason: str = "", detail: str = "") -> None:
         """Record the member's phase and report it, unless another round has superseded it."""
         if self._end_reason is EndReason.SUPERSEDED:
             return
@@ -187,7 +186,7 @@ class MemberSession:
             slipped=self.holding.slipped,
             attempt=self.order.attempt,
         )
-        if phase is not Phase.STOPPED:  # the final phase, one per member, logs the measured times
+        if phase is not StepPhase.STOPPED:  # the final phase, one per member, logs the measured times
             self._log_standing()
         self._metrics.round_members.labels(phase.value).inc()
         self._write_record(self.record())
@@ -199,9 +198,9 @@ class MemberSession:
             await asyncio.sleep(TELL_EVERY)
             if self._end_reason is EndReason.SUPERSEDED:
                 return
-            if self.standing.phase is Phase.STOPPING:
+            if self.standing.phase is StepPhase.STOPPING:
                 self.told(replace(self.standing, reason=self.holding.doing))
-            elif self.standing.phase is Phase.STOPPED and self._end_reason is EndReason.RELEASED:
+            elif self.standing.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
                 self.told(replace(self.standing, reason="Starting"))
 
     def _log_standing(self) -> None:
@@ -222,13 +221,13 @@ class MemberSession:
         """Report that the restart is refused, and why; hold nothing."""
         self._release()
         was_released = self._end_reason is EndReason.ABORTED or (
-            self._end_reason in _PHASE_AFTER_RELEASE and self.standing.phase is Phase.STOPPED
+            self._end_reason in _PHASE_AFTER_RELEASE and self.standing.phase is StepPhase.STOPPED
         )
         if decision.reason is admission.Reason.ROUND_OVER and was_released and self._end_reason is not None:
             phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
             self.stand(phase, reason=reason, detail=decision.detail)
             return
-        phase = Phase.COMPLETED if decision.reason is admission.Reason.COMPLETED else Phase.REFUSED
+        phase = StepPhase.COMPLETED if decision.reason is admission.Reason.COMPLETED else StepPhase.REFUSED
         self.stand(phase, reason=decision.reason.value, detail=decision.detail)
 
     def tell(self, event: progress.Event) -> None:
@@ -280,21 +279,23 @@ class MemberSession:
             self.tried_again = True  # the caller restarts it; it is still held
             return outcome
         if not outcome.result.restarted:
-            phase = Phase.STUCK if outcome.result is Result.STUCK else Phase.FAILED
+            phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
             self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
         await self._hold_survivors(outcome)
         if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.duplicates))):
             self.stand(
-                Phase.STUCK, reason=Result.STUCK.value, detail="the duplicate of an earlier restart cannot be killed"
+                StepPhase.STUCK,
+                reason=Result.STUCK.value,
+                detail="the duplicate of an earlier restart cannot be killed",
             )
             await self._over.wait()
             return outcome
         if outcome.result is Result.TRIGGERED:
             await self._catcher.until_ended(act.old, over=self._over)  # kubelet restarts it
         if self.holding.failed:
-            self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.stand(StepPhase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return outcome
         if self._end_reason is None:
@@ -319,11 +320,11 @@ class MemberSession:
     async def hold_only(self) -> None:
         """Hold running and starting containers until the round releases them. Nothing is ended."""
         await self.hold_running()
-        while self.order.kind is rounds.OrderKind.HOLD and not self.holding.held and self._end_reason is None:
+        while self.order.kind is OrderKind.HOLD and not self.holding.held and self._end_reason is None:
             await self._catcher.until_changed()  # it has not started yet
         await self.holding.settled()
         if self.holding.failed:
-            self.stand(Phase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.stand(StepPhase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return
         if self._end_reason is None:
@@ -339,8 +340,8 @@ class MemberSession:
 
     async def fail(self, why: str) -> None:
         """Report Failed after an internal error. Held containers stay held until the round is over."""
-        if self.standing.phase not in (Phase.FAILED, Phase.RUNNING, Phase.SELF_RELEASED, Phase.GONE):
-            self.stand(Phase.FAILED, reason=INTERNAL, detail=why)
+        if self.standing.phase not in (StepPhase.FAILED, StepPhase.RUNNING, StepPhase.SELF_RELEASED, StepPhase.GONE):
+            self.stand(StepPhase.FAILED, reason=INTERNAL, detail=why)
         await self._over.wait()
 
     def drop(self) -> None:
@@ -350,15 +351,15 @@ class MemberSession:
 
     def finalize(self) -> None:
         """Report Failed if the session ended without a final phase, so that the controller does not keep waiting."""
-        if self.standing.phase is Phase.STOPPING and self._end_reason not in _NEVER_RUN:
-            self.stand(Phase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
+        if self.standing.phase is StepPhase.STOPPING and self._end_reason not in _NEVER_RUN:
+            self.stand(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
 
     def _stopped(self) -> None:
         self._held_since = self._loop.time()
         for phase, seconds in self._seconds.items():
             self._metrics.round_phase.labels(phase).observe(seconds)
         self._metrics.round_slip.observe(self.holding.slipped)
-        self.stand(Phase.STOPPED)
+        self.stand(StepPhase.STOPPED)
 
     async def until_gone(self) -> None:
         """Wait until a pod that is being deleted or ended is gone or over, and report that."""
@@ -367,9 +368,11 @@ class MemberSession:
             await pods.wait_for(self.pod.uid, lambda pod: pod.is_over, timeout=_RECHECK_SECONDS)
         await wait_terminated(self.pod.uid, events=self._outside.events)
         if pod is None:
-            self.stand(Phase.GONE)
+            self.stand(StepPhase.GONE)
         else:
-            self.stand(Phase.REFUSED, reason=admission.Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
+            self.stand(
+                StepPhase.REFUSED, reason=admission.Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}"
+            )
 
     @property
     def _is_disputed(self) -> bool:
@@ -421,13 +424,15 @@ class MemberSession:
         if self._held_since is not None:
             self._seconds["held"] = self._loop.time() - self._held_since
             self._metrics.round_phase.labels("held").observe(self._seconds["held"])
-        phase, reason = _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (Phase.RUNNING, "")
-        if phase is not Phase.RUNNING:
+        phase, reason = (
+            _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (StepPhase.RUNNING, "")
+        )
+        if phase is not StepPhase.RUNNING:
             self.stand(phase, reason=reason)
         elif (expected and expected <= self._runs) or await self._catcher.has_started(timeout):
-            self.stand(Phase.RUNNING)
+            self.stand(StepPhase.RUNNING)
         else:
-            self.stand(Phase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
+            self.stand(StepPhase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
 
     def _restart_timer(self) -> None:
         if self._timer is not None:
@@ -443,7 +448,7 @@ class MemberSession:
             return
         if self._end_reason is EndReason.SUPERSEDED:
             return  # the new session takes over the held containers
-        if self._end_reason is EndReason.DELETED and self.order.kind is rounds.OrderKind.RESTART:
+        if self._end_reason is EndReason.DELETED and self.order.kind is OrderKind.RESTART:
             self.holding.kill()  # it has not run, and would stay frozen until the end of its grace period
         else:
             self._runs = self.holding.let_go()

@@ -14,7 +14,7 @@ import structlog
 
 from kubemend.agent.model.workloads import PHASES_OVER, PodUid, PodView
 from kubemend.agent.restart import admission, owners
-from kubemend.common import contained, gangs
+from kubemend.common import contained
 from kubemend.common.kube import errors, paths
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ class OwnerLookup:
         now = asyncio.get_running_loop().time()
         for uid, pod in tuple(here.items()):
             is_due = self._known.get(uid, _Known(due=now)).due <= now
-            if is_due and _matters(pod) and gangs.key(pod.ref.namespace, pod.labels):
+            if is_due and _matters(pod) and pod.gang:
                 yield pod
 
     async def _ask(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:

@@ -15,7 +15,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView, SandboxId
-from kubemend.common import contained, gangs
+from kubemend.common import contained
 
 log = structlog.get_logger(__name__)
 
@@ -92,4 +92,4 @@ class StatusPrefetcher:
 
     def _matters(self, view: ContainerSummary) -> bool:
         pod = self._pods.pods().get(view.ref.pod.uid)
-        return pod is not None and gangs.key(pod.ref.namespace, pod.labels) is not None
+        return pod is not None and pod.gang is not None

@@ -79,9 +79,7 @@ class Agent:
         return http2.WIDE_WINDOW
 
     def _hello(self) -> pb.Hello:
-        running = pb.Container(name="trainer", id="0123456789abcdef", state=pb.Container.RUNNING)
-        member = pb.Member(pod=self._pod, gang=self.place.gang, containers=[running])
-        return pb.Hello(protocol=1, node=self.place.node, instance=f"{time.monotonic_ns()}", members=[member])
+        return pb.Hello(protocol=1, node=self.place.node, instance=f"{time.monotonic_ns()}")
 
     def _take(self, message: pb.HubMessage) -> None:
         match message.WhichOneof("body"):

@@ -11,6 +11,7 @@ import structlog
 
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
+from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import POD, GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import gc_schedule, round_report, round_runner, single_pods, wire
@@ -96,7 +97,7 @@ class GangCoordinator:
         """Do nothing: the Hello that follows at once has the details."""
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
-        """Record the state of all members of a node that connects."""
+        """Record the states in rounds of a node's members when it connects."""
         if hello.epoch > self._term.epoch:  # it may have our own epoch from us
             self._term.raise_above(hello.epoch)
         for result in hello.results:
@@ -117,8 +118,6 @@ class GangCoordinator:
                     samples = [wire.sample(each) for each in message.samples.devices]
                     self._stragglers.take(samples)
                     self._outside.gpus.take(samples)
-            case _:
-                pass  # The API server has the members' state; attempts are informational.
 
     def gone(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""
@@ -227,7 +226,7 @@ class GangCoordinator:
             if known.reply is not None:
                 self._send(known.session, reported.id, known.reply)
             return
-        kind = pb.Fault.Kind.Name(reported.kind) if reported.kind in pb.Fault.Kind.values() else "OTHER"
+        kind = wire.fault_kind(reported).name
         self._faults[reported.id] = _ReportedFault(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
             answered = (each for each, entry in self._faults.items() if entry.reply is not None)
@@ -246,7 +245,7 @@ class GangCoordinator:
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(reported.id, Reply(pb.FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            self._answer(reported.id, Reply(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
@@ -254,14 +253,14 @@ class GangCoordinator:
         entry = self._faults.get(reported.id)
         if entry is not None and entry.reply is None and worker.is_idle:  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
-            self._answer(reported.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
+            self._answer(reported.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
 
     def _answer(self, fault_id: str, reply: Reply) -> None:
         entry = self._faults.get(fault_id)
         if entry is None or entry.reply == reply:
             return  # a fault of the controller's own, or one that was dropped
         entry.reply = reply
-        answer = pb.FaultAnswer.Answer.Name(reply.what)
+        answer = reply.what.name
         self._outside.metrics.faults.labels(entry.kind, answer).inc()
         log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
         self._send(entry.session, fault_id, reply)
@@ -281,7 +280,7 @@ class GangCoordinator:
         round_ = self._round_of(step)
         if round_ is not None and round_.id == result.round:
             round_.take(step)
-        elif step.phase in wire.HELD:
+        elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
 

@@ -11,8 +11,8 @@ import structlog
 
 from kubemend.common import contained
 from kubemend.common.contained import Part
+from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import GangKey
-from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
@@ -38,7 +38,7 @@ _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_
 class Reply:
     """The answer to a fault, for its agent."""
 
-    what: "pb.FaultAnswer.Answer.ValueType"
+    what: FaultAnswer
     round: str = ""
     reason: str = ""
     detail: str = ""
@@ -93,10 +93,10 @@ class GangWorker:
         if self._runner is not None:
             self._joined[event] = fault
             self._runner.take(event)
-            self._answer(fault.id, Reply(pb.FaultAnswer.ROUND, self._runner.id))
+            self._answer(fault.id, Reply(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
-                fault.id, Reply(pb.FaultAnswer.ROUND, self._last_record.round)
+                fault.id, Reply(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
         else:
             self._open(PendingCause(fault))
@@ -217,7 +217,7 @@ class GangWorker:
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
         why = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(pb.FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
+            self._answer(case.cause.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
         elif case.restart is not None:
             failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
             self._outside.restarts.set_status(case.restart.id, failed)
@@ -225,7 +225,7 @@ class GangWorker:
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
-            reply = Reply(pb.FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
+            reply = Reply(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
             self._answer(case.cause.id, reply)
         case.held_until = math.inf if decision.retry_at is None else decision.retry_at
 
@@ -245,7 +245,7 @@ class GangWorker:
     def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
         """Answer the cause that the round has begun, and add the faults queued since then to the round."""
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(pb.FaultAnswer.ROUND, ref.id))
+            self._answer(case.cause.id, Reply(FaultAnswer.ROUND, ref.id))
         for fault in self._queue.take_faults():
             self.fault(fault)
 
@@ -282,7 +282,7 @@ class GangWorker:
             self._outside.restarts.set_status(case.restart.id, round_report.refused(decision, now=self._outside.now()))
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
-        what = pb.FaultAnswer.ALONE if alone else pb.FaultAnswer.NOTHING
+        what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             round_report.report_refusal(case.cause, decision, outside=self._outside)

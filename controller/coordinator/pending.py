@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions.facts import needs_recreation
-from kubemend.controller.model.faults import Cause, Fault, FaultKind
+from kubemend.controller.model.faults import Cause, Fault
 from kubemend.controller.model.members import Member, PodUid
 from kubemend.controller.model.rounds import FaultTold
 from kubemend.controller.restarts.objects import Restart

@@ -4,36 +4,31 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from kubemend.common import coordination_codes
+from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import wire
 from kubemend.controller.model import rounds
-from kubemend.controller.model.faults import Fault, FaultKind
+from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
-from kubemend.controller.model.rounds import OrderKind, RoundRef, StepPhase, StepTold
+from kubemend.controller.model.rounds import RoundRef, StepTold
 from kubemend.controller.model.samples import Sample
 
-_FAULT_KINDS: Final[Mapping[int, FaultKind]] = MappingProxyType(
-    {
-        pb.Fault.OTHER: FaultKind.OTHER,
-        pb.Fault.EXIT: FaultKind.EXIT,
-        pb.Fault.DEVICE: FaultKind.DEVICE,
-        pb.Fault.HANG: FaultKind.HANG,
-    }
-)
-_PHASES: Final[Mapping[int, StepPhase]] = MappingProxyType(
-    {pb.StepResult.Phase.Value(phase.name): phase for phase in StepPhase}
-)
-_ORDERS: Final = MappingProxyType({OrderKind.RESTART: pb.Order.RESTART, OrderKind.HOLD: pb.Order.HOLD})
+_FAULT_KINDS: Final = coordination_codes.by_code(coordination_codes.FAULT_KINDS)
+_PHASES: Final = coordination_codes.by_code(coordination_codes.STEP_PHASES)
 _ALONE: Final = "; the hub did not answer in time, so its agent restarted the container alone"
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
-HELD: Final = frozenset({StepPhase.STOPPING, StepPhase.STOPPED})
-"""Phases of a member that is held, or will be."""
+
+
+def fault_kind(reported: pb.Fault) -> FaultKind:
+    """Return a fault's kind; OTHER if it is of a newer agent and not known here."""
+    return _FAULT_KINDS.get(reported.kind, FaultKind.OTHER)
 
 
 def fault(reported: pb.Fault, *, gang: GangKey, now: float) -> Fault:
-    """Return a member's fault; the kind of a newer agent may be unknown here. ``now`` is Unix time."""
-    kind = _FAULT_KINDS.get(reported.kind, FaultKind.OTHER)
+    """Return a member's fault. ``now`` is Unix time."""
+    kind = fault_kind(reported)
     return Fault(
         id=reported.id,
         pod=pod_ref(reported.pod),
@@ -136,7 +131,7 @@ class Orders:
         order.pod.uid = uid
         if (member := self._find(uid)) is not None:
             order.pod.namespace, order.pod.name = member.pod.namespace, member.pod.name
-        order.action = _ORDERS[kind]
+        order.action = coordination_codes.ORDER_KINDS[kind]
         order.containers.extend(self._containers)
 
 
@@ -146,9 +141,10 @@ def abort(round_id: str, *, pods: frozenset[PodUid], reason: str) -> pb.HubMessa
 
 
 def answer(
-    fault_id: str, *, what: "pb.FaultAnswer.Answer.ValueType", round_id: str = "", reason: str = "", detail: str = ""
+    fault_id: str, *, what: FaultAnswer, round_id: str = "", reason: str = "", detail: str = ""
 ) -> pb.HubMessage:
     """Return the message with the answer to a fault."""
+    code = coordination_codes.FAULT_ANSWERS[what]
     return pb.HubMessage(
-        answer=pb.FaultAnswer(fault_id=fault_id, answer=what, round=round_id, reason=reason, detail=detail)
+        answer=pb.FaultAnswer(fault_id=fault_id, answer=code, round=round_id, reason=reason, detail=detail)
     )

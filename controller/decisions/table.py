@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kubemend.common import budgets
+from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions.cases import Case
 from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
 from kubemend.controller.gangs import budget, gang_options, members
-from kubemend.controller.model.faults import Fault, FaultKind, Request
+from kubemend.controller.model.faults import Fault, Request
 from kubemend.controller.model.members import PodPhase
 
 ASK_DRIVER = "AskDriver"

@@ -63,10 +63,4 @@ class ToldFaults:
 
 def _topic(message: pb.AgentMessage) -> str:
     """Return a key for the messages that replace each other."""
-    match message.WhichOneof("body"):
-        case "fault":
-            return f"fault {message.fault.id}"
-        case "result":
-            return f"result {message.result.round}"
-        case body:
-            return str(body)
+    return f"fault {message.fault.id}" if message.HasField("fault") else f"result {message.result.round}"

@@ -13,10 +13,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from kubemend.common import gangs
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub.refusals import Reason, RefusedError
 
-PROTOCOL: Final = 1
 OLDEST: Final = 1
 """The oldest agent protocol that this hub supports. A newer agent decides itself whether it supports this hub."""
 
@@ -29,8 +29,6 @@ class Limits:
     """
 
     message_bytes: int = 1024 * 1024
-    members: int = 2048
-    containers: int = 64
     results: int = 4096
     samples: int = 4096
     seconds: int = 64
@@ -43,7 +41,6 @@ _UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
 _WORD: Final = re.compile(r"[\x21-\x7e]{0,128}")  # codes, reasons, versions and identifiers: no blanks
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
-_STATES: Final = frozenset(pb.Container.State.values())
 _KINDS: Final = frozenset(pb.Fault.Kind.values())
 _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
 
@@ -82,25 +79,9 @@ def _hello(hello: pb.Hello, limits: Limits) -> None:
         )
     _shape(_SUBDOMAIN, hello.node, "node")
     _shape(_ID, hello.instance, "instance")
-    _shape(_WORD, hello.agent_version, "agent_version")
-    _count(hello.members, limits.members, "members")
     _count(hello.results, limits.results, "results")
-    for member in hello.members:
-        _member(member, limits)
     for result in hello.results:
         _result(result, limits)
-    if len({member.pod.uid for member in hello.members}) < len(hello.members):
-        raise RefusedError(Reason.MALFORMED, "the Hello names one pod twice")
-
-
-def _change(change: pb.MemberChange, limits: Limits) -> None:
-    match change.WhichOneof("body"):
-        case "member":
-            _member(change.member, limits)
-        case "gone":
-            _pod(change.gone)
-        case _:
-            raise RefusedError(Reason.UNKNOWN_WORD, "the change has no body that this hub knows")
 
 
 def _fault(fault: pb.Fault, limits: Limits) -> None:
@@ -128,7 +109,6 @@ def _result(result: pb.StepResult, limits: Limits) -> None:
         _shape(_ID, phase, "name of a phase")
         _seconds(length, "seconds")
     _seconds(result.slipped_seconds, "slipped_seconds")
-    _containers(result.containers, limits)
 
 
 def _samples(samples: pb.Samples, limits: Limits) -> None:
@@ -142,25 +122,10 @@ def _samples(samples: pb.Samples, limits: Limits) -> None:
 
 _CHECKS: Final[Mapping[str, Callable[[Any, Limits], None]]] = {
     "hello": _hello,
-    "change": _change,
     "fault": _fault,
     "result": _result,
     "samples": _samples,
 }
-
-
-def _member(member: pb.Member, limits: Limits) -> None:
-    _pod(member.pod)
-    _gang(member.gang, member.pod)
-    _containers(member.containers, limits)
-
-
-def _containers(containers: Collection[pb.Container], limits: Limits) -> None:
-    _count(containers, limits.containers, "containers")
-    for container in containers:
-        _shape(_LABEL, container.name, "name of a container")
-        _shape(_WORD, container.id, "id of a container")
-        _known(container.state, _STATES, "state of a container")
 
 
 def _pod(pod: pb.Pod) -> None:

@@ -1,7 +1,7 @@
 """Restrict each node to reports about the pods that are bound to it. Pure."""
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -29,11 +29,8 @@ def judge(uid: str, *, node: NodeName, node_of: NodeOf) -> Claim:
 
 
 def subject(message: pb.AgentMessage) -> str:
-    """Return the UID of the one pod that a change, fault or result is about."""
+    """Return the UID of the one pod that a fault or result is about."""
     match message.WhichOneof("body"):
-        case "change":
-            change = message.change
-            return change.gone.uid if change.WhichOneof("body") == "gone" else change.member.pod.uid
         case "fault":
             return message.fault.pod.uid
         case "result":
@@ -46,8 +43,8 @@ def subject(message: pb.AgentMessage) -> str:
 class Sorted:
     """A Hello reduced to the node's own pods.
 
-    ``unknown`` are the parts about unknown pods, each as a message that could come later; ``foreign`` counts those
-    about pods of other nodes.
+    ``unknown`` are the results of unknown pods, each as a message that could come later; ``foreign`` counts those of
+    other nodes' pods.
     """
 
     hello: pb.Hello
@@ -57,25 +54,19 @@ class Sorted:
 
 def sort_hello(hello: pb.Hello, *, node: NodeName, node_of: NodeOf) -> Sorted:
     """Remove the pods that are not known to be the node's from a Hello."""
-    claims = {uid: judge(uid, node=node, node_of=node_of) for uid in _uids(hello)}
-    if all(claim is Claim.OURS for claim in claims.values()):
+    claims = [judge(result.pod.uid, node=node, node_of=node_of) for result in hello.results]
+    if all(claim is Claim.OURS for claim in claims):
         return Sorted(hello)
     ours = pb.Hello()
     ours.CopyFrom(hello)
-    del ours.members[:], ours.results[:]
+    del ours.results[:]
     unknown = []
-    for member in hello.members:
-        if claims[member.pod.uid] is Claim.OURS:
-            ours.members.append(member)
-        elif claims[member.pod.uid] is Claim.UNKNOWN:
-            unknown.append(pb.AgentMessage(change=pb.MemberChange(member=member)))
-    for result in hello.results:
-        if claims[result.pod.uid] is Claim.OURS:
+    for result, claim in zip(hello.results, claims, strict=True):
+        if claim is Claim.OURS:
             ours.results.append(result)
-        elif claims[result.pod.uid] is Claim.UNKNOWN:
+        elif claim is Claim.UNKNOWN:
             unknown.append(pb.AgentMessage(result=result))
-    kept = len(ours.members) + len(ours.results) + len(unknown)
-    return Sorted(ours, tuple(unknown), len(hello.members) + len(hello.results) - kept)
+    return Sorted(ours, tuple(unknown), claims.count(Claim.FOREIGN))
 
 
 def sort_samples(samples: pb.Samples, *, node: NodeName, node_of: NodeOf) -> tuple[pb.Samples, int]:
@@ -88,8 +79,3 @@ def sort_samples(samples: pb.Samples, *, node: NodeName, node_of: NodeOf) -> tup
         return samples, 0
     ours = (sample for sample, claim in zip(samples.devices, claims, strict=True) if claim is Claim.OURS)
     return pb.Samples(devices=ours), claims.count(Claim.FOREIGN)
-
-
-def _uids(hello: pb.Hello) -> Iterable[str]:
-    yield from (member.pod.uid for member in hello.members)
-    yield from (result.pod.uid for result in hello.results)

@@ -14,6 +14,7 @@ import grpc.aio
 import structlog
 
 from kubemend.common import contained
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import identity, messages, wire
 from kubemend.controller.hub.connection_limits import Caps
@@ -156,7 +157,7 @@ class Coordination:
         return Caller(who.node, token, hello.instance, next(self._numbers)), hello
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
-        self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=messages.PROTOCOL)))
+        self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=PROTOCOL)))
         hearing = asyncio.create_task(self._receive_loop(stream, hello), name="hub-hear")
         try:
             return await stream.over

@@ -1,19 +1,10 @@
 """The cause of a round: a member's fault, or a request."""
 
-import enum
 from dataclasses import dataclass
 
+from kubemend.common.coordination import FaultKind
 from kubemend.common.gangs import GangKey
 from kubemend.controller.model.members import PodRef
-
-
-class FaultKind(enum.Enum):
-    """coordination/v1 ``Fault.Kind``."""
-
-    OTHER = "Other"
-    EXIT = "Exit"
-    DEVICE = "Device"
-    HANG = "Hang"
 
 
 @dataclass(frozen=True, slots=True)

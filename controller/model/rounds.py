@@ -3,27 +3,13 @@
 Effects may be lost, and are repeated until an event answers them. Events may arrive twice or out of order.
 """
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.gangs import GangKey
 from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
-
-
-class StepPhase(enum.Enum):
-    """A member's phase in a round, as reported by its agent (coordination/v1 ``StepResult.Phase``)."""
-
-    STOPPING = "Stopping"
-    STOPPED = "Stopped"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    REFUSED = "Refused"
-    STUCK = "Stuck"
-    FAILED = "Failed"
-    SELF_RELEASED = "SelfReleased"
-    GONE = "Gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +82,6 @@ class TimePassed:
 
 
 RoundEvent = StepTold | PodGone | MemberSeen | FaultTold | NodeTold | Cancelled | TimePassed
-
-
-class OrderKind(enum.Enum):
-    """coordination/v1 ``Order.Action``."""
-
-    RESTART = "Restart"
-    HOLD = "Hold"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kubemend.controller.model.rounds import FaultTold, OrderKind, StepPhase, StepTold
+from kubemend.common.coordination import OrderKind, StepPhase
+from kubemend.controller.model.rounds import FaultTold, StepTold
 from kubemend.controller.rounds import replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import BEFORE_RELEASE, OVER, MemberPhase, MemberState, Phase

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.model.members import PodPhase, PodUid
-from kubemend.controller.model.rounds import OrderKind
 from kubemend.controller.rounds import progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase

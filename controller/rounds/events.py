@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.model.members import Member, PodPhase
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultTold,
     MemberSeen,
     NodeTold,
-    OrderKind,
     PodGone,
     RoundEvent,
     StepTold,

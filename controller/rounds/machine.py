@@ -19,13 +19,14 @@ Invariants (``transitions`` and ``round_builder`` check them, tests/unit/control
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.decisions import cases
 from kubemend.controller.decisions.facts import Decision, Kind, needs_recreation
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
-from kubemend.controller.model.rounds import OrderKind, RoundEvent, RoundRef, StepTold
+from kubemend.controller.model.rounds import RoundEvent, RoundRef, StepTold
 from kubemend.controller.rounds import deadlines, events, progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import Advance, Limits, MemberPhase, MemberState, Round

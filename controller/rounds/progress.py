@@ -1,7 +1,7 @@
 """Advance a round after its events: release members, start the next ones, and end the round. Pure."""
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.model.members import PodPhase, PodUid
-from kubemend.controller.model.rounds import OrderKind
 from kubemend.controller.rounds import outcome
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase

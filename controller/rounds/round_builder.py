@@ -5,9 +5,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import NodeName, PodUid
-from kubemend.controller.model.rounds import Abort, Effect, FaultTold, OrderKind, Record, Recreate, Release, Stop
+from kubemend.controller.model.rounds import Abort, Effect, FaultTold, Record, Recreate, Release, Stop
 from kubemend.controller.rounds import transitions
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 

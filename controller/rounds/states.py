@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from kubemend.common.coordination import OrderKind
 from kubemend.controller.decisions.facts import Decision
 from kubemend.controller.model.faults import Cause
 from kubemend.controller.model.members import Member, NodeName, PodUid
-from kubemend.controller.model.rounds import Effect, FaultTold, OrderKind, RoundRef
+from kubemend.controller.model.rounds import Effect, FaultTold, RoundRef
 
 
 class Phase(enum.Enum):

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kubemend.common.coordination import FaultKind, OrderKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.gangs.budget import Past
-from kubemend.controller.model.faults import Cause, Fault, FaultKind, Request
+from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import Member, PodRef, PodUid
-from kubemend.controller.model.rounds import OrderKind
 from kubemend.controller.rounds import outcome
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hack.devnode.layout import NodeLayout
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
-from kubemend.agent.model.rounds import Phase
 from kubemend.agent.model.workloads import ContainerId, PodUid, RestartPolicy
+from kubemend.common.coordination import StepPhase
 from tests.containerd.round_node import agent, order, pod_view
 from tests.fakes import outside
 
@@ -44,8 +44,8 @@ async def carry_out(node: str, directory: str, name: str, uid: str, policy: str,
     """Carry the order out, report, and wait indefinitely."""
     pod = pod_view(name, uid=PodUid(uid), policy=RestartPolicy(policy), containers={"main": ContainerId(container)})
     async with agent(NodeLayout.named(node), directory=Path(directory), views=outside.Pods(pod)) as made:
-        await made.order(order(pod)).until(Phase.STOPPED)
-        sys.stdout.write(f"{Phase.STOPPED.value}\n")
+        await made.order(order(pod)).until(StepPhase.STOPPED)
+        sys.stdout.write(f"{StepPhase.STOPPED.value}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 

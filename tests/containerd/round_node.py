@@ -28,7 +28,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.rounds import Order, OrderKind, Phase, Standing
+from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -51,6 +51,7 @@ from kubemend.agent.rounds.session import Clocks, since_boot
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import process
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.fakes import outside
@@ -76,10 +77,10 @@ class Told:
         self.standings.append(standing)
 
     @property
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[StepPhase]:
         return [standing.phase for standing in self.standings]
 
-    async def until(self, phase: Phase) -> Standing:
+    async def until(self, phase: StepPhase) -> Standing:
         await eventually.true(lambda: phase in self.phases, look_again=0.002)
         return next(standing for standing in self.standings if standing.phase is phase)
 
@@ -100,7 +101,7 @@ class Agent:
         self.tasks.append(asyncio.create_task(self.rounds.carry_out(order, told=told), name=f"order {order.pod}"))
         return told
 
-    async def stands(self, phase: Phase) -> None:
+    async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reports that phase."""
         await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
 

@@ -17,10 +17,10 @@ from kubemend.agent.app import last_resort, node_lock
 from kubemend.agent.app.last_resort import LastResort
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.journal.store import HistoryError
-from kubemend.agent.model.rounds import Phase
 from kubemend.agent.model.workloads import ContainerSummary, PodView, RestartPolicy
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.containerd.round_node import CGROUPS, RoundNode, order
 
@@ -77,7 +77,7 @@ async def test_held_container_of_a_killed_agent_is_released_without_another(node
 async def test_nothing_is_released_while_another_agent_is_in_charge(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod)).until(Phase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
     (held,) = await node.running_in(pod)
     with node_lock.taken(node.directory) as mine:
         assert mine
@@ -90,7 +90,7 @@ async def test_nothing_is_released_while_another_agent_is_in_charge(node: RoundN
 async def test_only_kubelets_container_runs_if_there_is_one(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod)).until(Phase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
     theirs = await node.kubelet_starts(pod, attempt=2)
     await resort(node).run()
     await node.only_runs(pod, theirs)
@@ -127,7 +127,7 @@ async def test_interrupted_swap_ends_before_held_containers_are_released(node: R
 async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod)).until(Phase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
     (held,) = await node.running_in(pod)
     work = asyncio.create_task(resort(node, patience=3600.0).run())
     other = await node.pod("other")

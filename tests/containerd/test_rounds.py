@@ -11,10 +11,10 @@ from hack.devnode.containerd import Containerd
 from hack.devnode.pods import Pods
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.freezer import Freezer
-from kubemend.agent.model.rounds import OrderKind, Phase
 from kubemend.agent.model.workloads import PodView, RestartPolicy
 from kubemend.agent.rounds.session import since_boot
 from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.coordination import OrderKind, StepPhase
 from tests.containerd.round_node import CGROUPS, TICK, RoundNode, order
 
 pytestmark = pytest.mark.containerd
@@ -41,14 +41,14 @@ async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, 
     pod = await node.pod("member", policy=policy)
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        stopped = await told.until(Phase.STOPPED)
+        stopped = await told.until(StepPhase.STOPPED)
         assert stopped.slipped == 0.0
         (running,) = await node.running_in(pod)
         assert agent.rounds.held() == {running.id}
         await none_has_run(node, pod)
         released = since_boot()
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         _, second = await node.has_run(pod, times=2)
         assert second >= released - TICK
         assert agent.rounds.held() == frozenset()
@@ -58,13 +58,13 @@ async def test_without_exec_hold_the_freezer_stops_the_successor_soon(node: Roun
     pod = await node.pod("member")
     async with node.agent(can_hold=False) as agent:
         told = agent.order(order(pod))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         (running,) = await node.running_in(pod)
         await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
 
 
@@ -73,13 +73,13 @@ async def test_all_main_containers_of_a_member_are_restarted_and_held(node: Roun
     before = {view.id for view in await node.running_in(pod)}
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         after = {view.id for view in await node.running_in(pod)}
         assert len(after) == 2
         assert not after & before
         await none_has_run(node, pod, times=2)
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=4)
 
 
@@ -88,13 +88,13 @@ async def test_twenty_members_of_one_node_are_held_together(node: RoundNode) -> 
     async with node.agent() as agent:
         for number in (1, 2):
             told = [agent.order(order(pod, number=number)) for pod in pods]
-            stopped = [await each.until(Phase.STOPPED) for each in told]
+            stopped = [await each.until(StepPhase.STOPPED) for each in told]
             await none_has_run(node, *pods, times=number)
             assert [standing.slipped for standing in stopped] == [0.0] * MEMBERS
             released = since_boot()
             agent.rounds.release(f"default/gang-{number}", [])
             for each in told:
-                await each.until(Phase.RUNNING)
+                await each.until(StepPhase.RUNNING)
             for pod in pods:
                 assert (await node.has_run(pod, times=number + 1))[-1] >= released - TICK
 
@@ -105,7 +105,7 @@ async def test_kubelets_container_is_frozen_and_survives(
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         theirs = await node.kubelet_starts(pod, attempt=2)
         await node.only_runs(pod, theirs)
         assert agent.rounds.held() >= {theirs}
@@ -113,7 +113,7 @@ async def test_kubelets_container_is_frozen_and_survives(
         lines = node.runs(pod)
         assert len(lines) <= 2, "kubelet's may have run for some milliseconds, ours not at all"
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         assert [view.id for view in await node.running_in(pod)] == [theirs]
 
@@ -123,10 +123,10 @@ async def test_replacement_is_held_as_it_appears_and_not_ended(node: RoundNode) 
     (running,) = await node.running_in(pod)
     async with node.agent() as agent:
         told = agent.order(order(pod, kind=OrderKind.HOLD))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         assert node.can_run(running.id)
     assert [view.id for view in await node.running_in(pod)] == [running.id]
 
@@ -136,15 +136,15 @@ async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
 ) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod)).until(Phase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
     await none_has_run(node, pod)
     async with node.agent() as agent:
-        assert [standing.phase for standing in agent.rounds.standings()] == [Phase.STOPPED]
+        assert [standing.phase for standing in agent.rounds.standings()] == [StepPhase.STOPPED]
         await none_has_run(node, pod)
         told = agent.order(order(pod))  # the hub repeats it
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         await agent.nothing_is_open()
 
@@ -152,9 +152,9 @@ async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
 async def test_next_agent_releases_by_itself_at_the_hold_timeout(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod, hold_seconds=3.0)).until(Phase.STOPPED)
+        await agent.order(order(pod, hold_seconds=3.0)).until(StepPhase.STOPPED)
     async with node.agent() as agent:
-        await agent.stands(Phase.SELF_RELEASED)
+        await agent.stands(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
         await agent.nothing_is_open()
 
@@ -162,10 +162,10 @@ async def test_next_agent_releases_by_itself_at_the_hold_timeout(node: RoundNode
 async def test_agent_that_returns_too_late_releases_at_once(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod, hold_seconds=60.0)).until(Phase.STOPPED)
+        await agent.order(order(pod, hold_seconds=60.0)).until(StepPhase.STOPPED)
     assert len(node.runs(pod)) == 1
     async with node.agent(later=61.0) as agent:
-        await agent.stands(Phase.SELF_RELEASED)
+        await agent.stands(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 
 
@@ -188,7 +188,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
     assert len([view for view in await node.running_in(pod) if node.can_run(view.id)]) <= 1, "two run"
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        stopped = await told.until(Phase.STOPPED)
+        stopped = await told.until(StepPhase.STOPPED)
         (successor,) = await node.running_in(pod)
         assert successor.id != old.id
         await node.comes_to_stand(successor.id)
@@ -196,7 +196,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         agent.rounds.release("default/gang-1", [])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         assert [view.id for view in await node.running_in(pod)] == [successor.id]
         await agent.nothing_is_open()
@@ -205,7 +205,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
 async def test_frozen_container_without_a_record_is_released_at_the_start(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod)).until(Phase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
     node.forget_everything()
     async with node.agent() as agent:
         await node.has_run(pod, times=2)
@@ -216,7 +216,7 @@ async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: Round
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         another = Freezer(
             runtime=agent.runtime,
             holds=None,
@@ -228,15 +228,15 @@ async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: Round
         assert pod.ref.uid not in await another.take_over(keep={})
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-1", [])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
 
 
 async def test_silent_round_is_released_and_reported(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod, hold_seconds=1.5))
-        await told.until(Phase.STOPPED)
-        await told.until(Phase.SELF_RELEASED)
+        await told.until(StepPhase.STOPPED)
+        await told.until(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 
 
@@ -244,30 +244,30 @@ async def test_next_round_takes_over_held_containers_which_never_run(node: Round
     pod = await node.pod("member")
     async with node.agent() as agent:
         first = agent.order(order(pod))
-        await first.until(Phase.STOPPED)
+        await first.until(StepPhase.STOPPED)
         (held,) = await node.running_in(pod)
         second = agent.order(order(pod, number=2))
-        await second.until(Phase.STOPPED)
+        await second.until(StepPhase.STOPPED)
         (newer,) = await node.running_in(pod)
         assert newer.id != held.id
         agent.rounds.release("default/gang-1", [])
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-2", [])
-        await second.until(Phase.RUNNING)
+        await second.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
-        assert first.phases == [Phase.STOPPED]
+        assert first.phases == [StepPhase.STOPPED]
 
 
 async def test_a_held_member_that_is_deleted_ends_at_once(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
         told = agent.order(order(pod))
-        await told.until(Phase.STOPPED)
+        await told.until(StepPhase.STOPPED)
         await node.views.put(replace(node.views.pods()[pod.ref.uid], deleting=True))
         await node.only_runs(pod, None)
         assert len(node.runs(pod)) == 1
         await node.views.gone(pod.ref.uid)
-        await told.until(Phase.GONE)
+        await told.until(StepPhase.GONE)
 
 
 async def test_kubelets_successor_is_held_until_the_gang_is_decided_on(
@@ -295,10 +295,10 @@ async def test_kubelets_successor_is_replaced_by_the_round_and_never_runs(
             theirs = await node.kubelet_starts(pod, attempt=1)
             await node.comes_to_stand(theirs)
             told = agent.order(order(pod))
-            assert (await told.until(Phase.STOPPED)).slipped == 0.0
+            assert (await told.until(StepPhase.STOPPED)).slipped == 0.0
         (successor,) = await node.running_in(pod)
         assert successor.id != theirs
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-1", [])
-        await told.until(Phase.RUNNING)
+        await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)

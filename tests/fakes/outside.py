@@ -38,6 +38,8 @@ class Pods:
         self._listeners: list[Callable[[PodChange], None]] = []
         self.synced = True
         self.answers = True
+        self.waited = asyncio.Event()
+        """Set when a caller begins to wait for a state of a pod."""
 
     async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
         return self._pods.get(pod.uid) if self.answers else None
@@ -81,6 +83,7 @@ class Pods:
         def found() -> bool:
             return uid in self._pods and predicate(self._pods[uid])
 
+        self.waited.set()
         try:
             async with asyncio.timeout(timeout), self._changed:
                 await self._changed.wait_for(found)

@@ -13,6 +13,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import intents
+from kubemend.common.coordination import OrderKind, StepPhase
 
 _INTENT_VERSION = 2
 _RECORD_VERSION = 1
@@ -145,7 +146,7 @@ def record_from_json(text: str) -> rounds.Record:
             gang=order["gang"],
             attempt=order["attempt"],
             pod=PodUid(order["pod"]),
-            kind=rounds.OrderKind(order["kind"]),
+            kind=OrderKind(order["kind"]),
             cause_code=order["causeCode"],
             cause_message=order["causeMessage"],
             hold_seconds=order["holdSeconds"],
@@ -157,7 +158,7 @@ def record_from_json(text: str) -> rounds.Record:
         standing=rounds.Standing(
             round=order["round"],
             pod=pod,
-            phase=rounds.Phase(standing["phase"]),
+            phase=StepPhase(standing["phase"]),
             reason=standing["reason"],
             detail=standing["detail"],
             seconds=MappingProxyType(dict(standing["seconds"])),

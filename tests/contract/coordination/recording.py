@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.message import Message
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -19,10 +20,6 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 _DIRECTORY: Final = Path(__file__).with_name("recorded")
 
 _POD: Final = pb.Pod(namespace="team", name="train-0", uid="uid-0")
-_CONTAINER: Final = pb.Container(
-    name="trainer", id="0123456789ab", attempt=3, state=pb.Container.EXITED, exit_code=137, held=True
-)
-_MEMBER: Final = pb.Member(pod=_POD, gang="team/JobSet/train", containers=[_CONTAINER])
 _RESULT: Final = pb.StepResult(
     round="team/r1",
     pod=_POD,
@@ -32,18 +29,8 @@ _RESULT: Final = pb.StepResult(
     seconds={"stop": 0.5},
     slipped_seconds=0.25,
     attempt=2,
-    containers=[_CONTAINER],
 )
-_HELLO: Final = pb.Hello(
-    protocol=1,
-    node="node-1",
-    instance="i-1",
-    agent_version="0.1.0",
-    epoch=7,
-    members=[_MEMBER],
-    results=[_RESULT],
-    can_hold=True,
-)
+_HELLO: Final = pb.Hello(protocol=1, node="node-1", instance="i-1", epoch=7, results=[_RESULT])
 _FAULT: Final = pb.Fault(
     id="fault-1",
     pod=_POD,
@@ -76,8 +63,6 @@ _ANSWER: Final = pb.FaultAnswer(
 
 _TODAY: Final[Mapping[str, Message]] = {
     "hello": pb.AgentMessage(hello=_HELLO),
-    "member": pb.AgentMessage(change=pb.MemberChange(member=_MEMBER)),
-    "gone": pb.AgentMessage(change=pb.MemberChange(gone=_POD)),
     "fault": pb.AgentMessage(fault=_FAULT),
     "result": pb.AgentMessage(result=_RESULT),
     "samples": pb.AgentMessage(samples=pb.Samples(devices=[_SAMPLE])),
@@ -103,8 +88,16 @@ class Recording:
     @property
     def parsed(self) -> Message:
         """Return today's reading of the bytes."""
-        kind = pb.HubMessage if self.of_hub else pb.AgentMessage
-        return kind.FromString(self.data)
+        return self._kind.FromString(self.data)
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """Return its content without the fields that were removed since then; empty if the whole message was."""
+        return _without_removed(self.says, self._kind.DESCRIPTOR)
+
+    @property
+    def _kind(self) -> type[pb.HubMessage | pb.AgentMessage]:
+        return pb.HubMessage if self.of_hub else pb.AgentMessage
 
     def __str__(self) -> str:
         return f"{self.release}-{self.name}"
@@ -139,6 +132,23 @@ def fields(kind: Descriptor) -> Iterator[str]:
         yield field.full_name
         if (within := _within(field)) is not None:
             yield from fields(within)
+
+
+def _without_removed(content: Mapping[str, Any], kind: Descriptor) -> dict[str, Any]:
+    """Return a message's content without the fields whose names are reserved today."""
+    today = DescriptorProto()
+    kind.CopyToProto(today)
+    kept: dict[str, Any] = {}
+    for name, value in content.items():
+        if name in today.reserved_name:
+            continue
+        if (within := _within(kind.fields_by_name[name])) is None:
+            kept[name] = value
+        elif isinstance(value, list):
+            kept[name] = [_without_removed(each, within) for each in value]
+        else:
+            kept[name] = _without_removed(value, within)
+    return kept
 
 
 def _within(field: FieldDescriptor) -> Descriptor | None:

@@ -11,9 +11,9 @@ import pytest
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub.client import Hub
 from kubemend.agent.model.loads import Load
-from kubemend.agent.model.rounds import FaultKind, Phase, Taken
-from kubemend.agent.model.workloads import ContainerId, PodUid
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.model.members import NodeName
 from kubemend.controller.model.members import PodUid as ControllersPodUid
@@ -60,23 +60,21 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
         async with rig.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
             await rig.reports.until(ComponentState.READY, saying="hub-0")
-            (hello,) = hub.engine.of("hello")
-            assert [member.pod.uid for member in hello.members] == ["uid-0"]
             session = hub.engine.sessions[NODE]
 
             taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
             await hub.engine.until(lambda: any(told.HasField("fault") for told in hub.engine.of("told")))
             (fault,) = [told.fault for told in hub.engine.of("told") if told.HasField("fault")]
             session.send(pb.HubMessage(answer=pb.FaultAnswer(fault_id=fault.id, answer=pb.FaultAnswer.ROUND)))
-            assert await taking is Taken.ROUND
+            assert await taking is FaultAnswer.ROUND
 
             session.send(pb.HubMessage(stop=builders.stop(0)))
             order, told = await rig.rounds.ordered()
             assert order.pod == "uid-0"
-            told(builders.standing(0, phase=Phase.STOPPED))
+            told(builders.standing(0, phase=StepPhase.STOPPED))
             session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
             assert (await rig.rounds.word())[0] == "release"
-            told(builders.standing(0, phase=Phase.RUNNING))
+            told(builders.standing(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
                 lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
             )
@@ -139,11 +137,15 @@ async def test_invalid_token_is_reported_with_its_hint(rig: Rig) -> None:
 
 
 async def test_fault_of_an_unknown_pod_is_reported_once_known(rig: Rig) -> None:
-    await rig.pods.put(builders.member(7))
+    for number in (0, 7):
+        await rig.pods.put(builders.member(number))
+        rig.events.run(builders.trainer(number), name=f"c{number}")
     async with serving() as hub, rig.running(agent_of(rig, hub)):
         await hub.engine.until(lambda: bool(hub.engine.of("hello")))
-        assert not hub.engine.of("hello")[0].members
+        for number in (7, 0):
+            rig.events.exit(ContainerId(f"c{number}"), code=1)
+        await hub.engine.until(lambda: bool(hub.engine.of("told")))
         hub.pods[ControllersPodUid("uid-7")] = NODE
         hub.hub.pod_bound(ControllersPodUid("uid-7"), NODE)
-        await hub.engine.until(lambda: bool(hub.engine.of("told")))
-        assert hub.engine.of("told")[0].change.member.pod.uid == PodUid("uid-7")
+        await hub.engine.until(lambda: len(hub.engine.of("told")) == 2)
+        assert [told.fault.pod.uid for told in hub.engine.of("told")] == ["uid-0", "uid-7"]

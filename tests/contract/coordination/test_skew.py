@@ -7,11 +7,12 @@ import pytest
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub import wire as agents_wire
-from kubemend.agent.model.rounds import OrderKind, Phase
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import messages
 from kubemend.controller.hub.messages import Limits
+from kubemend.controller.hub.refusals import Reason, RefusedError
 from tests.contract.coordination import recording
 from tests.contract.coordination.recording import Recording
 from tests.contract.coordination.test_agent_and_hub import agent_of, serving
@@ -20,7 +21,8 @@ from tests.unit.hub import builders
 from tests.unit.hub.rig import Rig
 
 EVERY = recording.recordings()
-OF_AGENTS = [each for each in EVERY if not each.of_hub]
+OF_AGENTS = [each for each in EVERY if not each.of_hub and each.kept]
+REMOVED = [each for each in EVERY if not each.of_hub and not each.kept]
 OF_HUBS = [each for each in EVERY if each.of_hub]
 UNKNOWN_FIELD = b"\xc2\x3e\x03new"  # field 1000, a string: a future release may add it to any message
 UNKNOWN_BODY = pb.HubMessage(epoch=8).SerializeToString() + b"\x9a\x06\x02\x08\x01"  # field 99, a message
@@ -43,16 +45,24 @@ def test_every_field_of_today_is_in_a_recording() -> None:
 
 @pytest.mark.parametrize("each", EVERY, ids=str)
 def test_recorded_bytes_keep_their_meaning(each: Recording) -> None:
-    assert recording.words(each.parsed) == each.says
+    assert recording.words(each.parsed) == each.kept
 
 
 @pytest.mark.parametrize("each", OF_AGENTS, ids=str)
 @pytest.mark.parametrize("more", [b"", UNKNOWN_FIELD], ids=["as recorded", "with something new"])
 def test_hub_accepts_recorded_agents(each: Recording, more: bytes) -> None:
     taken = messages.parse(each.data + more, limits=Limits())
-    assert recording.words(taken) == each.says
+    assert recording.words(taken) == each.kept
     if each.name == "hello":
         assert messages.hello_of(taken, node="node-1").instance == "i-1"
+
+
+@pytest.mark.parametrize("each", REMOVED, ids=str)
+def test_hub_ignores_recorded_message_that_was_removed(each: Recording) -> None:
+    with pytest.raises(RefusedError) as refused:
+        messages.parse(each.data, limits=Limits())
+    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert not refused.value.ends_stream
 
 
 @pytest.mark.parametrize("release", sorted({each.release for each in OF_HUBS}))
@@ -70,7 +80,7 @@ async def test_agent_obeys_recorded_hubs(rig: Rig, release: str, more: bytes) ->
         order, told = await rig.rounds.ordered()
         assert (order.round, order.pod, order.kind, order.attempt) == ("team/r1", "uid-0", OrderKind.HOLD, 2)
         assert (order.strategy, order.hold_seconds, order.grace_seconds) == ("rerun", 30.0, 1.5)
-        told(builders.standing(0, phase=Phase.STOPPED))
+        told(builders.standing(0, phase=StepPhase.STOPPED))
         assert (await stream.next("result")).phase == pb.StepResult.STOPPED
         await stream.raw(said["release"])
         assert await rig.rounds.word() == ("release", "team/r1", frozenset({"uid-0"}), "")

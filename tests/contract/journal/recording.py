@@ -18,6 +18,7 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
+from kubemend.common.coordination import OrderKind, StepPhase
 from tests.unit.restart import builders
 
 DIRECTORY: Final = Path(__file__).with_name("recorded")
@@ -42,7 +43,7 @@ RECORD: Final = rounds.Record(
         gang="team/JobSet/train",
         attempt=2,
         pod=builders.POD.uid,
-        kind=rounds.OrderKind.RESTART,
+        kind=OrderKind.RESTART,
         cause_code="Exit1",
         cause_message="it ended",
         hold_seconds=30.0,
@@ -54,7 +55,7 @@ RECORD: Final = rounds.Record(
     standing=rounds.Standing(
         round="team/r1",
         pod=builders.POD,
-        phase=rounds.Phase.STOPPED,
+        phase=StepPhase.STOPPED,
         reason="Killed",
         detail="at once",
         seconds=MappingProxyType({"stop": 0.5}),

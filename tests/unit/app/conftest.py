@@ -17,7 +17,9 @@ from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts.manual_requests import ManualRestarts
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -60,8 +62,13 @@ class Desk:
     path: Path
     server: ControlServer
     requests: ManualRestarts
+    access: "aio.Promise[RuntimeAccess]"
     restarts: Restarts
     pods: outside.Pods
+
+    def find_runtime(self) -> None:
+        """Make the runtime available."""
+        self.access.fulfil(RuntimeAccess(self.restarts, events=None, runtime=None))  # type: ignore[arg-type]
 
     async def ask(self, output: Output | None = None, **asked: Any) -> Output:
         """Request a restart of the trainer, and follow it to the end."""
@@ -103,22 +110,25 @@ async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Des
     pods = outside.Pods(builders.pod())
     holders = outside.Holders()
     holders.hold()
+    access: aio.Promise[RuntimeAccess] = aio.Promise()
     requests = ManualRestarts(
         ledger=VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"),
         pods=pods,
         devices=outside.Devices(),
         holders=holders,
+        access=access,
         lacking=lambda: "no socket of a runtime at /run",
         now=lambda: NOW,
     )
     restarts = Restarts(does=nothing)
-    if runtime:
-        requests.use_runtime(restarts=restarts)  # type: ignore[arg-type]
     try:
         async with ControlServer(path=directory / messages.SOCKET, requests=requests) as server:
             running = asyncio.create_task(server.run(), name="control")
             try:
-                yield Desk(directory / messages.SOCKET, server, requests, restarts, pods)
+                made = Desk(directory / messages.SOCKET, server, requests, access, restarts, pods)
+                if runtime:
+                    made.find_runtime()
+                yield made
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)

@@ -159,7 +159,7 @@ async def test_request_without_runtime_is_held_with_reason(tmp_path: Path) -> No
         assert (held["verb"], held["reason"]) == ("hold", "RuntimeUnavailable")
         assert held["detail"] == "no socket of a runtime at /run"
         desk.restarts.does = swap
-        desk.requests.use_runtime(restarts=desk.restarts)  # type: ignore[arg-type]
+        desk.find_runtime()
         async with asyncio.timeout(SECONDS):
             assert (await task).code == 0
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from kubemend.common.coordination import FaultKind
 from kubemend.common.gangs import GangKey
-from kubemend.controller.model.faults import Fault, FaultKind
+from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, NodeView, Owner, PodPhase, PodRef, PodUid
 
 GANG = GangKey("team", "Job", "train")

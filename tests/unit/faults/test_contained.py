@@ -13,7 +13,6 @@ from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.hangs import Hang
-from kubemend.agent.model.rounds import Phase
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, RestartPolicy
 from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
@@ -21,6 +20,7 @@ from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import INTERNAL
 from kubemend.common import contained
 from kubemend.common.contained import Part
+from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.fakes import outside
 from tests.unit.actuator.conftest import POD, rig
@@ -336,13 +336,13 @@ async def test_round_member_that_cannot_restart_is_reported_and_released(
         patched.setattr(rounds.rounds._orders, "selection", broken)
         told = rounds.order()
         failed = await told.next()
-    assert (failed.phase, failed.reason) == (Phase.FAILED, INTERNAL)
+    assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
     rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
     await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
     again = rounds.order(round="default/gang-2")
-    assert (await again.next()).phase is Phase.STOPPED
+    assert (await again.next()).phase is StepPhase.STOPPED
     rounds.rounds.release("default/gang-2", [])
-    assert (await again.next()).phase is Phase.RUNNING
+    assert (await again.next()).phase is StepPhase.RUNNING
 
 
 async def test_round_member_error_midway_is_reported_and_thawed(
@@ -352,7 +352,7 @@ async def test_round_member_error_midway_is_reported_and_thawed(
         patched.setattr(_SwapRun, "make", broken)
         told = rounds.order()
         failed = await told.next()
-    assert failed.phase is Phase.FAILED
+    assert failed.phase is StepPhase.FAILED
     rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
     await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
     assert rounds.freezer.still() == set()
@@ -370,7 +370,7 @@ async def test_order_that_cannot_be_accepted_is_answered(
         patched.setattr(rounds.rounds, "_pod", broken)
         told = rounds.order()
         failed = await told.next()
-    assert (failed.phase, failed.reason) == (Phase.FAILED, INTERNAL)
+    assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
     assert "IndexError" in failed.detail
 
 
@@ -378,7 +378,7 @@ async def test_thaw_error_of_one_container_releases_the_others(
     rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = rounds.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     newest, thaw = await rounds.newest(), rounds.freezer.thaw
     with monkeypatch.context() as patched:
         patched.setattr(rounds.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
@@ -391,7 +391,7 @@ async def test_unreadable_record_does_not_stop_next_agent(
     rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = rounds.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     await rounds.die()
     monkeypatch.setattr(type(rounds.rounds), "_resume_member", broken)
     await rounds.start()

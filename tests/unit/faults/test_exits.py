@@ -15,7 +15,6 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.exits import Ended, Exits
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.rounds import FaultKind
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -33,6 +32,7 @@ from kubemend.agent.restart import exits
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.common import aio
+from kubemend.common.coordination import FaultKind
 from tests.fakes import outside
 
 REF = PodRef("team", "solo", PodUid("u"))

@@ -21,10 +21,12 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Inventory
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.rounds import Taken
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
+from kubemend.common.coordination import FaultAnswer
 from tests import eventually
 from tests.fakes import outside
 from tests.unit.restart import builders
@@ -56,12 +58,12 @@ class Gangs:
     """Records the reports; ``answers`` unset: no answer."""
 
     told: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
-    answer: Taken = Taken.ROUND
+    answer: FaultAnswer = FaultAnswer.ROUND
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         async with self.heard:
             self.told.append((target, cause))
             self.heard.notify_all()
@@ -109,7 +111,9 @@ class World:
         self.gangs.answers.set()
         pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
         self.ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
+        access: aio.Promise[RuntimeAccess] = aio.Promise()
         self.faults = Faults(
+            access=access,
             ledger=self.ledger,
             pods=pods,
             devices=self.devices,
@@ -141,7 +145,7 @@ class World:
             classify=lambda *_: ActionClass.NONE,
             now=lambda: NOW,
         )
-        self.faults.use_runtime(restarts=self.restarts, events=self.events, runtime=None)  # type: ignore[arg-type]
+        access.fulfil(RuntimeAccess(self.restarts, self.events, runtime=None))  # type: ignore[arg-type]
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -192,8 +196,8 @@ async def world(store: Store) -> AsyncIterator[World]:
     await made.close()
 
 
-@pytest.mark.parametrize("answer", Taken)
-async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: Taken) -> None:
+@pytest.mark.parametrize("answer", FaultAnswer)
+async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: FaultAnswer) -> None:
     world.gangs.answer = answer
     world.holds(TRAINER)
     world.engine.submit(found(pid=4242))

@@ -1,7 +1,7 @@
 """Attribute a finding to the right container and to no other, and detect the end of a fault."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
 from tests.fakes import outside
 from tests.unit.hub.builders import info
 from tests.unit.restart import builders
@@ -89,6 +91,7 @@ class World:
     restarts: Restarts
     store: Store
     metrics: Metrics
+    access: "aio.Promise[RuntimeAccess]"
 
     async def restarted(self, *, within: float = 60) -> Request:
         async with asyncio.timeout(within):
@@ -106,19 +109,27 @@ class World:
             return await self.said.wait_for(builders.POD, kind, reason)
 
 
-def make(store: Store, metrics: Metrics) -> World:
+def make(
+    store: Store,
+    metrics: Metrics,
+    *,
+    patience: Patience = QUICK,
+    monotonic: Callable[[], float] = lambda: 50.0,  # a storm is one moment, however slow the machine
+) -> World:
     pods = outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
     devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
     said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
     ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1")
     publisher = ConditionPublisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
+    access: aio.Promise[RuntimeAccess] = aio.Promise()
     faults = AppFaultHandler(
         ledger=ledger,
         pods=pods,
         devices=devices,
         holders=holders,
         processes=processes,  # type: ignore[arg-type]
-        patience=QUICK,
+        access=access,
+        patience=patience,
     )
     engine = FindingPipeline(
         ledger=ledger,
@@ -136,10 +147,23 @@ def make(store: Store, metrics: Metrics) -> World:
         metrics=metrics,
         classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
         now=lambda: 200.0,
-        monotonic=lambda: 50.0,  # a storm is one moment, however slow the machine
+        monotonic=monotonic,
     )
     return World(
-        engine, faults, ledger, publisher, pods, devices, holders, events, said, processes, restarts, store, metrics
+        engine,
+        faults,
+        ledger,
+        publisher,
+        pods,
+        devices,
+        holders,
+        events,
+        said,
+        processes,
+        restarts,
+        store,
+        metrics,
+        access,
     )
 
 
@@ -184,7 +208,7 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
 
 def use_runtime(world: World) -> None:
     runtime = Runtime({ContainerId("trainer-0"): 4000})
-    world.faults.use_runtime(restarts=world.restarts, events=world.events, runtime=runtime)  # type: ignore[arg-type]
+    world.access.fulfil(RuntimeAccess(world.restarts, world.events, runtime))  # type: ignore[arg-type]
 
 
 async def test_pipeline_process_in_line_names_container(world: World) -> None:
@@ -215,6 +239,20 @@ async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(world: 
     world.engine.submit(xid(31, source=Source.NVML))  # without a pid, and first
     world.engine.submit(xid(31, pid=77))
     await world.nothing_restarted()
+
+
+async def test_pipeline_program_error_without_process_takes_that_of_another_code(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
+    world.engine.submit(xid(43, pid=77))
+    await world.nothing_restarted()
+
+
+async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(world: World) -> None:
+    world.engine.submit(xid(43, pid=4242))
+    await world.restarted()
+    world.engine.submit(xid(79, ActionClass.REBOOT_NODE))
+    await world.condition(conditions.DEVICE_FAILURE, "Xid79")
 
 
 async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(

@@ -4,7 +4,7 @@ from typing import Any
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.rounds import Phase, Standing
+from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -19,6 +19,7 @@ from kubemend.agent.model.workloads import (
     RuleAction,
 )
 from kubemend.agent.restart import admission
+from kubemend.common.coordination import StepPhase
 from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
@@ -79,7 +80,7 @@ def cause(**changes: Any) -> admission.Cause:
     return admission.Cause(**defaults | changes)
 
 
-def standing(number: int = 0, *, phase: Phase = Phase.STOPPED, round_name: str = "team/r1") -> Standing:
+def standing(number: int = 0, *, phase: StepPhase = StepPhase.STOPPED, round_name: str = "team/r1") -> Standing:
     """Return a member's state in a round."""
     return Standing(round=round_name, pod=ref(number), phase=phase, seconds={"stop": 0.02}, slipped=0.001)
 

@@ -27,7 +27,8 @@ from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes import outside
 from tests.fakes.certificates import Authority
-from tests.fakes.hub import NAME, SECONDS, FakeHub
+from tests.fakes.hub import NAME, SECONDS, FakeHub, FakeStream
+from tests.unit.hub import builders
 
 Told = Callable[[Standing], None]
 
@@ -55,7 +56,6 @@ class Rounds:
     orders: "asyncio.Queue[tuple[Order, Told]]" = field(default_factory=asyncio.Queue)
     words: "asyncio.Queue[tuple[str, str, frozenset[PodUid], str]]" = field(default_factory=asyncio.Queue)
     stand: tuple[Standing, ...] = ()
-    frozen: frozenset[ContainerId] = frozenset()
     pods_busy: set[PodUid] = field(default_factory=set)
     expected: set[ContainerId] = field(default_factory=set)
     taken_up: Told | None = None
@@ -77,9 +77,6 @@ class Rounds:
 
     def tell_taken_up(self, told: Told) -> None:
         self.taken_up = told
-
-    def held(self) -> frozenset[ContainerId]:
-        return self.frozen
 
     def expects_end(self, container: ContainerId) -> bool:
         return container in self.expected
@@ -169,7 +166,7 @@ class Rig:
         waits = {"welcome": SECONDS, "first_wait": 0.01, "longest_wait": 0.05}
         return Hub(
             HubEndpoint(addresses=tuple(hub.address for hub in replicas), name=NAME, ca=self.ca, token=self.token),
-            identity=Identity(node="node-1", version="1.0", dry_run=dry_run),
+            identity=Identity(node="node-1", dry_run=dry_run),
             outside=Dependencies(
                 pods=self.pods,
                 epochs=self.store,
@@ -186,11 +183,18 @@ class Rig:
     @contextlib.asynccontextmanager
     async def running(self, agent: Hub) -> AsyncIterator[Hub]:
         """Run the client; if it ends before the test does, fail the test at once."""
-        work = agent.run(rounds=self.rounds, containers=self.events, runtime=self.runtime, can_hold=True)
+        work = agent.run(rounds=self.rounds, containers=self.events, runtime=self.runtime)
         async with asyncio.TaskGroup() as tasks:
             running = aio.spawn_eternal(tasks, work, name="hub")
             yield agent
             running.cancel()
+
+    async def caught_up(self, stream: FakeStream) -> None:
+        """Wait until the agent has sent a member's state, which is sent after all faults to report."""
+        assert self.rounds.taken_up is not None
+        self.rounds.taken_up(builders.standing(9))
+        while (await stream.next("result")).pod != builders.pod_of(9):
+            pass
 
     def count(self, name: str, **labels: str) -> float:
         """Return a metric's value."""

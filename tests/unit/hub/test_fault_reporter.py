@@ -12,7 +12,6 @@ from kubemend.agent.hub.members import Failure
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.rounds import FaultKind, Taken
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -24,6 +23,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import admission
+from kubemend.common.coordination import FaultAnswer, FaultKind
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 
@@ -91,8 +91,8 @@ async def test_fault_of_container_outside_targets_is_not_reported(
     )
     faults = OpenFaults()
     desk, target = desk_of(pod, faults=faults), ContainerRef(pod.ref, name)
-    assert await desk.take(target, builders.cause(), kind=kind) is Taken.ALONE
-    assert await desk.device_lost(target, builders.cause()) is Taken.ALONE
+    assert await desk.take(target, builders.cause(), kind=kind) is FaultAnswer.ALONE
+    assert await desk.device_lost(target, builders.cause()) is FaultAnswer.ALONE
     assert faults.next() is None
     alone = admission.Facts(target=target, cause=builders.cause(), pod=pod, runtime=None, owner=None)
     assert admission.decide(alone, now=20.0).verb is admission.Verb.REFUSE
@@ -108,8 +108,8 @@ async def test_fault_of_target_is_reported_to_gang() -> None:
         await told.wait()
         said = faults.next()
         assert said is not None
-        faults.answered(said.fault.id, Taken.ROUND)
-        assert await taking is Taken.ROUND
+        faults.answered(said.fault.id, FaultAnswer.ROUND)
+        assert await taking is FaultAnswer.ROUND
 
 
 async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
@@ -139,21 +139,21 @@ async def test_exit_of_ending_pod_is_not_reported() -> None:
 
     faults = OpenFaults()
     desk = desk_of(builders.member(0), faults=faults)
-    assert await desk.tell(failure(), guarded=guard(), doubt=doubt) is Taken.NOTHING
+    assert await desk.tell(failure(), guarded=guard(), doubt=doubt) is FaultAnswer.NOTHING
     assert faults.next() is None
 
 
 async def test_exit_without_hub_restarts_alone_and_is_reported_later() -> None:
     faults = OpenFaults()
     desk = desk_of(builders.member(0), faults=faults)
-    assert await desk.tell(failure(), guarded=None, doubt=no_doubt) is Taken.ALONE
+    assert await desk.tell(failure(), guarded=None, doubt=no_doubt) is FaultAnswer.ALONE
     said = faults.next()
     assert said is not None
     assert said.alone
 
 
-@pytest.mark.parametrize("answer", [Taken.ALONE, Taken.NOTHING])
-async def test_answer_of_hub_decides_about_member(answer: Taken) -> None:
+@pytest.mark.parametrize("answer", [FaultAnswer.ALONE, FaultAnswer.NOTHING])
+async def test_answer_of_hub_decides_about_member(answer: FaultAnswer) -> None:
     faults = OpenFaults()
     desk = desk_of(builders.member(0), faults=faults)
     told = asyncio.Event()

@@ -5,42 +5,49 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.hub import exits, wire
-from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.hub import exits
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState
 from kubemend.agent.restart.admission import Reason
 from kubemend.common.components import ComponentState
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from tests.fakes.hub import SECONDS
+from tests.fakes.hub import SECONDS, FakeStream
 from tests.unit.hub import builders
 from tests.unit.hub.rig import Rig
 
 C = ContainerId("c")
 
 
-async def test_member_that_dies_is_fault_and_change(rig: Rig) -> None:
+OTHER = ContainerId("other")
+
+
+async def next_fault_is_of_the_other(rig: Rig, stream: FakeStream) -> None:
+    """Have another member fail: its exit is handled after all earlier ones, and reported first."""
+    await rig.pods.put(builders.member(1))
+    rig.events.run(builders.trainer(1), name=OTHER)
+    rig.events.exit(OTHER, code=1)
+    assert (await stream.next("fault")).id == "exit:other"
+
+
+async def test_member_that_dies_is_fault(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     rig.events.run(builders.trainer(0), name="c")
     rig.holders.hold(builders.trainer(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=137, reason="OOMKilled")
-        told, change = await stream.each("fault", "change")
-        (container,) = change.member.containers
+        told = await stream.next("fault")
     assert (told.id, told.kind, told.code, told.exit_code) == ("exit:c", pb.Fault.EXIT, "Exit137", 137)
     assert told.message == "container trainer ended with exit code 137 (OOMKilled)"
     assert (told.pod, told.container, told.action_class) == (builders.pod_of(0), "trainer", "None")
-    assert (container.state, container.exit_code) == (pb.Container.EXITED, 137)
 
 
-async def test_member_that_completes_is_only_a_change(rig: Rig) -> None:
+async def test_member_that_completes_is_not_reported(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     rig.events.run(builders.trainer(0), name="c")
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=0)
-        (container,) = (await stream.next("change")).member.containers
-        assert (container.state, container.exit_code) == (pb.Container.EXITED, 0)
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+        await next_fault_is_of_the_other(rig, stream)
 
 
 async def test_exit_code_missing_from_event_is_queried(rig: Rig) -> None:
@@ -53,17 +60,13 @@ async def test_exit_code_missing_from_event_is_queried(rig: Rig) -> None:
         assert (await stream.next("fault")).exit_code == 3
 
 
-async def test_unknown_exit_is_neither_fault_nor_success(rig: Rig) -> None:
+async def test_unknown_exit_is_not_reported(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     rig.events.run(builders.trainer(0), name="c")
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=None)
-        (container,) = (await stream.next("change")).member.containers
-        assert (container.state, container.exit_code) == (pb.Container.UNKNOWN, 0)
-        await stream.say(sync=pb.Sync())
-        await stream.next("hello")
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+        await next_fault_is_of_the_other(rig, stream)
 
 
 @pytest.mark.parametrize("whose", ["restart", "round", "held pod"])
@@ -79,10 +82,7 @@ async def test_exit_caused_by_agent_is_no_fault(rig: Rig, whose: str) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=137)
-        assert (await stream.next("change")).member.containers[0].exit_code == 137
-        await stream.say(sync=pb.Sync())
-        await stream.next("hello")
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+        await next_fault_is_of_the_other(rig, stream)
 
 
 async def test_death_without_running_agent_is_reported_after_hello(rig: Rig) -> None:
@@ -90,8 +90,7 @@ async def test_death_without_running_agent_is_reported_after_hello(rig: Rig) -> 
     rig.events.run(builders.trainer(0), name="c", state=ContainerState.EXITED)
     rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, hello = await hub.welcomed()
-        assert hello.members[0].containers[0].exit_code == 1
+        stream, _ = await hub.welcomed()
         assert (await stream.next("fault")).id == "exit:c"
 
 
@@ -100,17 +99,14 @@ async def test_member_of_pod_that_is_over_is_not_reported(rig: Rig) -> None:
     rig.events.run(builders.trainer(0), name="c", state=ContainerState.EXITED)
     rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, hello = await hub.welcomed()
-        assert hello.members[0].containers[0].exit_code == 1
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=1)  # the event may come after the listing
+        await next_fault_is_of_the_other(rig, stream)
 
 
 async def test_death_before_pod_is_listed_is_reported_then(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, hello = await hub.welcomed()
-        assert not hello.members
+        stream, _ = await hub.welcomed()
         rig.events.run(builders.trainer(0), name="c")
         rig.events.exit(C, code=1)
         rig.runtime.infos[C] = builders.info(C, of=builders.trainer(0), exit_code=1)
@@ -122,15 +118,9 @@ async def test_pod_without_gang_is_not_reported(rig: Rig) -> None:
     await rig.pods.put(builders.member(0, labels={}))
     rig.events.run(builders.trainer(0), name="c")
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, hello = await hub.welcomed()
+        stream, _ = await hub.welcomed()
         rig.events.exit(C, code=1)
-        await stream.say(sync=pb.Sync())
-        again = await stream.next("hello")
-        assert not hello.members
-        assert not again.members
-        await rig.reports.until(ComponentState.READY)
-        for body in ("fault", "change"):
-            assert rig.count("kubemend_hub_messages_total", direction="out", body=body) == 0
+        await next_fault_is_of_the_other(rig, stream)
 
 
 async def test_fault_with_unknown_devices_is_reported_at_once(rig: Rig) -> None:
@@ -208,28 +198,38 @@ async def test_kubelets_container_is_not_held_without_hub(rig: Rig) -> None:
     assert rig.rounds.guards == []
 
 
+async def test_force_deleted_pod_is_gone_after_its_last_container(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    rig.events.run(builders.trainer(0), name="c")
+    rig.events.run(ContainerRef(builders.ref(0), "proxy"), name="proxy")
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        rig.events.exit(C, code=1)
+        await stream.next("fault")
+        rig.pods.drop(builders.ref(0).uid)
+        await stream.say(sync=pb.Sync())
+        assert (await stream.next("fault")).id == "exit:c", "a container of the pod still runs"
+        rig.events.exit(ContainerId("proxy"), code=0)
+        await next_fault_is_of_the_other(rig, stream)
+        await stream.say(sync=pb.Sync())
+        assert (await stream.next("fault")).id == "exit:other", "the pod is gone, and its fault with it"
+
+
 async def test_internal_error_of_one_member_does_not_affect_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    why_no_fault, worded = exits.why_no_fault, wire.member
+    why_no_fault = exits.why_no_fault
 
     def asked(ended: exits.Exit, **more: Any) -> exits.NoFault | Reason | None:
         if ended.pod.ref == builders.ref(0):
             raise IndexError
         return why_no_fault(ended, **more)
 
-    def member(of: Any) -> pb.Member:
-        if of.pod == builders.ref(2):
-            raise IndexError
-        return worded(of)
-
     monkeypatch.setattr(exits, "why_no_fault", asked)
-    monkeypatch.setattr(wire, "member", member)
     for number in range(3):
         await rig.pods.put(builders.member(number))
         rig.events.run(builders.trainer(number), name=f"c{number}")
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, hello = await hub.welcomed()
-        assert {each.pod.uid for each in hello.members} == {"uid-0", "uid-1"}
-        for number in (0, 2, 1):
+        stream, _ = await hub.welcomed()
+        for number in range(3):
             rig.events.exit(ContainerId(f"c{number}"), code=1)
         told = [await stream.next("fault") for _ in range(2)]
     assert {each.id for each in told} == {"exit:c1", "exit:c2"}

@@ -7,9 +7,9 @@ import pytest
 from kubemend.agent.hub import open_faults
 from kubemend.agent.hub.open_faults import Fault, OpenFaults
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.rounds import FaultKind, Taken
 from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
@@ -27,13 +27,13 @@ def fault(number: int = 0, *, fault_id: str = "f", kind: FaultKind = FaultKind.E
 @pytest.mark.parametrize(
     ("said", "taken"),
     [
-        (pb.FaultAnswer.ROUND, Taken.ROUND),
-        (pb.FaultAnswer.ALONE, Taken.ALONE),
-        (pb.FaultAnswer.NOTHING, Taken.NOTHING),
+        (pb.FaultAnswer.ROUND, FaultAnswer.ROUND),
+        (pb.FaultAnswer.ALONE, FaultAnswer.ALONE),
+        (pb.FaultAnswer.NOTHING, FaultAnswer.NOTHING),
     ],
 )
 async def test_answer_of_hub_decides_about_fault(
-    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType", taken: Taken
+    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType", taken: FaultAnswer
 ) -> None:
     await rig.pods.put(builders.member(0))
     cause = builders.cause(action=ActionClass.RESET_DEVICE, message="Xid 48 \udcff" + "x" * 5000)
@@ -57,14 +57,13 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
         stream, _ = await hub.welcomed()
         taken = await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
-        assert taken is Taken.ALONE
+        assert taken is FaultAnswer.ALONE
         late = await stream.next("fault")
         assert not late.alone
         await stream.say(answer=answer(late.id, pb.FaultAnswer.NOTHING))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")  # what was answered, however late, is not reported again after the Hello
+        await rig.caught_up(stream)  # what was answered, however late, is not reported again after the Hello
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
 
 
@@ -73,7 +72,7 @@ async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> N
     await rig.pods.put(builders.member(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
         stream, _ = await hub.welcomed()
-        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
         unheard = await stream.next("fault")
         stream.end()
         stream, _ = await hub.welcomed()
@@ -82,8 +81,7 @@ async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> N
         await stream.say(answer=answer(again.id, pb.FaultAnswer.ALONE))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")
+        await rig.caught_up(stream)
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
@@ -99,7 +97,7 @@ async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
             stream, _ = await hub.welcomed()
             told = await stream.next("fault")
             await stream.say(answer=answer(told.id))
-            assert await taking is Taken.ROUND
+            assert await taking is FaultAnswer.ROUND
 
 
 async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
@@ -113,7 +111,7 @@ async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
         second = await stream.next("fault")
         assert second.id == first.id
         await stream.say(answer=answer(second.id, pb.FaultAnswer.NOTHING))
-        assert await taking is Taken.NOTHING
+        assert await taking is FaultAnswer.NOTHING
 
 
 async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -> None:
@@ -123,7 +121,7 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
         taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         told = await stream.next("fault")
         await stream.say(answer=answer(told.id))
-        assert await taking is Taken.ROUND
+        assert await taking is FaultAnswer.ROUND
         stream.end()
         stream, _ = await hub.welcomed()
         assert (await stream.next("fault")).id == told.id
@@ -132,8 +130,7 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
         await rig.rounds.ordered()
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.pods.put(builders.member(1))
-        await stream.next("change")
+        await rig.caught_up(stream)
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
@@ -152,13 +149,13 @@ async def test_fault_outside_gangs_is_left_to_agent_at_once(rig: Rig, pod: objec
     if pod is not None:
         await rig.pods.put(pod)  # type: ignore[arg-type]
     agent = rig.agent(rig.replica(port=1), patience=3600)
-    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_dry_run_reports_no_fault(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     agent = rig.agent(rig.replica(port=1), patience=3600, dry_run=True)
-    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_fault_with_unknown_device_has_action_ask_driver(rig: Rig) -> None:
@@ -182,7 +179,7 @@ async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) ->
             stream, _ = await hub.welcomed()
             told = await stream.next("fault")
             await stream.say(answer=answer(told.id))
-            assert await telling is Taken.ROUND
+            assert await telling is FaultAnswer.ROUND
     assert (told.kind, told.code, told.device, told.action_class) == (pb.Fault.DEVICE, "Xid79", "GPU-0", "RebootNode")
 
 
@@ -200,14 +197,14 @@ async def test_lost_device_outside_gangs_is_not_reported(rig: Rig, pod: PodView)
     await rig.pods.put(pod)
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         await hub.welcomed()
-        assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+        assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is FaultAnswer.ALONE
     assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
 
 
 async def test_dry_run_reports_no_lost_device(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     agent = rig.agent(rig.replica(port=1), dry_run=True)
-    assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is Taken.ALONE
+    assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is FaultAnswer.ALONE
 
 
 class TestOpenFaults:
@@ -232,9 +229,9 @@ class TestOpenFaults:
     async def test_answer_counts_once(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
         answered = book.tell(fault())
-        assert book.answered("f", Taken.ROUND) == fault()
-        assert book.answered("f", Taken.NOTHING) is None
-        assert await answered is Taken.ROUND
+        assert book.answered("f", FaultAnswer.ROUND) == fault()
+        assert book.answered("f", FaultAnswer.NOTHING) is None
+        assert await answered is FaultAnswer.ROUND
 
     @pytest.mark.parametrize("order_first", [True, False])
     async def test_order_and_answer_settle_fault_in_either_sequence(self, order_first: bool) -> None:
@@ -242,7 +239,7 @@ class TestOpenFaults:
         book.tell(fault())
         if order_first:
             book.ordered({builders.ref(0).uid})
-        book.answered("f", Taken.ROUND)
+        book.answered("f", FaultAnswer.ROUND)
         if not order_first:
             book.say_again()
             assert book.next() is not None
@@ -295,7 +292,7 @@ class TestOpenFaults:
         book.tell(fault(kind=FaultKind.DEVICE))
         book.gone(builders.ref(0).uid)
         assert book.next() is not None  # a caller waits for the answer
-        book.answered("f", Taken.ROUND)
+        book.answered("f", FaultAnswer.ROUND)
         book.gone(builders.ref(0).uid)
         book.say_again()
         assert book.next() is None

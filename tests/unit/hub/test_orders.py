@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.hub import wire
-from kubemend.agent.model.rounds import Order, OrderKind, Phase, Standing
+from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import PodRef
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import FakeStream
 from tests.unit.hub import builders
@@ -51,7 +52,7 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
         grace_seconds=0.0,
     )
     assert other.pod == builders.ref(1).uid
-    told(builders.standing(0, phase=Phase.STOPPED))
+    told(builders.standing(0, phase=StepPhase.STOPPED))
     result = await stream.next("result")
     assert (result.round, result.pod, result.phase) == ("team/r1", builders.pod_of(0), pb.StepResult.STOPPED)
 
@@ -59,8 +60,8 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
 async def test_newest_result_of_member_is_reported(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(0))
     _, told = await rig.rounds.ordered()
-    told(builders.standing(0, phase=Phase.STOPPED))
-    told(builders.standing(0, phase=Phase.RUNNING))
+    told(builders.standing(0, phase=StepPhase.STOPPED))
+    told(builders.standing(0, phase=StepPhase.RUNNING))
     assert (await stream.next("result")).phase == pb.StepResult.RUNNING
     await heard_out(stream)
     assert rig.count("kubemend_hub_messages_total", direction="out", body="result") == 1
@@ -68,14 +69,14 @@ async def test_newest_result_of_member_is_reported(rig: Rig, stream: FakeStream)
 
 async def test_result_of_previous_agent_is_reported(rig: Rig, stream: FakeStream) -> None:
     assert rig.rounds.taken_up is not None
-    rig.rounds.taken_up(builders.standing(0, phase=Phase.SELF_RELEASED))
+    rig.rounds.taken_up(builders.standing(0, phase=StepPhase.SELF_RELEASED))
     assert (await stream.next("result")).phase == pb.StepResult.SELF_RELEASED
 
 
 async def test_absent_pod_is_reported_by_name_from_order(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(9))
     order, told = await rig.rounds.ordered()
-    told(Standing(order.round, PodRef("", "", order.pod), Phase.GONE))
+    told(Standing(order.round, PodRef("", "", order.pod), StepPhase.GONE))
     assert (await stream.next("result")).pod == builders.pod_of(9)
 
 
@@ -203,7 +204,7 @@ async def test_order_continues_when_stream_breaks(rig: Rig) -> None:
     async def carry_out(order: Order, *, told: Any) -> None:
         begun.set()
         await go_on.wait()
-        told(builders.standing(0, phase=Phase.RUNNING))
+        told(builders.standing(0, phase=StepPhase.RUNNING))
 
     rig.rounds.carry_out = carry_out  # type: ignore[method-assign]
     await rig.pods.put(builders.member(0))

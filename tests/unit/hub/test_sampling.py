@@ -17,19 +17,6 @@ from tests.unit.hub import builders
 from tests.unit.hub.rig import Loads, Rig
 
 
-class Nobody:
-    """Members: none."""
-
-    def all(self) -> tuple[()]:
-        return ()
-
-    def member(self, uid: str) -> None:
-        return None
-
-    def change(self, uid: str, *, told: object) -> None:
-        return None
-
-
 async def test_samples_cover_devices_held_by_members(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     await rig.pods.put(builders.member(1, labels={}))
@@ -52,8 +39,8 @@ async def test_sampler_queries_nothing_without_hub() -> None:
 
     pods, holders = outside.Pods(builders.member(0)), Counting()
     holders.hold(builders.trainer(0))
-    about = HelloInfo("n", "i", "1", can_hold=False, epoch=lambda: 0, standings=tuple)
-    outbox = Outbox(introduction=about, members=Nobody(), faults=OpenFaults())
+    about = HelloInfo("n", "i", epoch=lambda: 0, standings=tuple)
+    outbox = Outbox(introduction=about, faults=OpenFaults())
     known = Loads({builders.GPU: Load(0.5, 0.5, 0.5)})
     sampler = Sampler(pods=pods, holders=holders, loads=known, outbox=outbox, period=0.001)
     running = asyncio.create_task(sampler.run())

@@ -1,26 +1,21 @@
-"""Run the stream to the hub: Hello first, changes afterwards, and everything again after each break."""
+"""Run the stream to the hub: Hello first, news afterwards, and everything again after each break."""
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from kubemend.agent.hub import connection, outbox
-from kubemend.agent.model.rounds import FaultKind, Phase, Taken
-from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.common.components import ComponentState
+from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 from tests.unit.hub.rig import Rig
 
 
-async def test_hello_contains_members_containers_and_results(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    await rig.pods.put(builders.member(1, labels={}))
-    rig.events.run(builders.trainer(0), name="old", attempt=0, state=ContainerState.EXITED)
-    rig.events.run(builders.trainer(0), name="new", attempt=1, created_at=2)
-    rig.rounds.frozen = frozenset({ContainerId("new")})
+async def test_hello_contains_epoch_and_results(rig: Rig) -> None:
     rig.rounds.stand = (builders.standing(0),)
     await rig.store.obey(7)
 
@@ -29,63 +24,25 @@ async def test_hello_contains_members_containers_and_results(rig: Rig) -> None:
         await rig.reports.until(ComponentState.READY, saying="leader replica-0")
 
     assert stream.authorization == "Bearer token-1"
-    assert (hello.protocol, hello.node, hello.epoch, hello.can_hold) == (1, "node-1", 7, True)
+    assert (hello.protocol, hello.node, hello.epoch) == (1, "node-1", 7)
     assert hello.instance
-    (member,) = hello.members
-    assert (member.pod, member.gang) == (builders.pod_of(0), "team/JobSet/train")
-    (container,) = member.containers
-    assert container == pb.Container(name="trainer", id="new", attempt=1, state=pb.Container.RUNNING, held=True)
     (result,) = hello.results
-    assert (result.round, result.phase) == ("team/r1", pb.StepResult.STOPPED)
+    assert (result.pod, result.round, result.phase) == (builders.pod_of(0), "team/r1", pb.StepResult.STOPPED)
     assert result.seconds["stop"] == pytest.approx(0.02)
 
 
-async def test_stream_after_hello_sends_only_changes(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, _ = await hub.welcomed()
-        await rig.pods.put(builders.member(0, phase="Running", resource_version="2"))  # no relevant change
-        rig.events.run(builders.trainer(0), name="c")
-        change = await stream.next("change")
-        assert [item.id for item in change.member.containers] == ["c"]
-        rig.events.remove(ContainerId("c"))
-        rig.pods.drop(builders.ref(0).uid)
-        gone = await stream.next("change")
-        while gone.WhichOneof("body") == "member":  # the container first, if the agent was fast enough
-            gone = await stream.next("change")
-        assert gone.gone == builders.pod_of(0)
-
-
-async def test_force_deleted_pod_is_gone_after_its_last_container(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    rig.events.run(builders.trainer(0), name="c")
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream, _ = await hub.welcomed()
-        rig.pods.drop(builders.ref(0).uid)
-        await rig.pods.put(builders.member(1))  # a later change
-        assert (await stream.next("change")).member.pod == builders.pod_of(1)
-        rig.events.exit(ContainerId("c"), code=137)
-        change = await stream.next("change")
-        while change.WhichOneof("body") == "member":
-            change = await stream.next("change")
-        assert change.gone == builders.pod_of(0)
-        assert stream.heard.empty()
-
-
 async def test_broken_stream_is_reopened_with_new_hello(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         first, _ = await hub.welcomed()
-        await rig.pods.put(builders.member(1))
-        await first.next("change")
+        rig.rounds.stand = (builders.standing(0),)
         first.end()
         _, hello = await hub.welcomed()
-        assert {member.pod.name for member in hello.members} == {"train-0", "train-1"}
+        assert len(hello.results) == 1
         await hub.stop()
-        await rig.pods.put(builders.member(2))
+        rig.rounds.stand = (builders.standing(0), builders.standing(1))
         await hub.start()
         _, hello = await hub.welcomed()
-        assert len(hello.members) == 3
+        assert len(hello.results) == 2
 
 
 async def test_standby_replica_is_skipped_for_leader(rig: Rig) -> None:
@@ -142,46 +99,44 @@ async def test_stream_that_lasted_may_break_without_report(rig: Rig) -> None:
 async def test_sync_is_answered_with_hello(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, first = await hub.welcomed()
-        await rig.pods.put(builders.member(0))
-        await stream.next("change")
+        rig.rounds.stand = (builders.standing(0),)
         await stream.say(sync=pb.Sync())
         again = await stream.next("hello")
         assert again.instance == first.instance
-        assert len(again.members) == 1
+        assert len(again.results) == 1
 
 
 async def test_slow_hub_gets_newest_state_of_member_once(rig: Rig) -> None:
-    pods = 40
-    for number in range(pods):
-        await rig.pods.put(builders.member(number))
+    members, times = 40, 200
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         stream.stop_reading()
-        rounds = 200
-        for attempt in range(rounds):
-            for number in range(pods):
-                rig.events.run(
-                    builders.trainer(number), name=f"c-{number}-{attempt}", attempt=attempt, created_at=attempt
-                )
+        assert rig.rounds.taken_up is not None
+        for time in range(times):
+            for number in range(members):
+                rig.rounds.taken_up(replace(builders.standing(number), detail=f"{time}" + "x" * 1000))
             await asyncio.sleep(0)  # let the agent write as much as it can
         stream.read_on()
-        newest = {f"c-{number}-{rounds - 1}" for number in range(pods)}
+        newest = {builders.ref(number).uid for number in range(members)}
         heard = 0
         while newest:
-            change = await stream.next("change")
+            result = await stream.next("result")
             heard += 1
-            newest.discard(change.member.containers[0].id)
-        assert heard < pods * rounds
+            if result.detail.startswith(f"{times - 1}x"):
+                newest.remove(result.pod.uid)
+        assert heard < members * times
 
 
-async def test_too_many_changes_become_one_hello(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_results_become_one_hello(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MOST", 3)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
-        for number in range(8):
-            await rig.pods.put(builders.member(number))
+        assert rig.rounds.taken_up is not None
+        rig.rounds.stand = tuple(builders.standing(number) for number in range(8))
+        for standing in rig.rounds.stand:
+            rig.rounds.taken_up(standing)
         hello = await stream.next("hello")
-        assert len(hello.members) == 8
+        assert len(hello.results) == 8
 
 
 async def test_token_is_read_for_each_stream(rig: Rig) -> None:
@@ -199,7 +154,7 @@ async def test_queued_messages_are_sent_before_stream_closes(rig: Rig) -> None:
         stream, _ = await hub.welcomed()
         await stream.say(stop=builders.stop(0))
         _, told = await rig.rounds.ordered()
-        told(builders.standing(0, phase=Phase.RUNNING))
+        told(builders.standing(0, phase=StepPhase.RUNNING))
         await agent.leave(timeout=SECONDS)
         assert stream.over.is_set()
         assert (await stream.next("result")).phase == pb.StepResult.RUNNING
@@ -232,5 +187,5 @@ async def test_fault_without_hub_is_left_to_agent_after_timeout(rig: Rig) -> Non
     await rig.pods.put(builders.member(0))
     agent = rig.agent(rig.replica(port=1), patience=0.05)
     async with rig.running(agent):
-        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is Taken.ALONE
+        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
     assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer="Unanswered") == 1

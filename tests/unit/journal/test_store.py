@@ -18,6 +18,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.counts import Begun
+from kubemend.common.coordination import OrderKind, StepPhase
 from tests.unit.restart import builders, pods
 
 BEGUN = Begun(builders.POD.uid, frozenset({"trainer"}), at=1000.0, fault_at=1000.0)
@@ -162,7 +163,7 @@ RECORD = rounds.Record(
         gang="default/Gang/g",
         attempt=7,
         pod=builders.POD.uid,
-        kind=rounds.OrderKind.HOLD,
+        kind=OrderKind.HOLD,
         cause_code="Exit",
         cause_message="it exited with 1",
         hold_seconds=30.0,
@@ -174,7 +175,7 @@ RECORD = rounds.Record(
     standing=rounds.Standing(
         "default/gang-7",
         builders.POD,
-        rounds.Phase.STOPPED,
+        StepPhase.STOPPED,
         seconds=MappingProxyType({"stop": 0.1}),
         slipped=0.01,
         attempt=7,
@@ -245,8 +246,8 @@ def test_record_of_another_boot_or_released_is_not_active(changes: dict[str, Any
     assert not replace(RECORD, **changes).is_under_way(boot="this")
 
 
-@pytest.mark.parametrize("phase", [rounds.Phase.RUNNING, rounds.Phase.REFUSED, rounds.Phase.COMPLETED])
-def test_finished_member_is_not_active(phase: rounds.Phase) -> None:
+@pytest.mark.parametrize("phase", [StepPhase.RUNNING, StepPhase.REFUSED, StepPhase.COMPLETED])
+def test_finished_member_is_not_active(phase: StepPhase) -> None:
     assert not replace(RECORD, standing=replace(RECORD.standing, phase=phase)).is_under_way(boot="this")
 
 

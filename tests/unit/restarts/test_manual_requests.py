@@ -20,7 +20,9 @@ from kubemend.agent.model.workloads import Allocation, Allocations, ContainerRef
 from kubemend.agent.restart.admission import Reason, Verb
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
+from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
+from kubemend.common import aio
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -58,11 +60,12 @@ class World:
     pods: outside.Pods
     devices: outside.Devices
     holders: outside.Holders
+    access: "aio.Promise[RuntimeAccess]"
     engine: Engine = field(default_factory=Engine)
     told: Told = field(default_factory=Told)
 
     def find_runtime(self) -> None:
-        self.requests.use_runtime(restarts=self.engine)  # type: ignore[arg-type]
+        self.access.fulfil(RuntimeAccess(self.engine, events=None, runtime=None))  # type: ignore[arg-type]
 
     def break_gpu(self, action: ActionClass = ActionClass.RESET_DEVICE) -> None:
         where = DeviceLocator(uuid=outside.GPU.uuid)
@@ -81,16 +84,18 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = await Store.open(tmp_path / "state.db")
     ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
     pods, devices, holders = outside.Pods(builders.pod()), outside.Devices(), outside.Holders()
+    access: aio.Promise[RuntimeAccess] = aio.Promise()
     requests = ManualRestarts(
         ledger=ledger,
         pods=pods,
         devices=devices,
         holders=holders,
+        access=access,
         lacking=lambda: "no socket",
         now=lambda: NOW,
         ask_again=0.01,
     )
-    yield World(requests=requests, ledger=ledger, pods=pods, devices=devices, holders=holders)
+    yield World(requests, ledger, pods, devices, holders, access)
     await store.close()
 
 
@@ -118,6 +123,33 @@ async def test_manual_request_ignores_devices_of_others(world: World) -> None:
     await world.ask()
     (request,) = world.engine.requests
     assert (request.devices, request.cause().action) == (frozenset(), ActionClass.NONE)
+
+
+async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(world: World) -> None:
+    world.find_runtime()
+    await world.pods.put(builders.pod(phase="Pending"))
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(world.ask())
+        await world.pods.waited.wait()
+        assert not asking.done()
+        await world.pods.put(builders.pod())
+    assert len(world.engine.requests) == 1
+
+
+async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_which_refuses_it(world: World) -> None:
+    world.requests = ManualRestarts(
+        ledger=world.ledger,
+        pods=world.pods,
+        devices=world.devices,
+        holders=world.holders,
+        access=world.access,
+        lacking=str,
+        watch_delay=0.01,
+    )
+    world.find_runtime()
+    await world.pods.put(builders.pod(phase="Pending"))
+    await world.ask()
+    assert len(world.engine.requests) == 1
 
 
 async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> None:

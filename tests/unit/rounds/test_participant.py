@@ -15,7 +15,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.rounds import FaultKind, Order, OrderKind, Phase, Standing, Taken
+from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -35,6 +35,7 @@ from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.session import Clocks
+from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
 from tests.fakes import outside
 from tests.fakes.freezer import Freezer
@@ -64,14 +65,14 @@ class Told:
 class Gangs:
     """Reports what the test sets, and records the queries."""
 
-    answer: Taken = Taken.ALONE
+    answer: FaultAnswer = FaultAnswer.ALONE
     asked: list[tuple[ContainerRef, FaultKind]] = field(default_factory=list)
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> Taken:
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         self.asked.append((target, kind))
         return self.answer
 
-    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> Taken:
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         return await self.take(target, cause, kind=FaultKind.DEVICE)
 
 
@@ -146,7 +147,7 @@ class World:
             )
         )
 
-    async def stands(self, phase: Phase) -> None:
+    async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reaches the phase."""
         await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
 
@@ -201,14 +202,14 @@ async def world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
 async def test_round_replaces_holds_and_releases_all_main_containers(world: World) -> None:
     told = world.order()
     stopped = await told.next()
-    assert (stopped.phase, stopped.slipped) == (Phase.STOPPED, 0.0)
+    assert (stopped.phase, stopped.slipped) == (StepPhase.STOPPED, 0.0)
     assert {"prepare", "stop", "create", "start"} <= stopped.seconds.keys()
     newest = await world.newest()
     assert world.freezer.still() == {newest["trainer"], newest["logger"]} == world.rounds.held()
     assert {name for name, container in newest.items() if container != world.pod.old[name]} == MAINS
     assert world.rounds.busy(POD.uid)
     world.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert world.freezer.still() == set()
     assert not world.rounds.busy(POD.uid)
 
@@ -228,10 +229,10 @@ async def test_repeated_order_returns_same_result(world: World) -> None:
     await world.order().next()
     calls = world.pod.rig.server.called().count("StartContainer")
     again = world.order()
-    assert (await again.next()).phase is Phase.STOPPED
+    assert (await again.next()).phase is StepPhase.STOPPED
     assert world.pod.rig.server.called().count("StartContainer") == calls
     world.rounds.release("default/gang-1", [])
-    assert (await again.next()).phase is Phase.RUNNING, "the latest caller receives it"
+    assert (await again.next()).phase is StepPhase.RUNNING, "the latest caller receives it"
 
 
 async def test_release_of_other_round_or_pod_is_ignored(world: World) -> None:
@@ -241,20 +242,20 @@ async def test_release_of_other_round_or_pod_is_ignored(world: World) -> None:
     world.rounds.release("default/gang-1", [PodUid("another")])
     assert world.freezer.still() == world.rounds.held()
     world.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_order_for_absent_pod_reports_gone(world: World) -> None:
-    assert (await world.order(pod=PodUid("another")).next()).phase is Phase.GONE
+    assert (await world.order(pod=PodUid("another")).next()).phase is StepPhase.GONE
     assert world.rounds.standings() == ()
 
 
 async def test_order_for_pod_without_opt_in_is_refused(world: World) -> None:
     await world.annotate()
     standing = await world.order().next()
-    assert (standing.phase, standing.reason) == (Phase.REFUSED, "NotOptedIn")
+    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "NotOptedIn")
     standing = await world.order(round="default/gang-2", kind=OrderKind.HOLD).next()
-    assert (standing.phase, standing.reason) == (Phase.REFUSED, "NotOptedIn")
+    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "NotOptedIn")
     assert world.freezer.ever == []
     assert await world.newest() == world.pod.old
 
@@ -276,7 +277,7 @@ async def test_order_for_succeeded_member_reports_completed(world: World) -> Non
     await world.pod.pods.put(replace(view, restart_policy=RestartPolicy.ON_FAILURE))
     for name in MAINS:
         await world.exits(name, code=0)
-    assert (await world.order().next()).phase is Phase.COMPLETED
+    assert (await world.order().next()).phase is StepPhase.COMPLETED
 
 
 async def test_order_for_failed_pod_is_refused(world: World) -> None:
@@ -284,14 +285,14 @@ async def test_order_for_failed_pod_is_refused(world: World) -> None:
     await world.pod.pods.put(replace(view, restart_policy=RestartPolicy.NEVER))
     await world.exits("logger", code=1)
     standing = await world.order().next()
-    assert (standing.phase, standing.reason) == (Phase.REFUSED, "AlreadyTerminated")
+    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "AlreadyTerminated")
     assert world.freezer.ever == []
 
 
 async def test_order_restarts_member_in_kubelet_backoff_with_others(world: World) -> None:
     await world.exits("logger", code=1)
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert len(world.freezer.still()) == 2
     world.rounds.release("default/gang-1", [])
     await told.next()
@@ -301,16 +302,16 @@ async def test_order_restarts_member_in_kubelet_backoff_with_others(world: World
 async def test_whole_pod_restart_holds_main_containers_started_by_anyone(world: World, strategy: str) -> None:
     told = world.order(strategy=strategy)
     if strategy == "reset":
-        assert (await told.next()).phase is Phase.STOPPED
+        assert (await told.next()).phase is StepPhase.STOPPED
         for name in pod_rig.ROLES:
             await world.pod.kubelet_starts(name, attempt=1)
     else:
-        assert (await told.next()).phase is Phase.STOPPED
+        assert (await told.next()).phase is StepPhase.STOPPED
     await eventually.true(lambda: len(world.freezer.still()) == len(MAINS))
     newest = await world.newest()
     assert world.freezer.still() == {newest[name] for name in MAINS}, "other containers run"
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_successor_that_ends_at_start_is_replaced_once(world: World) -> None:
@@ -323,12 +324,12 @@ async def test_successor_that_ends_at_start_is_replaced_once(world: World) -> No
 
     world.freezer.freeze = ends  # type: ignore[method-assign]
     told = world.order(containers=frozenset({"trainer"}))
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert world.pod.rig.server.called().count("StartContainer") == 2
     (running,) = (await world.pod.running())["trainer"]
     assert world.freezer.still() == {running}
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_duplicate_name_keeps_and_holds_kubelets_container(world: World) -> None:
@@ -342,7 +343,7 @@ async def test_duplicate_name_keeps_and_holds_kubelets_container(world: World) -
     await eventually.true(theirs_runs_alone)
     assert world.freezer.still() == {theirs}
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert (await world.pod.running())["trainer"] == [theirs]
 
 
@@ -354,7 +355,7 @@ async def test_kubelets_created_container_is_removed_before_release(world: World
     theirs = await world.pod.kubelet_starts("trainer", attempt=2, start=False)
     await eventually.true(lambda: any(view.id == theirs for view in world.pod.rig.watch.containers()))
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert (await world.pod.running())["trainer"] == [ours]
     assert theirs not in {view.id for view in await world.pod.containers()}
 
@@ -364,7 +365,7 @@ async def test_kubelets_container_after_release_is_removed(world: World) -> None
     await told.next()
     ours = (await world.newest())["trainer"]
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     theirs = await world.pod.kubelet_starts("trainer", attempt=2)
 
     async def ours_runs_alone() -> bool:
@@ -376,11 +377,11 @@ async def test_kubelets_container_after_release_is_removed(world: World) -> None
 
 async def test_hold_order_ends_nothing_and_holds_all(world: World) -> None:
     told = world.order(kind=OrderKind.HOLD)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert world.freezer.still() == {world.pod.old["trainer"], world.pod.old["logger"]}
     assert "StopContainer" not in world.pod.rig.server.called()
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_post_start_hook_runs_after_release(world: World) -> None:
@@ -398,7 +399,7 @@ async def test_post_start_hook_runs_after_release(world: World) -> None:
 
 async def test_hold_expires_without_renewal(world: World) -> None:
     told = world.order(hold_seconds=0.2)
-    assert [(await told.next()).phase, (await told.next()).phase] == [Phase.STOPPED, Phase.SELF_RELEASED]
+    assert [(await told.next()).phase, (await told.next()).phase] == [StepPhase.STOPPED, StepPhase.SELF_RELEASED]
     assert world.freezer.still() == set()
 
 
@@ -406,7 +407,7 @@ async def test_container_that_cannot_be_frozen_reports_failed(world: World) -> N
     world.freezer.refusal = "read-only file system"
     told = world.order()
     standing = await told.next()
-    assert (standing.phase, standing.reason) == (Phase.FAILED, "CannotHold")
+    assert (standing.phase, standing.reason) == (StepPhase.FAILED, "CannotHold")
     world.rounds.abort("default/gang-1", [], reason="over")
 
 
@@ -414,13 +415,13 @@ async def test_failed_freeze_is_retried_by_next_round(world: World) -> None:
     world.freezer.refusal = "the runtime does not answer"
     for number in (1, 2):
         standing = await world.order(round=f"default/gang-{number}", attempt=number, kind=OrderKind.HOLD).next()
-        assert (standing.phase, standing.reason) == (Phase.FAILED, "CannotHold")
+        assert (standing.phase, standing.reason) == (StepPhase.FAILED, "CannotHold")
     world.freezer.refusal = ""
     told = world.order(round="default/gang-3", attempt=3, kind=OrderKind.HOLD)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert world.freezer.still() == {world.pod.old[name] for name in MAINS}
     world.rounds.release("default/gang-3", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_next_round_restarts_held_member_without_running_it(world: World) -> None:
@@ -428,20 +429,20 @@ async def test_next_round_restarts_held_member_without_running_it(world: World) 
     await first.next()
     held = world.freezer.still()
     second = world.order(round="default/gang-2", attempt=2)
-    assert (await second.next()).phase is Phase.STOPPED
+    assert (await second.next()).phase is StepPhase.STOPPED
     assert not world.freezer.still() & held
     assert first.standings.empty()
     world.rounds.release("default/gang-2", [])
-    assert (await second.next()).phase is Phase.RUNNING
+    assert (await second.next()).phase is StepPhase.RUNNING
     assert [standing.round for standing in world.rounds.standings()] == ["default/gang-2"]
 
 
 async def test_round_does_not_wait_for_verification_of_last_restart(world: World) -> None:
     for number in (1, 2, 3):  # no test acts as kubelet here: it never agrees
         told = world.order(round=f"default/gang-{number}", attempt=number)
-        assert (await told.next()).phase is Phase.STOPPED
+        assert (await told.next()).phase is StepPhase.STOPPED
         world.rounds.release(f"default/gang-{number}", [])
-        assert (await told.next()).phase is Phase.RUNNING
+        assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_held_pod_that_is_deleted_ends_and_reports_gone(world: World) -> None:
@@ -460,8 +461,8 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(world: World) -> N
             await told_again.standings.get()
     assert told.standings.empty(), "something of it runs"
     world.pod.rig.server.runtime.exit(world.pod.old["shipper"], exit_code=137)
-    assert (await told.next()).phase is Phase.GONE
-    assert (await told_again.next()).phase is Phase.GONE
+    assert (await told.next()).phase is StepPhase.GONE
+    assert (await told_again.next()).phase is StepPhase.GONE
 
 
 async def test_next_agent_continues_hold_until_release(world: World) -> None:
@@ -473,9 +474,9 @@ async def test_next_agent_continues_hold_until_release(world: World) -> None:
     assert world.freezer.still() == held == world.rounds.held()
     assert [standing.round for standing in world.rounds.standings()] == ["default/gang-1"]
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert len(world.freezer.ever) == 2, "nothing was started once more"
 
 
@@ -487,11 +488,11 @@ async def test_next_agent_finishes_started_restart_held(world: World) -> None:
     world.pod.rig.server.delay("CreateContainer", seconds=0.0)
     await world.start()
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     newest = await world.newest()
     assert world.freezer.still() == {newest[name] for name in MAINS}
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_stopping_member_reports_current_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,13 +500,13 @@ async def test_stopping_member_reports_current_step(world: World, monkeypatch: p
     world.pod.rig.server.delay("CreateContainer", seconds=1.0)
     told = world.order()
     heard = [await told.next()]
-    while heard[-1].phase is Phase.STOPPING:
+    while heard[-1].phase is StepPhase.STOPPING:
         heard.append(await told.next())
     assert "Creating" in {standing.reason for standing in heard}
-    assert (heard[-1].phase, heard[-1].reason) == (Phase.STOPPED, "")
+    assert (heard[-1].phase, heard[-1].reason) == (StepPhase.STOPPED, "")
     assert world.rounds.standings() == (heard[-1],), "the current step is not part of the state"
     world.rounds.release("default/gang-1", [])
-    await world.stands(Phase.RUNNING)
+    await world.stands(StepPhase.RUNNING)
 
 
 async def test_member_that_kubelet_must_start_reports_progress_after_release(
@@ -514,14 +515,14 @@ async def test_member_that_kubelet_must_start_reports_progress_after_release(
     monkeypatch.setattr(session, "TELL_EVERY", 0.01)
     told = world.order()
     standing = await told.next()
-    while standing.phase is not Phase.STOPPED:
+    while standing.phase is not StepPhase.STOPPED:
         standing = await told.next()
     for name in MAINS:
         world.pod.rig.server.runtime.exit((await world.newest())[name], exit_code=137)
     world.rounds.release("default/gang-1", [])
     while not standing.reason:
         standing = await told.next()
-    assert (standing.phase, standing.reason) == (Phase.STOPPED, "Starting")
+    assert (standing.phase, standing.reason) == (StepPhase.STOPPED, "Starting")
 
 
 async def test_hold_longer_than_probes_allow_restarts_member(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,15 +530,15 @@ async def test_hold_longer_than_probes_allow_restarts_member(world: World, monke
     monkeypatch.setattr(probes, "SHORTEST", 0.5)
     await _probed(world, Probe(failure_threshold=1))
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     first = await world.newest()
     await _probed(world, Probe(initial_delay=1000.0))
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     second = await world.newest()
     assert not set(first.values()) & {second[name] for name in MAINS}
     assert world.freezer.still() == {second[name] for name in MAINS}
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert await world.newest() == second
 
 
@@ -552,7 +553,7 @@ async def test_agent_that_returns_late_releases_at_once(world: World) -> None:
     await world.die()
     world.since_boot += 5000.0
     await world.start()
-    await world.stands(Phase.SELF_RELEASED)
+    await world.stands(StepPhase.SELF_RELEASED)
     assert world.freezer.still() == set()
 
 
@@ -566,9 +567,9 @@ async def test_an_agent_that_comes_back_after_the_hold_waits_for_the_hub_before_
     await world.start()
     assert world.freezer.still() == held
     told = world.order(hold_seconds=1000.0)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_for_the_one_under_way(
@@ -578,7 +579,7 @@ async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_fo
     told = world.order()
     await told.next()
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     world.since_boot += 60.0
     server = world.pod.rig.server
     server.delay("StopContainer", seconds=3000.0)
@@ -590,9 +591,9 @@ async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_fo
     await world.start()
     assert world.held == {POD.uid}
     told = world.order(round="default/gang-2", grace_seconds=2000.0)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     world.rounds.release("default/gang-2", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 @pytest.mark.parametrize("grace", [0.0, 2000.0])
@@ -610,9 +611,9 @@ async def test_an_agent_that_stops_leaves_members_that_only_wait_to_the_next_one
     server.delay("StopContainer", seconds=0.0)
     await world.start()
     told = world.order(grace_seconds=grace)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
 
 
 async def test_of_two_of_one_name_only_one_is_let_go_however_late(world: World) -> None:
@@ -622,7 +623,7 @@ async def test_of_two_of_one_name_only_one_is_let_go_however_late(world: World) 
     await world.freezer.freeze(theirs, mark=POD.uid)  # the agent's last action
     world.since_boot += 5000.0
     await world.start()
-    await world.stands(Phase.SELF_RELEASED)
+    await world.stands(StepPhase.SELF_RELEASED)
     assert (await world.pod.running())["trainer"] == [theirs]
     assert len(world.freezer.let_go) == 2, "the successor was removed while frozen"
 
@@ -633,7 +634,7 @@ async def test_reboot_ends_all_holds(world: World) -> None:
     world.boot = "another"
     await world.start()
     assert world.held == frozenset()
-    assert [standing.phase for standing in world.rounds.standings()] == [Phase.SELF_RELEASED]
+    assert [standing.phase for standing in world.rounds.standings()] == [StepPhase.SELF_RELEASED]
     assert await world.store.unfinished() == ()
 
 
@@ -650,13 +651,13 @@ async def test_agent_death_at_any_call_is_finished_by_next_one(world: World, pol
     await world.die()
     await world.start()
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     running = await world.pod.running()
     assert [len(running[name]) for name in MAINS] == [1, 1]
     assert world.freezer.still() == {running[name][0] for name in MAINS}
     assert not world.freezer.still() & set(world.pod.old.values())
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert await world.pod.running() == running
 
 
@@ -667,7 +668,7 @@ async def test_released_container_is_not_frozen_by_next_agent(world: World) -> N
     world.freezer.thaw(one)  # it was releasing, and wrote no further record
     await world.start()
     assert world.freezer.still() == set()
-    assert [standing.phase for standing in world.rounds.standings()] == [Phase.SELF_RELEASED], (
+    assert [standing.phase for standing in world.rounds.standings()] == [StepPhase.SELF_RELEASED], (
         "the reason of the release is unknown"
     )
 
@@ -679,7 +680,7 @@ async def test_next_agent_reports_recorded_release(world: World) -> None:
     await eventually.true(world.is_written_off)
     await world.die()
     await world.start()
-    assert [standing.phase for standing in world.rounds.standings()] == [Phase.RUNNING]
+    assert [standing.phase for standing in world.rounds.standings()] == [StepPhase.RUNNING]
 
 
 async def test_aborted_member_never_reports_released(world: World) -> None:
@@ -687,14 +688,14 @@ async def test_aborted_member_never_reports_released(world: World) -> None:
     await told.next()
     world.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
     standing = await told.next()
-    assert (standing.phase, standing.reason) == (Phase.SELF_RELEASED, "Aborted")
+    assert (standing.phase, standing.reason) == (StepPhase.SELF_RELEASED, "Aborted")
     assert world.freezer.still() == set()
 
 
 async def test_order_after_its_abort_starts_nothing(world: World) -> None:
     world.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
     standing = await world.order().next()
-    assert (standing.phase, standing.reason) == (Phase.SELF_RELEASED, "Aborted")
+    assert (standing.phase, standing.reason) == (StepPhase.SELF_RELEASED, "Aborted")
     assert await world.newest() == world.pod.old
     assert world.freezer.ever == []
 
@@ -712,14 +713,14 @@ async def test_later_of_two_records_holds_pod(world: World) -> None:
         assert world.freezer.still() == held == world.rounds.held()
         assert [standing.round for standing in world.rounds.standings()] == ["default/gang-1"]
     world.rounds.release("default/gang-1", [POD.uid])
-    await world.stands(Phase.RUNNING)
+    await world.stands(StepPhase.RUNNING)
 
 
 async def test_stale_record_of_earlier_round_holds_nothing(world: World) -> None:
     await world.order().next()
     (record,) = await world.store.records()
     world.rounds.release("default/gang-1", [POD.uid])
-    await world.stands(Phase.RUNNING)
+    await world.stands(StepPhase.RUNNING)
     await eventually.true(world.is_written_off)
     await world.die()
     await world.store.note(replace(record, order=order(round="default/gang-0"), written_at=record.written_at - 1.0))
@@ -744,7 +745,7 @@ async def test_adopted_container_is_held_although_its_event_is_late(
     begin = world.store.begin
     monkeypatch.setattr(world.store, "begin", kubelet_first)
     told = world.order(containers=frozenset({"trainer"}))
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert world.freezer.still() == set(theirs)
     world.rounds.release("default/gang-1", [])
     await told.next()
@@ -755,7 +756,7 @@ async def test_held_container_is_ended_without_grace_period(world: World) -> Non
     await world.order(grace_seconds=30.0).next()
     world.pod.rig.server.calls.clear()
     second = world.order(round="default/gang-2", attempt=2, grace_seconds=30.0)
-    assert (await second.next()).phase is Phase.STOPPED
+    assert (await second.next()).phase is StepPhase.STOPPED
     stops = [call.request for call in world.pod.rig.server.calls if call.method == "StopContainer"]
     assert [getattr(request, "timeout", None) for request in stops] == [0, 0]
     world.rounds.release("default/gang-2", [])
@@ -765,16 +766,16 @@ async def test_held_container_is_ended_without_grace_period(world: World) -> Non
 async def test_succeeded_pod_without_container_reports_completed(world: World) -> None:
     view = world.pod.pods.pods()[POD.uid]
     await world.pod.pods.put(replace(view, phase="Succeeded", restart_policy=RestartPolicy.ON_FAILURE))
-    assert (await world.order().next()).phase is Phase.COMPLETED
+    assert (await world.order().next()).phase is StepPhase.COMPLETED
     hold = await world.order(round="default/gang-2", kind=OrderKind.HOLD).next()
-    assert hold.phase is Phase.COMPLETED
+    assert hold.phase is StepPhase.COMPLETED
 
 
 async def test_container_that_vanishes_during_selection_does_not_fail_round(world: World) -> None:
     await world.exits("trainer", code=1)
     world.pod.rig.server.fail("ContainerStatus", grpc.StatusCode.NOT_FOUND)
     told = world.order()
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     world.rounds.release("default/gang-1", [])
     await told.next()
 
@@ -786,13 +787,13 @@ async def test_hold_of_unstarted_pod_reports_when_first_container_held(world: Wo
             await world.pod.rig.cri.remove_container(container)
     await eventually.true(lambda: not any(view.ref.name in MAINS for view in world.pod.rig.watch.containers()))
     told = world.order(kind=OrderKind.HOLD)
-    await world.stands(Phase.STOPPING)
+    await world.stands(StepPhase.STOPPING)
     assert told.standings.empty()
     theirs = await world.pod.kubelet_starts("trainer", attempt=1)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert world.freezer.still() == {theirs}
     world.rounds.abort("default/gang-1", [POD.uid], reason="over")
-    assert (await told.next()).phase is Phase.SELF_RELEASED
+    assert (await told.next()).phase is StepPhase.SELF_RELEASED
 
 
 async def test_round_with_unknown_owner_refuses_without_waiting(world: World) -> None:
@@ -801,7 +802,7 @@ async def test_round_with_unknown_owner_refuses_without_waiting(world: World) ->
     await world.pod.pods.put(replace(view, owner=job, restart_policy=RestartPolicy.ON_FAILURE))
     world.owners.answer = None
     standing = await world.order().next()
-    assert (standing.phase, standing.reason) == (Phase.REFUSED, "OwnerUnknown")
+    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "OwnerUnknown")
     assert await world.newest() == world.pod.old
 
 
@@ -820,7 +821,7 @@ async def test_members_and_phases_are_counted(world: World) -> None:
 
 
 async def test_fault_of_gang_is_left_to_round(world: World) -> None:
-    world.gangs.answer = Taken.ROUND
+    world.gangs.answer = FaultAnswer.ROUND
     await world.restarts.handle(fault(FaultKind.HANG))
     assert world.gangs.asked == [(TARGET, FaultKind.HANG)]
     assert await world.newest() == world.pod.old
@@ -828,7 +829,7 @@ async def test_fault_of_gang_is_left_to_round(world: World) -> None:
 
 
 async def test_fault_answered_with_nothing_is_refused_and_reported(world: World) -> None:
-    world.gangs.answer = Taken.NOTHING
+    world.gangs.answer = FaultAnswer.NOTHING
     await world.restarts.handle(fault(FaultKind.DEVICE))
     (condition,) = world.said.said.values()
     assert condition.reason == "LeftToGang"

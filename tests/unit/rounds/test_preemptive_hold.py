@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kubemend.agent.model.rounds import Phase
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.rounds.order_resolver import NodePolicy
+from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.unit.actuator.conftest import POD, rig
 from tests.unit.rounds.test_participant import World, world
@@ -45,12 +45,12 @@ async def test_preemptive_hold_taken_over_by_round_never_runs(world: World) -> N
         await eventually.true(lambda: world.freezer.still() == {theirs})
         told = world.order()
         await eventually.true(taken_over.is_set)
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     newest = await world.newest()
     assert world.freezer.still() == {newest["trainer"], newest["logger"]}
     assert newest["logger"] != theirs
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert theirs not in world.freezer.let_go
 
 
@@ -60,14 +60,14 @@ async def test_preemptive_hold_of_unstarted_container_is_taken_over(world: World
         await eventually.true(lambda: world.freezer.waiting == {theirs})
         told = world.order(strategy="no such strategy")
         await eventually.true(taken_over.is_set)
-    assert (await told.next()).phase is Phase.REFUSED
+    assert (await told.next()).phase is StepPhase.REFUSED
     assert world.freezer.waiting == set()
 
 
 async def test_preemptive_hold_ends_when_order_is_refused(world: World) -> None:
     async with caught(world) as theirs:
         told = world.order(strategy="no such strategy")
-        assert (await told.next()).phase is Phase.REFUSED
+        assert (await told.next()).phase is StepPhase.REFUSED
         assert world.freezer.still() == set()
         assert theirs in (await world.pod.running())["logger"]
 
@@ -138,11 +138,11 @@ async def test_preemptive_hold_round_takes_over_all_failures(world: World) -> No
         await eventually.true(lambda: world.freezer.still() == theirs)
         told = world.order()
         await eventually.true(lambda: one.is_set() and other.is_set())
-    assert (await told.next()).phase is Phase.STOPPED
+    assert (await told.next()).phase is StepPhase.STOPPED
     assert len(world.freezer.still()) == len(theirs)
     assert not world.freezer.still() & theirs
     world.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is Phase.RUNNING
+    assert (await told.next()).phase is StepPhase.RUNNING
     assert not theirs & world.freezer.let_go.keys()
 
 

@@ -5,9 +5,11 @@ The protocol between agents and the controller's hub (docs/architecture.md, "A r
 
 One bidirectional stream per agent. The agent sends Hello first, the hub answers with Welcome or ends the stream.
 Every message may come twice, late or out of order, and may be lost with the stream that carried it: each is
-idempotent by (round, pod) or by fault id, and a Hello has the state of all members. A receiver ignores what it does
-not know. Hello and Welcome have the protocol version of each side; it grows when something changes its meaning, not
-when something is added. The newer side decides how old the other one may be, and refuses it otherwise. No message
+idempotent by (round, pod) or by fault id, and a Hello has the states of all members in rounds. A receiver ignores
+what it does not know. Hello and Welcome have the protocol version of each side; it grows when something changes its
+meaning, not when something is added, or removed because no receiver reads it: its number and name stay reserved. The
+newer side decides how old the other one may be, and refuses it otherwise. No message has a time of a clock, because
+the clocks of nodes differ: ages and durations are sent instead.
 """
 
 from collections import abc as _abc
@@ -31,14 +33,11 @@ class AgentMessage(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
-    CHANGE_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
-    @_builtins.property
-    def change(self) -> Global___MemberChange: ...
     @_builtins.property
     def fault(self) -> Global___Fault: ...
     @_builtins.property
@@ -49,16 +48,15 @@ class AgentMessage(_message.Message):
         self,
         *,
         hello: Global___Hello | None = ...,
-        change: Global___MemberChange | None = ...,
         fault: Global___Fault | None = ...,
         result: Global___StepResult | None = ...,
         samples: Global___Samples | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "change", b"change", "fault", b"fault", "hello", b"hello", "result", b"result", "samples", b"samples"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "fault", b"fault", "hello", b"hello", "result", b"result", "samples", b"samples"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "change", b"change", "fault", b"fault", "hello", b"hello", "result", b"result", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "fault", b"fault", "hello", b"hello", "result", b"result", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "change", "fault", "result", "samples"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "fault", "result", "samples"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -73,23 +71,15 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
-    AGENT_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
-    CAN_HOLD_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """the agent's"""
     node: _builtins.str
     instance: _builtins.str
     """of the agent's process; random"""
-    agent_version: _builtins.str
     epoch: _builtins.int
     """the highest that this node has accepted"""
-    can_hold: _builtins.bool
-    """whether a successor is held before its first instruction, rather than some milliseconds after it"""
-    @_builtins.property
-    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepResult]:
         """states of members in rounds that this node still remembers"""
@@ -100,15 +90,12 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         node: _builtins.str = ...,
         instance: _builtins.str = ...,
-        agent_version: _builtins.str = ...,
         epoch: _builtins.int = ...,
-        members: _abc.Iterable[Global___Member] | None = ...,
         results: _abc.Iterable[Global___StepResult] | None = ...,
-        can_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "can_hold", b"can_hold", "epoch", b"epoch", "instance", b"instance", "members", b"members", "node", b"node", "protocol", b"protocol", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "instance", b"instance", "node", b"node", "protocol", b"protocol", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -138,116 +125,6 @@ class Pod(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pod: _TypeAlias = Pod  # noqa: Y015
-
-@_typing.final
-class Member(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    POD_FIELD_NUMBER: _builtins.int
-    GANG_FIELD_NUMBER: _builtins.int
-    CONTAINERS_FIELD_NUMBER: _builtins.int
-    gang: _builtins.str
-    """"namespace/Kind/name" (common.gangs.GangKey)"""
-    @_builtins.property
-    def pod(self) -> Global___Pod: ...
-    @_builtins.property
-    def containers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Container]:
-        """the newest of each name"""
-
-    def __init__(
-        self,
-        *,
-        pod: Global___Pod | None = ...,
-        gang: _builtins.str = ...,
-        containers: _abc.Iterable[Global___Container] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "gang", b"gang", "pod", b"pod"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Member: _TypeAlias = Member  # noqa: Y015
-
-@_typing.final
-class Container(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    class _State:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Container._State.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        UNKNOWN: Container._State.ValueType  # 0
-        CREATED: Container._State.ValueType  # 1
-        RUNNING: Container._State.ValueType  # 2
-        EXITED: Container._State.ValueType  # 3
-
-    class State(_State, metaclass=_StateEnumTypeWrapper): ...
-    UNKNOWN: Container.State.ValueType  # 0
-    CREATED: Container.State.ValueType  # 1
-    RUNNING: Container.State.ValueType  # 2
-    EXITED: Container.State.ValueType  # 3
-
-    NAME_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    EXIT_CODE_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    id: _builtins.str
-    attempt: _builtins.int
-    state: Global___Container.State.ValueType
-    exit_code: _builtins.int
-    """of an exited one"""
-    held: _builtins.bool
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        id: _builtins.str = ...,
-        attempt: _builtins.int = ...,
-        state: Global___Container.State.ValueType = ...,
-        exit_code: _builtins.int = ...,
-        held: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exit_code", b"exit_code", "held", b"held", "id", b"id", "name", b"name", "state", b"state"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Container: _TypeAlias = Container  # noqa: Y015
-
-@_typing.final
-class MemberChange(_message.Message):
-    """One member has appeared, changed, or disappeared on this node."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMBER_FIELD_NUMBER: _builtins.int
-    GONE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def member(self) -> Global___Member: ...
-    @_builtins.property
-    def gone(self) -> Global___Pod: ...
-    def __init__(
-        self,
-        *,
-        member: Global___Member | None = ...,
-        gone: Global___Pod | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "gone", b"gone", "member", b"member"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "gone", b"gone", "member", b"member"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["member", "gone"]  # noqa: Y015
-    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
-
-Global___MemberChange: _TypeAlias = MemberChange  # noqa: Y015
 
 @_typing.final
 class Fault(_message.Message):
@@ -293,6 +170,7 @@ class Fault(_message.Message):
     id: _builtins.str
     """globally unique"""
     gang: _builtins.str
+    """"namespace/Kind/name" (common.gangs.GangKey)"""
     container: _builtins.str
     kind: Global___Fault.Kind.ValueType
     code: _builtins.str
@@ -418,7 +296,6 @@ class StepResult(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     SLIPPED_SECONDS_FIELD_NUMBER: _builtins.int
-    CONTAINERS_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     phase: Global___StepResult.Phase.ValueType
@@ -435,10 +312,6 @@ class StepResult(_message.Message):
     def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """by phase of the restart, such as stop, create, start"""
 
-    @_builtins.property
-    def containers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Container]:
-        """the current ones; agents leave it out: it costs them a listing, and nothing reads it"""
-
     def __init__(
         self,
         *,
@@ -449,12 +322,11 @@ class StepResult(_message.Message):
         detail: _builtins.str = ...,
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         slipped_seconds: _builtins.float = ...,
-        containers: _abc.Iterable[Global___Container] | None = ...,
         attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "containers", b"containers", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "detail", b"detail", "phase", b"phase", "pod", b"pod", "reason", b"reason", "round", b"round", "seconds", b"seconds", "slipped_seconds", b"slipped_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,9 +5,11 @@ The protocol between agents and the controller's hub (docs/architecture.md, "A r
 
 One bidirectional stream per agent. The agent sends Hello first, the hub answers with Welcome or ends the stream.
 Every message may come twice, late or out of order, and may be lost with the stream that carried it: each is
-idempotent by (round, pod) or by fault id, and a Hello has the state of all members. A receiver ignores what it does
-not know. Hello and Welcome have the protocol version of each side; it grows when something changes its meaning, not
-when something is added. The newer side decides how old the other one may be, and refuses it otherwise. No message
+idempotent by (round, pod) or by fault id, and a Hello has the states of all members in rounds. A receiver ignores
+what it does not know. Hello and Welcome have the protocol version of each side; it grows when something changes its
+meaning, not when something is added, or removed because no receiver reads it: its number and name stay reserved. The
+newer side decides how old the other one may be, and refuses it otherwise. No message has a time of a clock, because
+the clocks of nodes differ: ages and durations are sent instead.
 """
 
 from collections import abc as _abc

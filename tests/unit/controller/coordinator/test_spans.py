@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import StepPhase
 from kubemend.controller.coordinator import spans
 from kubemend.controller.coordinator.spans import Span
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Request
-from kubemend.controller.model.rounds import RoundRef, StepPhase, StepTold
+from kubemend.controller.model.rounds import RoundRef, StepTold
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders

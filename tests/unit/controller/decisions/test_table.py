@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions import facts as facts_module
 from kubemend.controller.decisions import table
 from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
 from kubemend.controller.gangs import members
 from kubemend.controller.gangs.budget import Past
-from kubemend.controller.model.faults import Cause, FaultKind, Request
+from kubemend.controller.model.faults import Cause, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
 from tests.unit.controller import builders
 from tests.unit.controller.builders import GANG, NOW

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import messages
 from kubemend.controller.hub.messages import Limits
@@ -14,7 +15,7 @@ from kubemend.controller.hub.refusals import Reason, RefusedError
 from tests.unit.controller.hub import words
 
 _LIMITS = Limits()
-_FEW = Limits(message_bytes=4096, members=2, containers=1, results=2, samples=2, seconds=2, text=64)
+_FEW = Limits(message_bytes=4096, results=2, samples=2, seconds=2, text=64)
 
 
 def _parse(message: pb.AgentMessage, limits: Limits = _LIMITS) -> pb.AgentMessage:
@@ -42,20 +43,14 @@ def test_too_many_bytes_are_refused_before_parsing() -> None:
     "message",
     [
         words.hello("a", "b", "c"),
-        words.hello(results=(words.step(), words.step(), words.step())),
         words.samples("a", "b", "c"),
-        pb.AgentMessage(
-            change=pb.MemberChange(
-                member=pb.Member(pod=words.pod(), gang="train/Job/x", containers=[words.container(), words.container()])
-            )
-        ),
         pb.AgentMessage(
             result=pb.StepResult(
                 round="train/x", pod=words.pod(), phase=pb.StepResult.STOPPED, seconds={"a": 1, "b": 1, "c": 1}
             )
         ),
     ],
-    ids=["members", "results", "samples", "containers", "seconds"],
+    ids=["results", "samples", "seconds"],
 )
 def test_too_long_list_is_refused(message: pb.AgentMessage) -> None:
     assert _refusal(message, _FEW) is Reason.TOO_MANY
@@ -92,21 +87,17 @@ def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
         ("hello", "hello.node", ""),
         ("hello", "hello.node", "Node_1"),
         ("hello", "hello.instance", ""),
-        ("hello", "hello.members.1.pod.uid", "uid-1"),
-        ("hello", "hello.members.0.pod.uid", "../etc"),
-        ("hello", "hello.members.0.pod.uid", ""),
+        ("hello", "hello.results.0.pod.uid", "../etc"),
+        ("hello", "hello.results.0.pod.uid", ""),
+        ("hello", "hello.results.0.pod.namespace", "train/x"),
+        ("hello", "hello.results.0.pod.name", "x" * 254),
         ("hello", "hello.results.0.round", "no-namespace"),
-        ("change", "change.member.gang", "JobSet/llm"),
-        ("change", "change.member.gang", "other/JobSet/llm"),
-        ("change", "change.member.gang", "train/JobSet/a b"),
-        ("change", "change.member.pod.namespace", "train/x"),
-        ("change", "change.member.pod.name", "x" * 254),
-        ("change", "change.member.containers.0.name", "a b"),
-        ("change", "change.member.containers.0.id", "x" * 129),
-        ("gone", "change.gone.uid", ""),
         ("fault", "fault.id", ""),
         ("fault", "fault.id", "x" * 129),
         ("fault", "fault.gang", ""),
+        ("fault", "fault.gang", "JobSet/llm"),
+        ("fault", "fault.gang", "other/JobSet/llm"),
+        ("fault", "fault.gang", "train/JobSet/a b"),
         ("fault", "fault.container", "Trainer!"),
         ("fault", "fault.code", "two words"),
         ("fault", "fault.age_seconds", -1.0),
@@ -124,10 +115,7 @@ def test_impossible_value_is_malformed(name: str, path: str, value: object) -> N
     assert _refusal(_spoil(_set(path, value), name)) is Reason.MALFORMED
 
 
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [("result", "result.phase"), ("fault", "fault.kind"), ("change", "change.member.containers.0.state")],
-)
+@pytest.mark.parametrize(("name", "path"), [("result", "result.phase"), ("fault", "fault.kind")])
 def test_newer_agents_message_is_ignored_and_stream_continues(name: str, path: str) -> None:
     with pytest.raises(RefusedError) as refused:
         _parse(_spoil(_set(path, 77), name))
@@ -135,11 +123,7 @@ def test_newer_agents_message_is_ignored_and_stream_continues(name: str, path: s
     assert not refused.value.ends_stream
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"\xfa\x01\x00", pb.AgentMessage(change=pb.MemberChange()).SerializeToString()],
-    ids=["nothing", "an unknown body", "a change of nothing"],
-)
+@pytest.mark.parametrize("data", [b"", b"\xfa\x01\x00"], ids=["nothing", "an unknown body"])
 def test_message_without_known_body_is_ignored(data: bytes) -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(data, limits=_LIMITS)
@@ -158,7 +142,7 @@ def test_too_old_protocol_is_refused_with_hint() -> None:
 
 
 def test_newer_protocol_is_accepted() -> None:
-    message = _spoil(_set("hello.protocol", messages.PROTOCOL + 1), "hello")
+    message = _spoil(_set("hello.protocol", PROTOCOL + 1), "hello")
     assert _parse(message) == message
 
 

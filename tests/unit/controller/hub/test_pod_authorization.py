@@ -20,22 +20,20 @@ def test_judge_compares_pods_node(uid: str, claim: Claim) -> None:
     assert pod_authorization.judge(uid, node=_HERE, node_of=_BOUND.get) is claim
 
 
-@pytest.mark.parametrize("message", [words.change("x"), words.gone("x"), words.fault("x"), words.result("x")])
+@pytest.mark.parametrize("message", [words.fault("x"), words.result("x")])
 def test_subject_is_the_messages_pod(message: pb.AgentMessage) -> None:
     assert pod_authorization.subject(message) == "x"
 
 
-@given(st.lists(st.sampled_from(_UIDS), unique=True), st.lists(st.sampled_from(_UIDS), unique=True))
-def test_sort_hello_loses_nothing(members: list[str], results: list[str]) -> None:
-    hello = words.hello(*members, results=tuple(words.step(uid) for uid in results)).hello
+@given(st.lists(st.sampled_from(_UIDS)))
+def test_sort_hello_loses_nothing(uids: list[str]) -> None:
+    hello = words.hello(*uids).hello
     parts = pod_authorization.sort_hello(hello, node=_HERE, node_of=_BOUND.get)
-    pods = [member.pod for member in parts.hello.members] + [result.pod for result in parts.hello.results]
-    said = [pod.uid for pod in pods]
-    assert said == [uid for uid in [*members, *results] if uid.startswith("mine")]
+    assert [result.pod.uid for result in parts.hello.results] == [uid for uid in uids if uid.startswith("mine")]
     assert [pod_authorization.subject(message) for message in parts.unknown] == [
-        uid for uid in [*members, *results] if uid.startswith("new")
+        uid for uid in uids if uid.startswith("new")
     ]
-    assert parts.foreign == [*members, *results].count("theirs")
+    assert parts.foreign == uids.count("theirs")
     assert (parts.hello.node, parts.hello.instance, parts.hello.epoch) == (hello.node, hello.instance, hello.epoch)
 
 
@@ -48,20 +46,22 @@ def test_foreign_samples_are_counted_and_unknown_ones_dropped() -> None:
 
 def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
     pods = deferred_messages.UnknownPods()
-    fault, other, result = words.fault("a", id="1"), words.fault("a", id="2"), words.result("a")
-    for message in (words.change("a"), fault, words.change("b"), other, words.gone("a"), result):
+    fault, other = words.fault("a", id="1"), words.fault("a", id="2")
+    older, newer, of_another_round = words.result("a"), words.result("a"), words.result("a", round="train/llm-2")
+    newer.result.phase = pb.StepResult.RUNNING
+    for message in (older, fault, words.result("b"), other, newer, of_another_round):
         assert pods.keep(message) == 0
-    assert pods.take("a") == [fault, other, words.gone("a"), result]
+    assert pods.take("a") == [fault, other, newer, of_another_round]
     assert pods.take("a") == []
-    assert pods.take("b") == [words.change("b")]
+    assert pods.take("b") == [words.result("b")]
 
 
 def test_deferred_messages_are_limited() -> None:
     pods = deferred_messages.UnknownPods()
-    lost = sum(pods.keep(words.change(f"uid-{number}")) for number in range(deferred_messages.MOST_WORDS + 10))
+    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(deferred_messages.MOST_WORDS + 10))
     assert lost == 10
     assert pods.take("uid-9") == []
-    assert pods.take("uid-10") == [words.change("uid-10")]
+    assert pods.take("uid-10") == [words.result("uid-10")]
 
 
 def test_fault_is_new_once_until_next_hello() -> None:

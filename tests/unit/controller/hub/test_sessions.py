@@ -18,13 +18,12 @@ from tests.unit.controller.hub.rig import Rig
 
 async def test_agent_is_welcomed_and_its_messages_arrive_in_order(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "uid-1")
-    for message in (words.change(), words.fault(), words.result(), words.samples("uid-1")):
+    for message in (words.fault(), words.result(), words.samples("uid-1")):
         await agent.say(message)
-    await rig.engine.until(lambda: len(rig.engine.heard) == 6)
+    await rig.engine.until(lambda: len(rig.engine.heard) == 5)
     assert rig.engine.heard == [
         ("connected", "node-1", "i-1"),
         ("hello", "node-1", words.hello("uid-1").hello),
-        ("told", "node-1", words.change()),
         ("told", "node-1", words.fault()),
         ("told", "node-1", words.result()),
         ("told", "node-1", words.samples("uid-1")),
@@ -106,23 +105,23 @@ async def test_former_leader_ends_sessions_and_may_lead_again(rig: Rig) -> None:
 
 async def test_messages_about_foreign_pods_are_counted_and_dropped(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "uid-1", "uid-2")
-    for message in (words.fault("uid-2"), words.result("uid-2"), words.samples("uid-2"), words.gone("uid-1")):
+    for message in (words.fault("uid-2"), words.result("uid-2"), words.samples("uid-2"), words.result("uid-1")):
         await agent.say(message)
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
-    assert [member.pod.uid for member in rig.engine.of("hello")[0].members] == ["uid-1"]
-    assert rig.engine.of("told") == [words.gone("uid-1")]
+    assert [result.pod.uid for result in rig.engine.of("hello")[0].results] == ["uid-1"]
+    assert rig.engine.of("told") == [words.result("uid-1")]
     assert rig.counted() == {"ForeignPod": 4}
 
 
 async def test_messages_about_new_pod_are_delivered_once_known(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "new")
     await agent.say(words.fault("new"))
-    await agent.say(words.change("uid-1"))
+    await agent.say(words.result("uid-1"))
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
-    assert rig.engine.of("told") == [words.change("uid-1")]
+    assert rig.engine.of("told") == [words.result("uid-1")]
     rig.pods[PodUid("new")] = NodeName("node-1")
     rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
-    assert rig.engine.of("told")[1:] == [words.change("new"), words.fault("new")]
+    assert rig.engine.of("told")[1:] == [words.result("new"), words.fault("new")]
     rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
     assert len(rig.engine.of("told")) == 3
 
@@ -139,7 +138,7 @@ async def test_repeated_fault_is_passed_on_once_until_next_hello(rig: Rig) -> No
 async def test_newer_agents_messages_are_ignored(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.say(b"\xfa\x01\x00")
-    await agent.say(words.change())
+    await agent.say(words.result())
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
     assert rig.counted() == {"UnknownWord": 1}
 
@@ -158,8 +157,8 @@ async def test_broken_rules_end_only_that_stream(data: bytes, code: grpc.StatusC
         await bad.say(data)
         assert (await bad.ended())[0] is code
         assert rig.engine.of("gone") == ["i-1"]
-        await good.say(words.change("uid-2"))
-        await rig.engine.until(lambda: rig.engine.of("told") == [words.change("uid-2")])
+        await good.say(words.result("uid-2"))
+        await rig.engine.until(lambda: rig.engine.of("told") == [words.result("uid-2")])
         assert rig.counted() == {reason: 1}
 
 
@@ -167,7 +166,7 @@ async def test_too_many_messages_end_stream() -> None:
     async with Rig(rules=Rules(rate=Rate(per_second=0.001, burst=5))).running() as rig:
         agent, _ = await rig.session()
         for _ in range(5):
-            await agent.say(words.change())
+            await agent.say(words.result())
         assert (await agent.ended())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert len(rig.engine.of("told")) == 4  # the fifth message has some bytes, too
         assert rig.counted() == {"TooOften": 1}
@@ -176,7 +175,7 @@ async def test_too_many_messages_end_stream() -> None:
 async def test_internal_error_of_coordinator_costs_one_stream_and_is_counted(rig: Rig) -> None:
     agent, _ = await rig.session()
     rig.engine.broken = True
-    await agent.say(words.change())
+    await agent.say(words.result())
     assert (await agent.ended())[0] is grpc.StatusCode.INTERNAL
     assert rig.counted() == {"Internal": 1}
     rig.engine.broken = False
@@ -185,7 +184,7 @@ async def test_internal_error_of_coordinator_costs_one_stream_and_is_counted(rig
 
 async def test_internal_error_at_deferred_message_costs_only_its_stream(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "new")
-    await agent.say(words.change("uid-1"))
+    await agent.say(words.result("uid-1"))
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
     rig.engine.broken = True
     rig.pods[PodUid("new")] = NodeName("node-1")

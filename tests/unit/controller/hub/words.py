@@ -7,29 +7,10 @@ def pod(uid: str = "uid-1") -> pb.Pod:
     return pb.Pod(namespace="train", name=f"pod-{uid}", uid=uid)
 
 
-def container() -> pb.Container:
-    return pb.Container(name="trainer", id="0123456789ab", attempt=3, state=pb.Container.RUNNING)
-
-
-def member(uid: str = "uid-1") -> pb.Member:
-    return pb.Member(pod=pod(uid), gang="train/JobSet/llm", containers=[container()])
-
-
-def hello(
-    *uids: str, node: str = "node-1", instance: str = "i-1", results: tuple[pb.StepResult, ...] = ()
-) -> pb.AgentMessage:
-    members = [member(uid) for uid in uids]
-    return pb.AgentMessage(
-        hello=pb.Hello(protocol=1, node=node, instance=instance, epoch=1, members=members, results=results)
-    )
-
-
-def change(uid: str = "uid-1") -> pb.AgentMessage:
-    return pb.AgentMessage(change=pb.MemberChange(member=member(uid)))
-
-
-def gone(uid: str = "uid-1") -> pb.AgentMessage:
-    return pb.AgentMessage(change=pb.MemberChange(gone=pod(uid)))
+def hello(*uids: str, node: str = "node-1", instance: str = "i-1") -> pb.AgentMessage:
+    """Return a Hello with a result of each of these pods."""
+    results = [step(uid) for uid in uids]
+    return pb.AgentMessage(hello=pb.Hello(protocol=1, node=node, instance=instance, epoch=1, results=results))
 
 
 def fault(uid: str = "uid-1", *, id: str = "fault-1") -> pb.AgentMessage:  # noqa: A002 - the field's name
@@ -57,7 +38,6 @@ def step(uid: str = "uid-1", *, round: str = "train/llm-1") -> pb.StepResult:  #
         reason="Killed",
         seconds={"stop": 0.01, "create": 0.02},
         slipped_seconds=0.003,
-        containers=[container()],
     )
 
 
@@ -71,9 +51,7 @@ def samples(*uids: str) -> pb.AgentMessage:
 
 
 ALL = {
-    "hello": hello("uid-1", "uid-2", results=(step(),)),
-    "change": change(),
-    "gone": gone(),
+    "hello": hello("uid-1", "uid-2"),
     "fault": fault(),
     "result": result(),
     "samples": samples("uid-1", "uid-2"),

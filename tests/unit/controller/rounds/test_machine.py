@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
@@ -19,14 +20,12 @@ from kubemend.controller.model.rounds import (
     FaultTold,
     MemberSeen,
     NodeTold,
-    OrderKind,
     PodGone,
     Record,
     Recreate,
     Release,
     RoundEvent,
     RoundRef,
-    StepPhase,
     StepTold,
     Stop,
 )

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.controller.model.rounds import RoundEvent, StepPhase, StepTold
+from kubemend.common.coordination import StepPhase
+from kubemend.controller.model.rounds import RoundEvent, StepTold
 from kubemend.controller.rounds import outcome, transitions
 from kubemend.controller.rounds.states import MemberPhase, Phase
 from tests.unit.controller import builders

@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.common.coordination import FaultKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
-from kubemend.controller.model.faults import Cause, Fault, FaultKind, Request
-from kubemend.controller.model.rounds import StepPhase, StepTold
+from kubemend.controller.model.faults import Cause, Fault, Request
+from kubemend.controller.model.rounds import StepTold
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
@@ -21,14 +22,12 @@ from kubemend.controller.model.rounds import (
     FaultTold,
     MemberSeen,
     NodeTold,
-    OrderKind,
     PodGone,
     Record,
     Recreate,
     Release,
     RoundEvent,
     RoundRef,
-    StepPhase,
     StepTold,
     Stop,
 )

@@ -1,0 +1,60 @@
+"""Define the words of the protocol between agents and hub, for both sides (coordination/v1). Pure.
+
+A word and the value of protobuf's enum have the same name (``common.coordination_codes``). The words' own values are in
+journals, Restart objects, metrics and logs.
+"""
+
+import enum
+from typing import Final
+
+PROTOCOL: Final = 1
+"""The version of the protocol that this release speaks."""
+
+
+class FaultKind(enum.Enum):
+    """The kind of fault of a member (``Fault.Kind``). EXIT: it ended by itself with an error. HANG: no heartbeat."""
+
+    OTHER = "Other"
+    EXIT = "Exit"
+    DEVICE = "Device"
+    HANG = "Hang"
+
+
+class FaultAnswer(enum.Enum):
+    """The hub's answer to a member's fault (``FaultAnswer.Answer``).
+
+    ROUND: its gang is restarted. ALONE: its agent restarts it now. NOTHING: it must not be restarted.
+    """
+
+    ROUND = "Round"
+    ALONE = "Alone"
+    NOTHING = "Nothing"
+
+
+class OrderKind(enum.Enum):
+    """What a round orders for a member (``Order.Action``).
+
+    RESTART: end the running container and hold its successor. HOLD: end nothing, hold what runs or starts.
+    """
+
+    RESTART = "Restart"
+    HOLD = "Hold"
+
+
+class StepPhase(enum.Enum):
+    """A member's phase in a round, as its agent reports it (``StepResult.Phase``; see there)."""
+
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    REFUSED = "Refused"
+    STUCK = "Stuck"
+    FAILED = "Failed"
+    SELF_RELEASED = "SelfReleased"
+    GONE = "Gone"
+
+    @property
+    def is_before_release(self) -> bool:
+        """Whether the member is held, or will be."""
+        return self in (StepPhase.STOPPING, StepPhase.STOPPED)

@@ -1,0 +1,31 @@
+"""Each word of the protocol has the value of protobuf's enum with its name, and each value but NONE has a word."""
+
+import enum
+from collections.abc import Mapping
+
+import pytest
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from kubemend.common import coordination_codes
+from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+
+PAIRS = [
+    pytest.param(coordination_codes.FAULT_KINDS, pb.Fault.Kind, id="kinds of faults"),
+    pytest.param(coordination_codes.FAULT_ANSWERS, pb.FaultAnswer.Answer, id="answers"),
+    pytest.param(coordination_codes.ORDER_KINDS, pb.Order.Action, id="orders"),
+    pytest.param(coordination_codes.STEP_PHASES, pb.StepResult.Phase, id="phases"),
+]
+
+
+@pytest.mark.parametrize(("codes", "values"), PAIRS)
+def test_codes_every_value_of_the_protocol_has_its_word(
+    codes: Mapping[enum.Enum, int], values: EnumTypeWrapper
+) -> None:
+    assert {word.name: code for word, code in codes.items()} == {
+        name: value for name, value in values.items() if name != "NONE"
+    }
+
+
+def test_by_code_returns_the_words_by_their_values() -> None:
+    words = coordination_codes.by_code(coordination_codes.ORDER_KINDS)
+    assert {code: word.name for code, word in words.items()} == {pb.Order.RESTART: "RESTART", pb.Order.HOLD: "HOLD"}
